@@ -60,7 +60,10 @@ _databases = itertools.count()
 _store_address = store_address.claim()
 
 TESTS = Path(__file__).parent
-GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "browser", "ranks": "ranks"}
+GROUPS = {
+    "ray_address": "ray", "postgres_server": "postgresql", "browser": "browser", "ranks": "ranks",
+    "quick_starts": "ranks",
+}  # fmt: skip
 """What is too large to be had twice: tests that use such a fixture run in one worker, one after the other."""
 
 

@@ -96,6 +96,9 @@ DOORS: dict[str, dict[str, str]] = {
     "pydantic": {"studies.spec": "its home", "automl.service.http.request_bodies": "bodies of requests",
                  "automl.mcp_server": "arguments of tools",
                  f"{SERVING}.settings": "settings from the environment", f"{SERVING}.access": "the token among them"},
+    **{name: {"automl.libraries": "its home"} for name in ("lightning", "accelerate", "keras", "xgboost", "skops")},
+    "lightgbm": {"automl.libraries": "its home", "trainers.tasks.table.tree_growth": "boosted trees"},
+    "automl.libraries": {"automl.libraries": "for functions of users, no part of `import automl`"},
     "plotly": {"reports": "its home"},
     "pandas": {"automl.api": "its home", "automl.exporting.mlflow_model": "MLflow's form of an example"},
     "IPython": {"automl.python.live_cell": "its home"},
@@ -294,7 +297,7 @@ print("LOADED", *sorted(set(sys.argv_heavy) & set(sys.modules)))
 
 def loaded_by(code: str, cwd: Path) -> set[str]:
     heavy = ["torch", "ray", "optuna", "sqlalchemy", "alembic", "mlflow", "pydantic", "plotly", "moocore", "sklearn",
-             "numpy", "pandas", "fsspec", "s3fs", "optuna_dashboard", "jinja2",
+             "numpy", "pandas", "rich", "fsspec", "s3fs", "optuna_dashboard", "jinja2",
              "fastapi", "uvicorn", "prometheus_client", "opentelemetry"]  # fmt: skip
     program = f"import sys; sys.argv_heavy = {heavy!r}\n{code}"
     result = subprocess.run(
@@ -319,10 +322,7 @@ def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
         ),
         ("studies.storage.views.views_process", {"optuna", "mlflow", "opentelemetry"}),
         ("automl.service.workers.queue_worker", {"opentelemetry"}),
-        (
-            "studies.control.machine.state",
-            {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy"},
-        ),
+        ("studies.control.machine.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy"}),
         ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
         ("trainers.protocol", {"torch", "numpy"}),
         ("trainers.checkpoints.checkpoint_stores", {"torch", "numpy", "fsspec", "pydantic"}),

@@ -83,17 +83,25 @@ def test_a_wheel_has_every_file_and_the_version(installed: Path) -> None:
 
 
 @pytest.mark.large
-def test_a_wheel_alone_searches_a_model_for_a_table_and_a_function(installed: Path, tmp_path: Path) -> None:
+def test_a_wheel_alone_trains_a_model_for_a_table_and_searches_a_function(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     python = environment(tmp_path, installed, PROJECT["dependencies"])
     rows = "".join(f"{number},{number % 7},{'ab'[number % 2]}\n" for number in range(200))
     (tmp_path / "table.csv").write_text(f"one,two,kind\n{rows}")
-    few = ("--set", "budget.trials=1", "--set", "training.epochs=2", "--set", "baselines=[]", "--set", "mlflow=off")
-    told = run(python, tmp_path, "-m", "automl", "launch", "--task", "tabular", "--data", "table.csv", "--json", *few)
-    assert json.loads(told)["trials"]["complete"] == 1
-    assert (tmp_path / "artifacts").is_dir()
+    table = ("--task", "tabular", "--data", "table.csv")
+    planned = run(python, tmp_path, "-m", "automl", "launch", *table, "--dry-run", "--json")
+    assert json.loads(planned)["spec"]["task"] == "tabular"
+    with monkeypatch.context() as patch:
+        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():  # as under torchrun
+            patch.setenv(name, value)
+        options = ("--option", "train=table.csv", "--option", "target=kind", "--epochs", "2", "--json")
+        trained = json.loads(run(python, tmp_path, "-m", "automl", "train", "tabular", *options))
+    assert len(trained["epochs"]) == 2
     example = (ROOT / "examples" / "search_digits.py").read_text(encoding="utf-8")
     (tmp_path / "search.py").write_text(example.replace('"1 min"', '"2 trials"').replace('"epochs": 10', '"epochs": 2'))
     assert run(python, tmp_path, "search.py").startswith("study by-hand: closed, 2 trials\nTake ")
+    assert (tmp_path / "artifacts").is_dir()
 
 
 def test_all_public_names_and_no_others_are_completed() -> None:

@@ -17,7 +17,6 @@ from studies.storage.leases import lease as leases
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store
 from studies.storage.writing.copying import copy_store
-from tests.support.command_line import InProcess
 from tests.support.databases import empty_database
 from tests.support.simulated_study import SimulatedStudy
 
@@ -35,7 +34,7 @@ def study(tmp_path: Path, either_url: str) -> Iterator[SimulatedStudy]:
 def test_a_backup_taken_while_a_study_runs_is_whole_and_the_study_goes_on_from_it(study, tmp_path):
     """Each commit of a controller writes a measurement with its charge: a copy of two moments would part them."""
     made: list[Path] = []
-    thread = threading.Thread(target=lambda: study.run(Limits(trials=30, usd=100.0)))
+    thread = threading.Thread(target=lambda: study.run(Limits(trials=12, usd=100.0)))
     thread.start()
     while thread.is_alive() or not made:
         made.append(tmp_path / f"backup-{len(made)}.db")
@@ -77,12 +76,3 @@ def test_what_is_there_is_not_overwritten(study: SimulatedStudy, tmp_path: Path)
     with pytest.raises(UserError, match="whose folder is not there"):
         back_up(study.store, tmp_path / "absent/backup.db")
     assert (tmp_path / "mine").read_text() == "kept"
-
-
-def test_the_command_says_how_much_it_has_written(study, tmp_path, capsys, monkeypatch):
-    study.run(Limits(trials=2, usd=100.0))
-    command = InProcess(tmp_path, capsys, monkeypatch)
-    code, out, err = command.run("store", "backup", "saved.db", "--store", study.store.url)
-    assert (code, "compared row by row" in out) == (0, True), err
-    assert (tmp_path / "saved.db").exists()
-    assert "which is there already" in command.refused("store", "backup", "saved.db", "--store", study.store.url)

@@ -32,10 +32,9 @@ from tests.support.command_line import DIGITS, InProcess, Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.simulated_study import HoldingPool, confirming_machine, smooth_curve
 from tests.support.stored_study import StoredStudy
-from tests.support.trainer_pool import spec_of
+from tests.support.trainer_pool import run_trial, spec_of
 from trainers.checkpoints.checkpoint import rebuild
 from trainers.contract.task_loading import load_task
-from trainers.local.local_training import train_locally
 from trainers.loop.evaluation import evaluate
 from trainers.loop.trainer import Trainer
 from trainers.protocol import TEST_PREFIX, NoTestPartError, ParameterValue, TrialSpec
@@ -336,14 +335,15 @@ def test_only_the_last_epoch_has_the_metrics_of_the_test_part() -> None:
     assert on_the_test_part(last)["val_error"] != last.metrics["val_error"]
 
 
-@pytest.mark.large
-def test_ranks_share_the_test_part() -> None:
+def test_ranks_share_the_test_part(ranks: Any) -> None:
     spec_two = TrialSpec(
-        study="s", trial=0, task="digits", params={"batch_per_rank": 32}, training={"epochs": 1}, test_at_end=True
-    )
-    (two,) = train_locally(spec_two, 2)
-    (one,) = train_locally(replace(spec_two, params={"batch_per_rank": 64}), 1)
-    assert on_the_test_part(two) == pytest.approx(on_the_test_part(one), abs=1e-5)
+        study="s", trial=0, task="digits", params={"batch_per_rank": 32}, training={"epochs": 1}, world_size=2,
+        test_at_end=True,
+    )  # fmt: skip
+    spec_one = replace(spec_two, params={"batch_per_rank": 64}, world_size=1)
+    done = ranks.run(2, run_trial, spec_two)[0], run_trial(Group(), spec_one)
+    two, one = (on_the_test_part(each["measurements"][-1]) for each in done)
+    assert two == pytest.approx(one, abs=1e-5)
 
 
 def test_a_task_without_a_test_part_is_measured_without() -> None:

@@ -150,8 +150,9 @@ def test_without_anybody_to_answer_nothing_is_deleted(place: Place, monkeypatch:
     assert place.store.study_names() == ["small", "other"]
 
 
-def test_a_study_that_a_controller_drives_is_refused(place: Place) -> None:
+def test_a_study_that_a_controller_drives_or_that_is_not_there_is_refused(place: Place) -> None:
     place.study.taken_by(os.getpid())
+    assert "found 'none', allowed: a study of this store (small, other)" in place.refusal("delete", "none", "--yes")
     line = place.refusal("delete", "small", "--yes")
     assert "automl: study: found 'small', which process" in line
     assert "allowed: `automl stop small` first" in line
@@ -165,7 +166,7 @@ def test_a_study_that_waits_for_room_is_refused_until_it_is_stopped(place: Place
     assert place.run("delete", "small", "--yes")[0] == 0
 
 
-def test_a_controller_that_comes_meanwhile_keeps_its_study(place: Place) -> None:
+def test_a_controller_that_comes_while_the_user_is_asked_keeps_its_study(place: Place) -> None:
     what = doomed(place.store, "small")
     place.study.taken_by(os.getpid())
     with pytest.raises(StoreError, match="automl stop small"):
@@ -215,10 +216,6 @@ def test_rows_stay_as_long_as_a_file_cannot_be_deleted(place: Place, monkeypatch
     assert "epoch-0002.attempt-1.pt cannot be deleted (2 files in all), so small stays in the store" in err
     assert place.store.study_names() == ["small", "other"]
     assert place.run("delete", "small", "--yes")[0] == 0
-
-
-def test_a_study_that_is_not_there(place: Place) -> None:
-    assert "found 'none', allowed: a study of this store (small, other)" in place.refusal("delete", "none", "--yes")
 
 
 @pytest.mark.medium
@@ -274,6 +271,7 @@ def test_an_optuna_study_of_that_name_that_people_have_made_stays(place: Place) 
     storage.engine.dispose()
 
 
+@pytest.mark.medium
 def test_it_works_on_every_store(either_url: str, tmp_path: Path) -> None:
     with closing(Store(either_url)) as store:
         spec = stored_form(parse_spec({**DIGITS, "objectives": [{"metric": "val_error"}], "mlflow": "off"}))

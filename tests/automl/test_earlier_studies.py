@@ -113,12 +113,9 @@ def test_of_many_trials_those_that_kept_the_constraints_stay() -> None:
     assert set(map(str, small)) <= set(map(str, thinned(many, TWO, (SMALL,))))
 
 
-def test_a_stored_copy_is_equal() -> None:
+def test_a_stored_copy_is_equal_and_one_from_before_bounded_metrics_were_taken_can_be_read() -> None:
     for one in (study(), with_sizes(study())):
         assert EarlierStudy.from_plain(json.loads(json.dumps(one.to_plain()))) == one
-
-
-def test_a_copy_from_before_bounded_metrics_were_taken_can_be_read() -> None:
     form = study().to_plain()
     for trial in form["trials"]:
         del trial["bounded"]
@@ -201,18 +198,6 @@ def test_earlier_prices_are_a_hint() -> None:
     assert spread(study()) < spread()
 
 
-def test_two_of_the_first_trials_are_what_was_good_before() -> None:
-    model = CurveModel(problem(study()))
-    asker = ModelSuggester(model, seed=0)
-    known = [dict(one.params) for one in study_of(model)]
-    told: list[Observation] = []
-    for number in range(4):
-        params = asker.suggest(number, tuple(told)).params
-        told.append(Observation(trial_id=number, params=params, outcome="running",
-                         snapshot=Snapshot(number=number, params=params, state="running")))  # fmt: skip
-    assert [dict(one.params) in known for one in told] == [True, True, False, False]
-
-
 def widths_of_starters(*earlier: EarlierStudy, constraints: tuple[Constraint, ...] = (SMALL,)) -> list[int]:
     transfer = Transfer(SPACE, TWO, earlier, constraints)
     return [int(params["width"]) for params in transfer.starters(2)]  # type: ignore[arg-type]
@@ -238,10 +223,6 @@ def test_what_is_not_known_to_violate_a_constraint_counts_as_feasible() -> None:
     assert widths_of_starters(of_widths(8, 200, 100)) == [200, 100]
     large, unknown = with_sizes(of_widths(100, 200)), of_widths(90, 80, name="another")
     assert widths_of_starters(large, unknown) == [90, 80]
-
-
-def study_of(model: CurveModel) -> tuple[EarlierTrial, ...]:
-    return model.problem.transfer.studies[0].trials
 
 
 def asker(
@@ -311,40 +292,30 @@ def test_trials_of_an_unlike_study_stay_in_their_places_and_teach_nothing() -> N
     assert np.median(theirs) == pytest.approx(np.median(ours), rel=0.1), "an easier task's trials are not all better"
 
 
-def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_their_curves_say(tmp_path: Path) -> None:
-    record = ended_study(tmp_path)
-    trials = trials_of_record(record, TWO)
-    by_params = {json.dumps(dict(t.params)): t for t in trials}
-    assert len(trials) > 15
-    for trial in record.started:
-        one = by_params.get(json.dumps(dict(trial.params)))
-        if trial.state == "complete":
-            assert one.values == tuple(trial.epochs[-1].metrics[o.metric] for o in TWO)
-        elif one is not None:
-            assert one.values[0] < trial.epochs[-1].metrics["val_error"], "a curve goes on to fall"
-    assert all(one.usd_per_epoch for one in trials)
-
-
-def test_trials_whose_curves_say_little_are_taken_as_well(tmp_path: Path) -> None:
-    """They are the poor ones: without them nobody knows where not to look."""
-    record = ended_study(tmp_path)
-    taken = {json.dumps(dict(trial.params)) for trial in trials_of_record(record, TWO)}
-    begun = [trial for trial in record.started if len(trial.epochs) >= 3]
-    assert len(begun) > sum(trial.state == "complete" for trial in record.started)
-    assert all(json.dumps(dict(trial.params)) in taken for trial in begun)
-
-
-def test_bounded_metrics_are_taken_as_they_would_be_at_the_end(tmp_path: Path) -> None:
+def test_trials_of_our_own_study_are_taken_as_measured_or_as_their_curves_say(tmp_path: Path) -> None:
+    """Poor ones whose curves say little as well: without them nobody knows where not to look."""
+    simulated = SimulatedStudy(tmp_path, sampler="random", curve=sized_curve)
+    simulated.run(Limits(trials=30))
+    started = simulated.record().started
     wanted = [Constraint(metric=metric, max=1.0) for metric in ("model_parameters", "wall_seconds", "latency_ms")]
-    record = ended_study(tmp_path, curve=sized_curve)
-    by_params = {json.dumps(dict(t.params)): t for t in trials_of_record(record, TWO, wanted)}
+    trials = trials_of_record(simulated.record(), TWO, wanted)
+    by_params = {json.dumps(dict(one.params)): one for one in trials}
+    assert len(trials) > 15
+    assert all(one.usd_per_epoch for one in trials)
     ahead = []
-    for trial in record.started:
-        if one := by_params.get(json.dumps(dict(trial.params))):
-            assert set(one.bounded) == {"model_parameters", "wall_seconds"}, "latencies were not measured"
-            assert one.bounded["model_parameters"] == 100.0 * float(trial.params["width"])  # type: ignore[arg-type]
-            ahead.append(one.bounded["wall_seconds"] / trial.epochs[-1].metrics["wall_seconds"])
-            assert ahead[-1] == pytest.approx(27 / trial.epochs[-1].epoch)
+    for trial in started:
+        one, last = by_params.get(json.dumps(dict(trial.params))), trial.epochs[-1].metrics
+        if one is None:
+            assert len(trial.epochs) < 3
+            continue
+        if trial.state == "complete":
+            assert one.values == tuple(last[objective.metric] for objective in TWO)
+        else:
+            assert one.values[0] < last["val_error"], "a curve goes on to fall"
+        assert set(one.bounded) == {"model_parameters", "wall_seconds"}, "latencies were not measured"
+        assert one.bounded["model_parameters"] == 100.0 * float(trial.params["width"])  # type: ignore[arg-type]
+        ahead.append(one.bounded["wall_seconds"] / last["wall_seconds"])
+        assert ahead[-1] == pytest.approx(27 / trial.epochs[-1].epoch)
     assert min(ahead) == 1.0
     assert max(ahead) > 2.0, "there are some that were cut short"
 
@@ -353,12 +324,6 @@ def sized_curve(params: Any, world_size: int) -> Curve:
     smooth = smooth_curve(params, world_size)
     size = {"model_parameters": 100.0 * float(params["width"])}
     return replace(smooth, metrics=tuple({**metrics, **size} for metrics in smooth.metrics))
-
-
-def ended_study(folder: Path, **changes: Any) -> Any:
-    simulated = SimulatedStudy(folder, sampler="random", **changes)
-    simulated.run(Limits(trials=30))
-    return simulated.record()
 
 
 @pytest.fixture
@@ -445,18 +410,15 @@ def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:
         ("sqlite:///s.yaml#old", "cannot be opened"),
     ],
 )
-@pytest.mark.parametrize("dry", [True, False])
-def test_what_cannot_be_read_is_refused_in_one_line(here: InProcess, name: str, says: str, dry: bool) -> None:
-    said = here.refused("launch", "s.yaml", *(["--dry-run"] if dry else []), "--from-study", name)
-    assert says in said
-    assert "secret" not in said
+def test_what_cannot_be_read_is_refused_in_one_line(here: InProcess, name: str, says: str) -> None:
+    for options in ([], ["--dry-run"]):
+        said = here.refused("launch", "s.yaml", *options, "--from-study", name)
+        assert says in said
+        assert "secret" not in said
 
 
-def test_the_same_study_twice_is_refused(here: InProcess) -> None:
+def test_the_same_study_twice_is_refused_and_a_wrong_name_gets_the_nearest_one(here: InProcess) -> None:
     assert "found 'a' twice" in here.refused(*DRY, "--from-study", "a", "--from-study", "a")
-
-
-def test_a_wrong_name_gets_the_nearest_one(here: InProcess) -> None:
     optuna_study("sqlite:///other.db")
     assert "(old); did you mean 'old'?" in here.refused(*DRY, "--from-study", "sqlite:///other.db#odl")
 
@@ -535,6 +497,8 @@ def test_what_was_good_before_is_tried_behind_named_first_trials_and_baselines()
     best, second = Transfer(SPACE, TWO, (study(),)).starters(2)
     usual, other = {"learning_rate": 0.9, "width": 9}, {"learning_rate": 0.8, "width": 9}
     assert first_suggestions([])[:2] == [best, second]
+    known = [dict(one.params) for one in study().trials]
+    assert not [one for one in first_suggestions([])[2:] if one in known], "two of the first trials, no more"
     assert first_suggestions([usual])[:3] == [usual, best, second]
     assert first_suggestions([usual, other])[:4] == [usual, other, best, second]
     assert first_suggestions([usual], [other])[:4] == [other, usual, best, second]

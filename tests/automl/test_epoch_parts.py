@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from automl.stored.open_store import open_store
 from studies.control.machine import draining
 from studies.records.records import StudyRecord
-from studies.storage.reading.reader import load_study
 from tests.support.command_line import SLOW, Workplace, finish
-from tests.support.ray_pool import LentPool
 
 pytestmark = pytest.mark.ray
 
 EPOCH_SECONDS = 19.2
-"""Thirty-two steps of 0.6 seconds: on a machine with company the command that stops the study takes ten seconds."""
+"""Thirty-two steps of 0.6 seconds."""
 LONG_EPOCHS = {
     "study": "long",
     "space": {**SLOW["space"], "fault": {"type": "categorical", "choices": ["very slow"]},
@@ -32,20 +27,8 @@ LONG_EPOCHS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool)
-    yield place
-    place.end_processes()
-
-
-def record_of(place: Workplace) -> StudyRecord:
-    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
-        return load_study(store, "long")
-
-
 def parts_charged(place: Workplace) -> int:
-    return sum(charge.kind == "train" for charge in record_of(place).charges)
+    return sum(charge.kind == "train" for charge in place.record("long").charges)
 
 
 def wait_for_parts(place: Workplace, count: int) -> None:
@@ -63,7 +46,7 @@ def lost_seconds(record: StudyRecord) -> float:
 
 def assert_whole(place: Workplace) -> StudyRecord:
     """The epoch was trained once, in parts, and its row has the cost of all of them."""
-    record = record_of(place)
+    record = place.record("long")
     (trial,) = record.started
     (epoch,) = trial.epochs
     trained = [charge for charge in record.charges if charge.kind == "train"]
@@ -81,20 +64,22 @@ def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(place
 
     def disturb() -> None:
         wait_for_parts(place, 1)
-        os.kill(place.pool.pool._slots[1].pid, signal.SIGKILL)
+        place.kill_rank(1)
         wait_for_parts(place, parts_charged(place) + 1)
-        code, _, err = finish(place.start("stop", "long"))
-        assert code == 0, err
+        place.order_stop("long")
 
-    done = place.run("launch", place.spec(SLOW, **LONG_EPOCHS), "--json", code=130, meanwhile=disturb)
+    space = LONG_EPOCHS["space"] | {"batch_per_rank": 2}  # of half as many steps
+    done = place.run(
+        "launch", place.spec(SLOW, **LONG_EPOCHS | {"space": space}), "--json", code=130, meanwhile=disturb
+    )
     assert json.loads(done.stdout)["state"] == "drained"
-    (trial,) = record_of(place).started
+    (trial,) = place.record("long").started
     assert (trial.state, trial.epochs) == ("paused", ())
     assert [attempt.outcome for attempt in trial.attempts] == ["lost", "paused"]
     place.json("resume", "long")
     record = assert_whole(place)
-    assert lost_seconds(record) < EPOCH_SECONDS
-    assert sum(charge.seconds for charge in record.charges if charge.kind == "train") < 2 * EPOCH_SECONDS
+    assert lost_seconds(record) < EPOCH_SECONDS / 2
+    assert sum(charge.seconds for charge in record.charges if charge.kind == "train") < EPOCH_SECONDS
 
 
 @pytest.mark.medium

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -19,8 +15,7 @@ from studies.records.records import TrialRecord
 from studies.records.suggested_parameters import proposed_in
 from studies.storage.reading.resume_reader import load_resume_state
 from studies.storage.study_store import Store
-from tests.support.command_line import Workplace, finish
-from tests.support.ray_pool import LentPool
+from tests.support.command_line import Workplace
 
 pytestmark = pytest.mark.ray
 
@@ -63,17 +58,9 @@ SPEC: dict[str, Any] = {
         "sampler": "tpe", "seed": 3, "learn_space": True,
         "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 2, "eta": 2},
     },
-    "budget": {"usd": 1.0, "hours": 0.5, "trials": 14},
+    "budget": {"usd": 1.0, "hours": 0.5, "trials": 10},
     "resources": {"slots": 2},
 }  # fmt: skip
-
-
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool)
-    (tmp_path / "layered.py").write_text(MODULE)
-    yield place
-    place.end_processes()
 
 
 def check_is_drawn_or_proposed(store: Store, trials: tuple[TrialRecord, ...]) -> int:
@@ -101,17 +88,23 @@ def _stored(store: Store) -> Any:
 
 @pytest.mark.large
 @pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
-def test_a_space_is_learnt_over_a_kill_on_two_ranks(place: Workplace, sampler: str) -> None:
-    process = place.start("launch", place.spec(SPEC, search={"sampler": sampler}))
-    place.wait_for(lambda rows: len(rows) > 2 and len(rows[-1].epochs) > 0, "learnt")
-    os.kill(process.pid, signal.SIGKILL)
-    finish(process)
+def test_a_space_is_learnt_over_a_killed_rank_and_a_stop_on_two_ranks(place: Workplace, sampler: str) -> None:
+    (place.folder / "layered.py").write_text(MODULE)
+
+    def disturb() -> None:
+        place.wait_for(lambda rows: bool(rows[-1].epochs), "learnt")
+        place.kill_rank(1)
+        place.wait_for(lambda rows: len(rows) > 2 and bool(rows[-1].epochs), "learnt")
+        place.order_stop("learnt")
+
+    place.run("launch", place.spec(SPEC, search={"sampler": sampler}), code=130, meanwhile=disturb)
+    assert "lost" in {one.outcome for trial in place.record("learnt").started for one in trial.attempts}
     place.run("resume", "learnt")
     place.audit("learnt")
     with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
         study = automl.Study(store, "learnt")
         assert check_is_drawn_or_proposed(store, study.trials) > 10
-        assert len(study.trials) == 14
+        assert len(study.trials) == 10
         for trial in study.trials:
             branch = {"decay"} if int(trial.params["units_0"] or 0) > 16 else {"kind"}
             expected = {f"units_{i}" for i in range(int(trial.params["layers"] or 0))} | branch | {"sgd/rate"}

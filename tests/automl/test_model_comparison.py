@@ -26,13 +26,14 @@ class Weighted(Moons):
 """
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> tuple[Trained, Trained]:
-    (tmp_path / "weighted_moons.py").write_text(WEIGHTED)
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Trained]:
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "weighted_moons.py").write_text(WEIGHTED)
 
     def one(name: str, rate: float) -> Trained:
         params = {"width": 8, "learning_rate": rate}
-        return trained(tmp_path / name, "weighted_moons:Weighted", {}, params, str(tmp_path))
+        return trained(folder / name, "weighted_moons:Weighted", {}, params, str(folder))
 
     return one("good", 0.1), one("poor", 1e-4)
 

@@ -21,7 +21,9 @@ from tests.support.paths import EXAMPLES, ROOT
 from tests.support.waiting import wait_until
 
 NEWS = EXAMPLES / "news"
-FEW = ("--set=budget.trials=2", "--set=training.epochs=3", "--seeds=2")
+FEW = (
+    "--set=budget.trials=2", "--set=training.epochs=3", "--set=space.width=64", "--set=space.depth=1", "--seeds=2",
+)  # fmt: skip
 LARGE_STEPS = ("--set=space.learning_rate={type: float, low: 2.0e-3, high: 8.0e-3, log: true}",)
 """For a checkpoint of random weights, which has more to learn than one that was trained."""
 MARK = "AUTOML_NEWS_TEST"
@@ -79,7 +81,7 @@ def test_it_goes_from_headlines_to_answers(example, news_files, place, monkeypat
 
     monkeypatch.setattr(example, "run", run)
     monkeypatch.setattr(sys, "argv", ["run.py", f"--folder={place.folder}", *FEW])
-    monkeypatch.setattr(news_files, "MADE_ROWS", {"train": 1000, "test": 200})
+    monkeypatch.setattr(news_files, "MADE_ROWS", {"train": 600, "test": 200})
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(place.folder)  # which the example leaves for another one
     example.main()

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from studies.storage.study_store import Store
 from tests.studies.control.test_full_disk import wait_for_storage
 from tests.support.command_line import DIGITS, SLOW, InProcess, Workplace, finish
 from tests.support.object_stores import BUCKET, FaultyStore
-from tests.support.ray_pool import LentPool
 from tests.support.store_address import SECRET
 from trainers.checkpoints.locations import environment_of
 
@@ -30,11 +28,9 @@ FOLDER = f"s3://{BUCKET}/studies"
 IN_STORE = {"folder": FOLDER, "every_seconds": 0.2}
 
 
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool, object_store: FaultyStore) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool)
-    yield place
-    place.end_processes()
+@pytest.fixture(autouse=True)
+def _with_store(object_store: FaultyStore) -> None:
+    """A bucket for each test."""
 
 
 @pytest.fixture
@@ -106,8 +102,9 @@ def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_ar
 
 @pytest.mark.large
 @pytest.mark.ray
-def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(place, object_store):
-    spec = place.spec(DIGITS, checkpoints=IN_STORE, search={"pruner": "none"}, budget={"trials": 3})
+def test_a_store_that_is_away_pauses_a_study_and_its_audit_reads_no_copies_on_this_machine(place, object_store):
+    short = {"training": {"epochs": 2}, "search": {"pruner": "none"}, "budget": {"trials": 2}}
+    spec = place.spec(DIGITS, checkpoints=IN_STORE, **short)
     object_store.faults.refuses = lambda method, path: (503, "SlowDown") if method == "PUT" else None
 
     def be_back() -> None:
@@ -118,10 +115,24 @@ def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(place
     assert "checkpoints cannot be written" in done.stderr
     record, mentioned = look(place, "small")
     assert (record.state, record.stop_reason) == ("closed", "budget_trials")
-    assert [(trial.state, trial.failure) for trial in record.started] == [("complete", None)] * 3
+    assert [(trial.state, trial.failure) for trial in record.started] == [("complete", None)] * 2
     assert "storage" in {attempt.outcome for trial in record.started for attempt in trial.attempts}
     assert_nothing_but(object_store, mentioned)
     place.audit("small")
+    key = min(mentioned)
+    good = object_store.call("get_object", Key=key)["Body"].read()
+    object_store.call("put_object", Key=key, Body=good[:-1])
+    (found,) = place.json("audit", "small", code=1)["findings"]
+    assert (found["check"], "other bytes than were written" in found["found"]) == ("checkpoints", True)
+    object_store.call("delete_object", Key=f"{key}.manifest")
+    findings = place.json("audit", "small", code=1)["findings"]
+    assert [(one["check"], "is missing" in one["found"]) for one in findings] == [("checkpoints", True)]
+    left = f"{key.rsplit('/', 2)[0]}/trial-00007/epoch-0001.attempt-1.pt"
+    object_store.call("put_object", Key=left, Body=b"left behind")
+    assert place.json("gc", "small")["bytes"] == len(b"left behind")
+    object_store.faults.refuses = lambda _method, _path: (403, "AccessDenied")
+    said = place.run("gc", "small", code=1).stderr
+    assert said == f"automl: s3://{BUCKET}: AccessDenied for a test\n"
 
 
 @pytest.mark.medium
@@ -133,7 +144,7 @@ def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(
 
     def drain_and_lose_the_bucket() -> None:
         place.wait_for(lambda rows: rows[-1].resume_epoch >= 1 and rows[-1].state == "running", "slow")
-        finish(place.start("stop", "slow"))
+        place.order_stop("slow")
 
     place.run("launch", spec, meanwhile=drain_and_lose_the_bucket, code=130)
     before, _ = look(place, "slow")
@@ -171,28 +182,6 @@ def test_models_of_a_study_in_a_store_are_confirmed(place: Workplace) -> None:
     place.run("launch", spec)
     assert place.json("confirm", "small", "--seeds", "1")["trials"]
     place.audit("small")
-
-
-@pytest.mark.medium
-@pytest.mark.ray
-def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(place, object_store):
-    spec = place.spec(DIGITS, checkpoints=IN_STORE, budget={"trials": 2}, training={"epochs": 2})
-    place.run("launch", spec)
-    _, mentioned = look(place, "small")
-    key = min(mentioned)
-    good = object_store.call("get_object", Key=key)["Body"].read()
-    object_store.call("put_object", Key=key, Body=good[:-1])
-    (found,) = place.json("audit", "small", code=1)["findings"]
-    assert (found["check"], "other bytes than were written" in found["found"]) == ("checkpoints", True)
-    object_store.call("delete_object", Key=f"{key}.manifest")
-    findings = place.json("audit", "small", code=1)["findings"]
-    assert [(one["check"], "is missing" in one["found"]) for one in findings] == [("checkpoints", True)]
-    left = f"{key.rsplit('/', 2)[0]}/trial-00007/epoch-0001.attempt-1.pt"
-    object_store.call("put_object", Key=left, Body=b"left behind")
-    assert place.json("gc", "small")["bytes"] == len(b"left behind")
-    object_store.faults.refuses = lambda _method, _path: (403, "AccessDenied")
-    said = place.run("gc", "small", code=1).stderr
-    assert said == f"automl: s3://{BUCKET}: AccessDenied for a test\n"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ import automl
 from automl.adapters.optuna_objective import as_training_function
 from automl.launching.functions import name_of
 from automl.launching.optuna_objectives import is_optuna_objective, with_space_of
-from automl.stored.open_store import open_store
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
-from studies.storage.reading.reader import load_study
 from tests.automl.test_api import DrivenError, driven
 from tests.support import optuna_objectives as objectives
 from tests.support import training_functions
+from tests.support.command_line import Workplace
 from tests.support.function_trials import Granted
 from trainers.contract.task_loading import load_trainable
 from trainers.contract.training_function import TrainingFunction
@@ -286,21 +284,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.large
 @pytest.mark.ray
-def test_a_script_searches_an_objective_on_our_slots(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "search.learn_space: what trials ask for beside the space (layers) is learnt as they run" in done.stderr
-    assert "['params.layers', 'params.units_0', 'params.units_1']" in done.stdout
-    trials, best = done.stdout.split()[-2:]
+def test_a_script_searches_an_objective_on_our_slots(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
+    out = place.script(SCRIPT)
+    assert "search.learn_space: what trials ask for beside the space (layers) is learnt as they run" in caplog.text
+    assert "['params.layers', 'params.units_0', 'params.units_1']" in out
+    trials, best = out.split()[-2:]
     assert trials == "7"
     assert 1 / 3 <= float(best) < 0.6
-    with closing(open_store(f"sqlite:///{tmp_path}/automl.db")) as store:
-        record = load_study(store, "objective")
-    states = {trial.state for trial in record.started}
-    assert states == {"complete", "pruned"}
+    record = place.record("objective")
+    assert {trial.state for trial in record.started} == {"complete", "pruned"}
     assert {len(trial.epochs) for trial in record.started if trial.state == "complete"} == {3}

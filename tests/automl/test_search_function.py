@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ import pytest
 
 import automl
 from automl.launching.functions import FOLDER, name_of, say_the_same
-from automl.stored.open_store import open_store
 from studies.spec.spec_errors import SpecError
-from studies.storage.reading.reader import load_study
 from tests.support import training_functions
+from tests.support.command_line import Workplace
 from trainers.contract.task_loading import load_trainable
 from trainers.contract.training_function import TrainingFunction
 
@@ -104,21 +102,22 @@ name_of(train, Path.cwd(), "study")
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("was", "becomes"),
-    [("", ""), ("width = 8", "width = 9"), ("0123456789abcdef0", "fedcba9876543210f"), ('"two", ', "")],
-)
-def test_a_saved_function_changes_when_its_code_does_and_not_with_each_process(tmp_path, was, becomes):
+def test_a_saved_function_changes_when_its_code_does_and_not_with_each_process(tmp_path: Path) -> None:
     """Processes have other tracker ids of classes and other hashes; a notebook's code names its kernel's process."""
-    saved = []
-    for run, source in enumerate((CLASSES, CLASSES.replace(was, becomes))):
+
+    def saved(run: int, source: str) -> bytes:
         command = [sys.executable, "-c", CELL, f"/tmp/ipykernel_{10 + run}/3405691582.py", source]
         environment = os.environ | {"PYTHONHASHSEED": str(run), "PYTHONPATH": str(ROOT)}
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
         (path,) = (tmp_path / FOLDER).glob("*.py")
-        saved.append(path.read_bytes())
-    assert (saved[0] == saved[1]) == (was == becomes)
-    assert isinstance(load_trainable(f"{FOLDER}.{path.stem}:train", {}, (str(tmp_path),)), TrainingFunction)
+        found = load_trainable(f"{FOLDER}.{path.stem}:train", {}, (str(tmp_path),))
+        assert isinstance(found, TrainingFunction)
+        return path.read_bytes()
+
+    first = saved(0, CLASSES)
+    assert saved(1, CLASSES) == first
+    for was, becomes in (("width = 8", "width = 9"), ("0123456789abcdef0", "fedcba9876543210f"), ('"two", ', "")):
+        assert saved(1, CLASSES.replace(was, becomes)) != first
 
 
 def reading(run: str) -> Any:
@@ -177,20 +176,12 @@ def test_what_is_no_training_function_is_refused_in_one_line(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.large
 @pytest.mark.ray
-def test_a_script_searches_its_own_function(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    trials, best = done.stdout.split()[-2:]
+def test_a_script_searches_its_own_function(place: Workplace) -> None:
+    trials, best = place.script(SCRIPT).split()[-2:]
     assert trials == "4"
     assert 1 / 3 <= float(best) < 0.6
-    with closing(open_store(f"sqlite:///{tmp_path}/automl.db")) as store:
-        record = load_study(store, "by-script")
-    assert [trial.state for trial in record.started] == ["complete"] * 4
+    assert [trial.state for trial in place.record("by-script").started] == ["complete"] * 4
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
@@ -9,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,81 +17,69 @@ import psutil
 import pytest
 
 from automl.launching.study_run import Outcome
-from automl.stored.open_store import open_store
+from automl.signals import draining_signals
 from automl.terminal.lasting_streams import LastingFile
 from automl.terminal.study_run_output import _exit_code
 from studies.control.session import Session
-from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study
-from tests.support.command_line import AUTOML, DIGITS, SLOW, InProcess, Workplace, finish
-from tests.support.ray_pool import LentPool
+from tests.support.command_line import AUTOML, DIGITS, SLOW, InProcess, Workplace
 from tests.support.stored_study import StoredStudy
+from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool)
-    yield place
-    place.end_processes()
-
-
-def record_of(place: Workplace, study: str) -> StudyRecord:
-    store = open_store(f"sqlite:///{place.folder}/automl.db")
-    try:
-        return load_study(store, study)
-    finally:
-        store.close()
-
-
-@pytest.mark.large
-@pytest.mark.ray
-def test_a_launch_without_a_reader_goes_on_and_sigterm_drains_it(place: Workplace) -> None:
-    process = place.start("launch", place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20}))
-    process.stdout.readline()
-    process.stdout.close()  # as `| head -1` does
-    seen = len(place.wait_for(lambda rows: bool(rows[0].epochs), "slow"))
-    place.wait_for(lambda rows: len(rows) > seen and bool(rows[-1].epochs), "slow")
-    os.kill(process.pid, signal.SIGTERM)
-    os.kill(process.pid, signal.SIGTERM)  # `timeout` sends it to the process and to its group
-    with process:
-        err = process.stderr.read()
-        assert process.wait(60) == 130
-    assert "Traceback" not in err
-    assert "SIGTERM" not in err, "the stack that Ray's own handler prints"
-    record = record_of(place, "slow")
-    assert (record.state, record.stop_reason) == ("drained", "interrupted")
-    assert "lost" not in {attempt.outcome for trial in record.started for attempt in trial.attempts}
-
-
-@pytest.mark.large
 @pytest.mark.ray
 def test_confirm_is_ended_by_sigterm_with_its_time_charged(place: Workplace) -> None:
     place.json("launch", place.spec(DIGITS, training={"epochs": 2}, budget={"trials": 1}))
-    process = place.start("confirm", "small", "0", "--seeds", "1000", "--json")
-    deadline = time.monotonic() + 60
-    while not any(charge.kind == "confirm" for charge in record_of(place, "small").charges):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, finish(process)
-        time.sleep(0.1)
-    os.kill(process.pid, signal.SIGTERM)
-    code, out, err = finish(process)
-    assert (code, out) == (130, "")
-    assert "draining" in err
-    assert "Traceback" not in err
+
+    def end() -> None:
+        wait_until(lambda: any(charge.kind == "confirm" for charge in place.record("small").charges), seconds=60)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    done = place.run("confirm", "small", "0", "--seeds", "200", "--json", code=130, meanwhile=end)
+    assert done.stdout == ""
+    assert "draining" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("signals", "leaves"),
+    [
+        ("INT INT", True), ("TERM INT", True), ("HUP INT INT", True),
+        ("TERM TERM", False), ("INT HUP", False), ("HUP TERM", False),
+    ],
+)  # fmt: skip
+def test_the_second_signal_leaves_unless_a_terminal_that_closed_or_timeout_has_sent_it(signals, leaves):
+    """`timeout` sends it to a process and to its group; and what ends at the second one is never the process here."""
+    drained: list[str] = []
+
+    def leave() -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    expected = pytest.raises(KeyboardInterrupt) if leaves else contextlib.nullcontext()
+    with expected, draining_signals(drained.append, lambda _: None, "it ends", leave):
+        for name in signals.split():
+            os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
+            time.sleep(0.05)  # Python runs the handler between two of its instructions
+    assert drained == ["interrupted"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.large
-def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal_to_drain(tmp_path: Path) -> None:
+def test_a_launch_on_a_cluster_of_its_own_outlives_reader_and_terminal_to_drain(tmp_path: Path) -> None:
+    """The cluster listens on the loopback interface only, and leaves nothing behind."""
     place = Workplace(tmp_path, None)
     spec = place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", _AS_LEADER, AUTOML, "launch", str(spec)],
-        cwd=place.folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        cwd=place.folder, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
     try:
-        place.wait_for(lambda rows: bool(rows[0].epochs), "slow")
+        process.stdout.readline()
+        process.stdout.close()  # as `| head -1` does
+        place.wait_for(lambda rows: len(rows) > 1 and bool(rows[-1].epochs), "slow")
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         names = {one.name() for one in family}
         assert {"gcs_server", "raylet"} <= names, names
@@ -112,7 +100,7 @@ def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal
     finally:
         process.kill()
         process.wait()
-    record = record_of(place, "slow")
+    record = place.record("slow")
     assert (record.state, record.stop_reason) == ("drained", "interrupted")
     assert "lost" not in {attempt.outcome for trial in record.started for attempt in trial.attempts}
     psutil.wait_procs(family, timeout=20)

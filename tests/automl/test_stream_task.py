@@ -1,27 +1,17 @@
-"""Studies of a task whose data are streams of unknown length: refused, paused, thawed, killed, resumed, exported."""
+"""Studies of a task whose data are streams of unknown length: refused, paused, thawed, exported."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import textwrap
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from automl.stored.open_store import open_store
 from automl.training.world_sizes import table
-from studies.records.records import StudyRecord
 from studies.spec.checks import check_stream
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec
-from studies.storage.reading.reader import load_study
-from tests.support.command_line import Workplace, finish
-from tests.support.ray_pool import LentPool
+from tests.support.command_line import Workplace
 
 pytestmark = pytest.mark.ray
 
@@ -70,29 +60,11 @@ SPEC: dict[str, Any] = {
         "width": {"type": "int", "low": 4, "high": 16},
     },
     "objectives": [{"metric": "val_error", "direction": "minimize"}, {"metric": "cost_usd", "direction": "minimize"}],
-    "training": {"epochs": 6, "schedule": "constant", "warmup_epochs": 0},
-    "search": {"seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3}},
-    "budget": {"usd": 1.0, "hours": 0.5, "trials": 7},
+    "training": {"epochs": 4, "schedule": "constant", "warmup_epochs": 0},
+    "search": {"seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 2}},
+    "budget": {"usd": 1.0, "hours": 0.5, "trials": 5},
     "resources": {"slots": 2},
 }
-NO_PRUNER = {"sampler": "random", "seed": 3, "pruner": {"name": "none"}}
-
-
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool)
-    (tmp_path / "streamed.py").write_text(textwrap.dedent(TASK))
-    yield place
-    place.end_processes()
-
-
-def record_of(place: Workplace) -> StudyRecord:
-    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
-        return load_study(store, "streamed")
-
-
-def losses_of(place: Workplace) -> list[list[float]]:
-    return [[epoch.metrics["val_loss"] for epoch in trial.epochs] for trial in record_of(place).started]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +92,7 @@ def test_a_schedule_that_needs_the_number_of_steps_is_refused(training, space, m
 
 
 def test_launch_refuses_in_one_line_and_writes_nothing(place: Workplace) -> None:
+    (place.folder / "streamed.py").write_text(textwrap.dedent(TASK))
     (line,) = place.run("launch", place.spec(SPEC, training={"schedule": "cosine"}), code=2).stderr.splitlines()
     assert "streamed.yaml: training.samples_per_epoch: found schedule cosine" in line
     assert not (place.folder / "automl.db").exists()
@@ -133,9 +106,10 @@ def test_a_comparison_of_world_sizes_does_not_count_the_steps_of_a_stream() -> N
 
 @pytest.mark.large
 def test_a_study_is_paused_and_thawed_charged_and_exported(place: Workplace) -> None:
+    (place.folder / "streamed.py").write_text(textwrap.dedent(TASK))
     training = {"samples_per_epoch": 200, "schedule": "cosine"}
     place.json("launch", place.spec(SPEC, training=SPEC["training"] | training))
-    record = record_of(place)
+    record = place.record("streamed")
     assert [trial for trial in record.started if len(trial.attempts) > 1], "a paused trial has gone on"
     assert {trial.state for trial in record.started} == {"complete", "pruned"}
     assert all(epoch.metrics["cost_usd"] > 0 for trial in record.started for epoch in trial.epochs)
@@ -145,23 +119,3 @@ def test_a_study_is_paused_and_thawed_charged_and_exported(place: Workplace) -> 
     number, epoch = min(points, key=lambda one: (one[1].metrics["val_error"], one[1].metrics["cost_usd"]))
     place.json("export", "streamed", f"{number}@{epoch.epoch}", "--out", "model")
     assert "not known" in (place.folder / "model" / "README.md").read_text()
-
-
-@pytest.mark.medium
-@pytest.mark.slow
-def test_a_killed_study_goes_on_within_an_epoch_with_the_same_figures(place: Workplace) -> None:
-    sections: dict[str, Any] = {
-        "task_options": {"seconds": 0.004}, "search": NO_PRUNER, "budget": {"trials": 1},
-        "checkpoints": {"every_seconds": 0.1}, "training": SPEC["training"] | {"epochs": 3},
-    }  # fmt: skip
-    process = place.start("launch", place.spec(SPEC, **sections))
-    place.wait_for(lambda rows: any(row.epochs for row in rows), "streamed")
-    os.kill(process.pid, signal.SIGKILL)
-    finish(process)
-    place.run("resume", "streamed")
-    place.audit("streamed")
-    assert len(record_of(place).started[0].attempts) == 2
-    resumed = losses_of(place)
-    (place.folder / "automl.db").unlink()
-    place.json("launch", place.spec(SPEC, **sections))
-    assert json.dumps(losses_of(place)) == json.dumps(resumed)

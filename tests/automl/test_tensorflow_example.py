@@ -6,21 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from automl.stored.open_store import open_store
-from studies.records.records import StudyRecord
-from studies.storage.reading.reader import load_study
 from tests.support import optional
 from tests.support.command_line import Workplace, finish
 from tests.support.paths import EXAMPLES, ROOT
-from tests.support.ray_pool import LentPool
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -48,12 +42,9 @@ def tensorflow_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return python
 
 
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool)
+@pytest.fixture(autouse=True)
+def _example(tmp_path: Path) -> None:
     (tmp_path / "with_tensorflow.py").write_text((EXAMPLES / "with_tensorflow.py").read_text())
-    yield place
-    place.end_processes()
 
 
 def spec_of(python: str, **sections: Any) -> dict[str, Any]:
@@ -64,13 +55,11 @@ def spec_of(python: str, **sections: Any) -> dict[str, Any]:
     return spec | {"budget": {"usd": 10.0, "hours": 1.0, "trials": 3}, "resources": {"slots": 2}} | sections
 
 
-def record_of(place: Workplace) -> StudyRecord:
-    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
-        return load_study(store, "with-tensorflow")
-
-
 def errors_by_epoch(place: Workplace) -> dict[int, list[float]]:
-    return {one.number: [epoch.metrics["val_error"] for epoch in one.epochs] for one in record_of(place).started}
+    return {
+        one.number: [epoch.metrics["val_error"] for epoch in one.epochs]
+        for one in place.record("with-tensorflow").started
+    }
 
 
 @pytest.mark.medium
@@ -79,7 +68,7 @@ def test_a_study_on_two_workers_is_paused_and_pruned_and_goes_on(place: Workplac
         "sampler": "random", "seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 2},
     }  # fmt: skip
     place.json("launch", place.spec(spec_of(tensorflow_python, search=search)))
-    record = record_of(place)
+    record = place.record("with-tensorflow")
     assert not [trial.error for trial in record.started if trial.error]
     assert [trial for trial in record.started if len(trial.attempts) > 1], "a paused trial has gone on"
     assert {trial.state for trial in record.started} == {"complete", "pruned"}
@@ -102,7 +91,7 @@ def test_a_killed_controller_is_resumed_with_the_same_figures(place: Workplace, 
     os.kill(process.pid, signal.SIGKILL)
     finish(process)
     place.run("resume", "with-tensorflow")
-    (trial,) = record_of(place).started
+    (trial,) = place.record("with-tensorflow").started
     assert (trial.state, len(trial.attempts)) == ("complete", 2)
     assert [epoch.epoch for epoch in trial.epochs] == list(range(1, EPOCHS + 1))
     place.audit("with-tensorflow")

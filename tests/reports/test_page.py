@@ -8,6 +8,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,12 @@ def read(page: str) -> Reader:
     return reader
 
 
+@cache
+def page_of_sixty() -> str:
+    """The page of the usual study, which several tests read."""
+    return render(build_study(60))
+
+
 def data_of(page: str) -> dict[str, Any]:
     """The figures that a page embeds."""
     text = unpacked_part(page, "data")
@@ -107,23 +114,19 @@ def unpacked_part(page: str, name: str) -> str:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", unusual())
-def test_every_study_gets_a_page_and_plotly_accepts_its_figures(name: str) -> None:
-    page = render(unusual()[name])
+@pytest.mark.parametrize("study", [pytest.param(study, id=name) for name, study in unusual().items()])
+def test_every_study_gets_a_page_and_plotly_accepts_its_figures(study: StudyRecord) -> None:
+    page = render(study)
     assert "Infinity" not in json.dumps(data_of(page))
     for figure in data_of(page).values():
         figures.as_plotly(figure)
-    ids = [
-        attributes["id"]
-        for tag, attributes in read(page).tags
-        if tag == "div" and "figure" in str(attributes.get("class"))
-    ]
+    ids = [a["id"] for tag, a in read(page).tags if tag == "div" and "figure" in str(a.get("class"))]
     assert sorted(map(str, ids)) == sorted(data_of(page))
 
 
 def test_the_page_says_what_was_found_when_and_what_it_cost() -> None:
     study = build_study(60)
-    text = " ".join("".join(read(render(study)).text).split())
+    text = " ".join("".join(read(page_of_sixty()).text).split())
     best = min(analysis.archive(study), key=lambda p: p.values["val_error"])
     assert f"Lowest val_error: {percent(best.values['val_error'])} (trial {best.trial} after epoch {best.epoch}" in text
     assert f"automl export digits {best.trial}@{best.epoch} --out model" in text
@@ -166,7 +169,7 @@ def test_states_and_ends_are_said_in_words() -> None:
 
 
 def test_every_trial_is_in_the_table_with_its_rates_and_world_size_sorted_as_numbers() -> None:
-    page = render(build_study(60))
+    page = page_of_sixty()
     assert page.count("<tr data-state=") == 60
     assert all(f">{head}</button>" in page for head in ("effective batch", "base rate", "scaled rate", "world_size"))
     assert ">workers</button>" not in page
@@ -208,7 +211,7 @@ def test_texts_of_users_never_become_markup_and_passwords_are_hidden() -> None:
     assert not [a for _, a in reader.tags if any(name.startswith("on") for name in a)]
     assert "alert(1)" in "".join(reader.text)
     assert "{{ 7 * 7 }}" in "".join(reader.text)
-    text = json.dumps(data_of(render(hostile())))
+    text = json.dumps(data_of(page))
     assert "<script" not in text
     assert "<a href" not in text
     assert "<img" not in text
@@ -216,7 +219,6 @@ def test_texts_of_users_never_become_markup_and_passwords_are_hidden() -> None:
     templates = re.findall(r'"hovertemplate": "(.*?)"', text)
     assert templates
     assert not [t for t in templates if "%{x} &lt;b" in t]
-    page = render(hostile())
     assert "secret-word" not in page + unpacked_part(page, "data")
     assert "***@" in page
     assert "***@" in unpacked_part(page, "data")
@@ -244,7 +246,7 @@ def test_write_report_replaces_the_file_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_pages_stay_small_and_rows_beyond_the_first_are_packed() -> None:
-    assert len(render(build_study(60)).encode()) < 2e6
+    assert len(page_of_sixty().encode()) < 2e6
     assert len(render(build_study(1000, objectives=FOUR)).encode()) < 8e6
     page = render(build_study(MOST_ROWS + 5))
     assert page.count("<tr data-state=") == FIRST_ROWS
@@ -283,15 +285,14 @@ def test_panels_have_the_scale_and_the_order_of_the_space() -> None:
 def test_every_dollar_and_every_failure_is_counted() -> None:
     study = build_study(60)
     assert [sum(bar.share for bar in some) > 0 for some in bars.money_bars(study)] == [True, True]
-    assert f"adds up to {usd(study.cost_nano_usd / 1e9)}" in render(study)
+    assert f"adds up to {usd(study.cost_nano_usd / 1e9)}" in page_of_sixty()
     for totals in (analysis.money_by_kind(study), analysis.money_by_outcome(study)):
         assert sum(totals.values()) == pytest.approx(study.cost_nano_usd / 1e9)
-    study = build_study(60)
     failed = [t for t in study.trials if t.state == "failed"]
     (row,) = content.failure_rows(study)
     assert row.count == f"{len(failed)} trials"
     assert row.command == f"automl explain digits {failed[0].number}"
-    assert row.command in render(study)
+    assert row.command in page_of_sixty()
     assert "What failed" not in render(build_study(12, states=("complete", "pruned")))
 
 
@@ -417,7 +418,7 @@ def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> 
         "let plotly; Object.defineProperty(window, 'Plotly', { get: () => plotly, set(given) {"
         "  plotly = { ...given, react: (...a) => { turns[turns.length - 1] += 1; return given.react(...a); } }; } });"
     )
-    page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
+    page.goto(write_report(build_study(12), tmp_path / "report.html").as_uri())
     page.wait_for_function(ALL_DRAWN)
     turns = [count for count in page.evaluate("turns") if count]
     assert turns == [1] * page.evaluate(TO_DRAW)
@@ -463,23 +464,32 @@ def opened_at(browser: Any, path: Path, *, width: int = 1280, scheme: str = "lig
 
 @pytest.mark.large
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
-def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
-    axe: Any = optional.module("axe_playwright_python.sync_playwright")
-    study = build_study(30)
-    for path in (
-        write_report(study, tmp_path / "report.html"),
-        write_comparison([study, build_study(30, seed=1)], tmp_path / "comparison.html"),
-    ):
-        page = opened_at(browser, path, width=width, scheme=scheme, bypass_csp=True)  # axe is put into the page
-        if page.locator("#picker").count():
-            page.locator("#picker input").first.fill("0.01")
-        found = axe.Axe().run(page).response["violations"]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in NO_SERIOUS] == []
+def test_everybody_can_read_and_work_a_page(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    study = build_study(20)
+    report = write_report(study, tmp_path / "report.html")
+    page = opened_at(browser, report, width=width, scheme=scheme, bypass_csp=True)  # axe is put into the page
+    if width == 400:
+        check_the_commands_are_in_sight(page)
+    page.locator("#picker input").first.fill("0.01")
+    check_by_axe(page)
+    if width == 400:
+        check_what_is_printed(page)
+    else:
+        check_what_keys_reach(page)
+    page.context.close()
+    if width == 400:
+        path = write_comparison([study, build_study(20, seed=1)], tmp_path / "comparison.html")
+        page = opened_at(browser, path, width=width, scheme=scheme, bypass_csp=True)
+        check_by_axe(page)
         page.context.close()
 
 
-def test_the_command_of_the_recommended_model_is_in_sight_on_a_telephone(browser: Any, tmp_path: Path) -> None:
-    page = opened_at(browser, write_report(build_study(60), tmp_path / "report.html"), width=400)
+def check_by_axe(page: Any) -> None:
+    found = optional.module("axe_playwright_python.sync_playwright").Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in NO_SERIOUS] == []
+
+
+def check_the_commands_are_in_sight(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     box = page.locator("header .command code").bounding_box()
     assert box["x"] >= 0
@@ -488,11 +498,9 @@ def test_the_command_of_the_recommended_model_is_in_sight_on_a_telephone(browser
     for command in page.locator("#models .take-it code").all():
         place = command.bounding_box()
         assert place["x"] + place["width"] <= 400
-    page.context.close()
 
 
-def test_buttons_and_tables_are_reached_and_worked_by_keys(browser: Any, tmp_path: Path) -> None:
-    page = opened_at(browser, write_report(build_study(30), tmp_path / "report.html"))
+def check_what_keys_reach(page: Any) -> None:
     page.locator(".tabs button").nth(1).focus()
     page.keyboard.press("Enter")
     assert page.locator(".tabs button").nth(1).get_attribute("aria-pressed") == "true"
@@ -503,15 +511,13 @@ def test_buttons_and_tables_are_reached_and_worked_by_keys(browser: Any, tmp_pat
     assert all(names)
     copies = [name for name in names if name.startswith("Copy the command")]
     assert len(copies) == len(set(copies)) > 3
-    page.context.close()
 
 
-def test_a_printed_page_has_all_charts_and_no_controls(browser: Any, tmp_path: Path) -> None:
-    page = opened_at(browser, write_report(build_study(30), tmp_path / "report.html"), scheme="dark")
+def check_what_is_printed(page: Any) -> None:
+    """All charts and no controls, on white."""
     page.emulate_media(media="print", color_scheme="dark")
     assert not page.is_visible("nav")
     assert not page.is_visible("#picker")
     assert not page.is_visible(".copy >> nth=0")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("#learning-rates .main-svg").count() > 0
-    page.context.close()

@@ -223,10 +223,15 @@ def test_values_have_units_and_little_dollars_their_seconds() -> None:
         ("model_parameters", 1e6, 2e6, "2 times smaller"), ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
         ("cost_usd", 1.997, 1.0, "100 % more expensive"), ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
         ("val_loss", 1.0, 1.0, "the same in val_loss"), ("score", -1.0, 2.0, "at score -1"),
+        ("profit_usd", 0.95, 1.0, "5 % lower in profit_usd"), ("profit_usd", 5.0, 1.0, "5 times as high in profit_usd"),
+        ("uptime_seconds", 50.0, 100.0, "2 times lower in uptime_seconds"),
+        ("val_accuracy", 0.9, 0.9, "the same in val_accuracy"),
     ],
 )  # fmt: skip
 def test_comparisons_are_said_as_people_say_them(name: str, value: float, base: float, expected: str) -> None:
-    assert compared_in_words(Objective(metric=name), value, base) == expected
+    """What is maximized is not called cheaper or slower."""
+    direction = "maximize" if name in {"profit_usd", "uptime_seconds", "val_accuracy"} else "minimize"
+    assert compared_in_words(Objective(metric=name, direction=direction), value, base) == expected  # type: ignore[arg-type]
 
 
 def test_objectives_that_are_compared_in_the_same_words_are_named() -> None:
@@ -274,19 +279,6 @@ def test_trials_that_kept_a_bound_before_their_last_epoch_are_counted_apart() ->
     assert f"kept by {words};" in console.file.getvalue()  # type: ignore[attr-defined]
     slow = build_study(12, states=("complete",), constraints=(Constraint(metric="latency_ms", max=0.7),))
     assert "last epoch" not in feasibility.feasible_in_words(slow)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "base", "expected"),
-    [
-        ("profit_usd", 0.95, 1.0, "5 % lower in profit_usd"),
-        ("profit_usd", 5.0, 1.0, "5 times as high in profit_usd"),
-        ("uptime_seconds", 50.0, 100.0, "2 times lower in uptime_seconds"),
-        ("val_accuracy", 0.9, 0.9, "the same in val_accuracy"),
-    ],
-)
-def test_what_is_maximized_is_not_called_cheaper_or_slower(name: str, value: float, base: float, expected: str) -> None:
-    assert compared_in_words(Objective(metric=name, direction="maximize"), value, base) == expected
 
 
 @pytest.mark.parametrize(("task", "out"), [("digits", "model"), ("command", "model.pt")])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.parameters import Categorical, Float, Int, SpaceError
@@ -36,6 +36,7 @@ DOMAINS = st.one_of(
 
 
 @pytest.mark.medium
+@settings(max_examples=50)
 @given(domain=DOMAINS, seed=st.integers(0, 2**32 - 1), trial=st.integers(0, 9999), name=st.text(min_size=1))
 def test_a_value_lies_in_its_domain_and_is_the_same_each_time(domain: Domain, seed: int, trial: int, name: str) -> None:
     value = drawn(domain, seed=seed, trial=trial, name=name)

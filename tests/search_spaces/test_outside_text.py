@@ -16,7 +16,11 @@ from search_spaces.untrusted_text import LONGEST_STORED, escaped, storable, stor
 from tests.support.any_text import any_text
 from tests.support.paths import ROOT
 
+NOTE = 60
+"""Number of characters that the line with the number of those left out may take."""
 
+
+@settings(max_examples=50)
 @given(any_text)
 def test_what_is_stored_is_text_of_limited_length(text: str) -> None:
     safe = storable(text)
@@ -24,18 +28,14 @@ def test_what_is_stored_is_text_of_limited_length(text: str) -> None:
     assert "\x00" not in safe
     assert len(safe) <= LONGEST_STORED + NOTE
     assert storable(safe) == safe, "as when a store is copied"
+    with closing(sqlite3.connect(":memory:")) as connection:
+        assert connection.execute("select ?", (safe,)).fetchone() == (safe,)
     if text.isprintable() and len(text) <= LONGEST_STORED:
         assert safe == text
     assert json.loads(json.dumps(storable_deep({text: [text]}))) == {safe: [safe]}
 
 
-@settings(max_examples=30)
-@given(any_text)
-def test_sqlite_keeps_it(text: str) -> None:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        assert connection.execute("select ?", (storable(text),)).fetchone() == (storable(text),)
-
-
+@settings(max_examples=50)
 @given(any_text)
 def test_a_terminal_is_shown_no_control_character(text: str) -> None:
     assert_harmless(escaped(text))
@@ -87,10 +87,6 @@ def test_there_is_one_way_to_the_terminal() -> None:
         or ("(Console)" not in path.read_text() and " Console(" in path.read_text())
     ]
     assert offenders == []
-
-
-NOTE = 60
-"""Number of characters that the line with the number of those left out may take."""
 
 
 def test_the_middle_of_a_very_long_text_is_left_out() -> None:

@@ -60,7 +60,6 @@ def test_records_the_search_and_earlier_studies_expect_the_same_end(study: Simul
         told = restored(stored).observation(OBJECTIVES, EPOCHS)
         assert start_usd > 0
         assert extrapolated_metric(record, last, "cost_usd", EPOCHS) == pytest.approx(expected, rel=1e-4)
-        assert told.values is not None
         assert told.values[1] == pytest.approx(expected, rel=1e-4)
         if earlier := taken.get(tuple(record.params.items())):
             assert earlier.values[1] == pytest.approx(expected, rel=1e-4)
@@ -78,7 +77,6 @@ def test_the_search_measures_from_the_reference_point_that_the_study_reports(stu
             trial.measured(epoch.epoch, point, (point[0], cost), is_watched=True)
         tracker.add(trial.snapshot(1.0))
     reported = reference_point(study.record.trials, OBJECTIVES, EPOCHS)
-    assert reported is not None
     assert tracker.reference().tolist() == pytest.approx(list(reported.values()), rel=1e-9)
 
 

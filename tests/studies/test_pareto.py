@@ -76,16 +76,13 @@ def test_epsilon_net_starts_at_the_knee_and_then_goes_far() -> None:
     points = [(0.0, 1.0), (0.1, 0.2), (0.15, 0.19), (1.0, 0.0)]
     # 0 and 3 are about equally far from 1; 3 is the farther one, and 2, next to the start, comes last.
     assert pareto.epsilon_net_order(points) == [1, 3, 0, 2]
+    assert pareto.epsilon_net_order([(1.0, 1.0), (1.0, 1.0)], [7, 3]) == [1, 0], "ties go to the smaller number"
 
 
 def test_epsilon_net_scales_by_the_rung_not_by_the_front() -> None:
     points = [(0.0, 10.0), (1.0, 5.0), (2.0, 0.0)]
     assert pareto.epsilon_net_order(points, lows=(0.0, 0.0), highs=(100.0, 10.0))[0] == 2
     assert pareto.epsilon_net_order(points, lows=(0.0, 0.0), highs=(2.0, 1000.0))[0] == 0
-
-
-def test_ties_go_to_the_smaller_trial_number() -> None:
-    assert pareto.epsilon_net_order([(1.0, 1.0), (1.0, 1.0)], [7, 3]) == [1, 0]
 
 
 def plain_hypervolume(points: list[tuple[float, float]], reference: tuple[float, float]) -> float:
@@ -107,24 +104,16 @@ def test_hypervolume_in_other_dimensions() -> None:
     assert pareto.hypervolume([(3.0,), (1.0,)], (2.0,)) == pytest.approx(1.0)
     assert pareto.hypervolume([(0.0, 0.0, 0.0), (5.0, -9.0, 0.0)], (1.0, 2.0, 3.0)) == pytest.approx(6.0)
     assert pareto.hypervolume([(0.0,) * 5], (2.0,) * 5) == pytest.approx(32.0)
-
-
-def test_points_on_the_border_of_the_box_add_nothing() -> None:
-    assert pareto.hypervolume([(1.0, 0.0), (0.0, 1.0)], (1.0, 1.0)) == 0.0
+    assert pareto.hypervolume([(1.0, 0.0), (0.0, 1.0)], (1.0, 1.0)) == 0.0, "the border of the box adds nothing"
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([1.0, 2.0, 3.0], 3.2),
-        ([10.0], 10.1),
-        ([-10.0], -9.9),
-        ([1.0, 1.1, 1.2, 1.3, 1000.0], 1.33),
-        ([5.0, 5.0], 5.05),
-        ([0.0] * 6 + [3.0], 0.3),
-        ([0.0, 0.0], 0.1),
+        ([1.0, 2.0, 3.0], 3.2), ([10.0], 10.1), ([-10.0], -9.9), ([1.0, 1.1, 1.2, 1.3, 1000.0], 1.33),
+        ([5.0, 5.0], 5.05), ([0.0] * 6 + [3.0], 0.3), ([0.0, 0.0], 0.1),
     ],
-)
+)  # fmt: skip
 def test_reference_coordinate(values: list[float], expected: float) -> None:
     assert pareto.reference_coordinate(values) == pytest.approx(expected)
     assert math.isfinite(pareto.reference_coordinate(values))

@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -26,7 +27,8 @@ import yaml
 
 from automl import cli
 from automl.launching import probing
-from studies.records.records import TrialRecord
+from studies.records.records import StudyRecord, TrialRecord
+from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import exists
 from studies.storage.study_store import Store
@@ -115,26 +117,53 @@ class Workplace:
         self, *arguments: object, code: int | None = 0, meanwhile: Callable[[], object] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in this process."""
-        out, err = io.StringIO(), io.StringIO()
-        self._out = out
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            _in_thread(meanwhile),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            patch.chdir(self.folder)
-            patch.setenv("COLUMNS", "160")
-            patch.setattr("automl.launching.study_run.RayPool", lambda **_options: self.pool)
-            for module in ("automl.launching.study_run", "automl.stored.reporting"):
-                patch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
-            patch.setattr("automl.launching.probing.ask", _ask_once)
+        with self._here() as (patch, out, err), _in_thread(meanwhile):
             returned = _exit_code_of(arguments, patch)
         done = subprocess.CompletedProcess(["automl", *map(str, arguments)], returned, out.getvalue(), err.getvalue())
         assert code is None or returned == code, (
             f"exit {returned}, wanted {code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
         )
         return done
+
+    @contextlib.contextmanager
+    def _here(self) -> Iterator[tuple[pytest.MonkeyPatch, io.StringIO, io.StringIO]]:
+        """Let this process work in the folder and on the pool, with its output in two buffers."""
+        out, err = io.StringIO(), io.StringIO()
+        self._out = out
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            patch.chdir(self.folder)
+            patch.setenv("COLUMNS", "160")
+            run_here(patch, self.pool)
+            patch.setattr("automl.launching.probing.ask", _ask_once)
+            yield patch, out, err
+
+    def script(self, source: str) -> str:
+        """Run a program of Python in this process, as its `__main__`; returns what went to stdout."""
+        path = self.folder / "script.py"
+        path.write_text(source)
+        with self._here() as (patch, out, _):
+            patch.syspath_prepend(self.folder)
+            runpy.run_path(str(path), run_name="__main__")
+        return out.getvalue()
+
+    def record(self, study: str) -> StudyRecord:
+        """The study as it is stored now."""
+        with closing(Store(f"sqlite:///{self.folder}/automl.db")) as store:
+            return load_study(store, study)
+
+    def order_stop(self, study: str) -> None:
+        """Order what `automl stop` does, which takes seconds to start where another command runs in this process."""
+        with closing(Store(f"sqlite:///{self.folder}/automl.db")) as store:
+            assert leases.request_stop(store, store.require(study).id)
+
+    def kill_rank(self, slot: int) -> None:
+        """Kill a process of the pool."""
+        assert self.pool is not None
+        os.kill(self.pool.pool._slots[slot].pid, signal.SIGKILL)
 
     def json(self, *arguments: object, code: int | None = 0) -> Any:
         """What a command answers with `--json`."""
@@ -172,6 +201,13 @@ class Workplace:
                     return started
                 time.sleep(0.1)
         raise AssertionError(f"it did not come about in {seconds} s")
+
+
+def run_here(patch: pytest.MonkeyPatch, pool: LentPool | None) -> None:
+    """Let studies that this process drives train on a pool of the tests, and be mirrored in this process."""
+    patch.setattr("automl.launching.study_run.RayPool", lambda **_options: pool)
+    for module in ("automl.launching.study_run", "automl.stored.reporting"):
+        patch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
 
 
 class ViewsInThisProcess:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 from trainers.contract.task import BaseTask
 
@@ -49,7 +48,7 @@ class Hanging(Faulty):
             time.sleep(3600)
         if params["fault"] == "uneven loading" and self.is_first():
             time.sleep(6)
-        return Stuck(inputs, targets) if params["fault"] == "data worker" else (inputs, targets)
+        return inputs, targets
 
     def is_first(self):
         """Whether no other rank has asked before."""
@@ -66,21 +65,6 @@ class NeedsVariable(Faulty):
     def train_data(self, params):
         assert os.environ["SET_BY_USER"]
         return super().train_data(params)
-
-
-class Stuck(Dataset):
-    """Samples of which the reading of one never ends."""
-
-    def __init__(self, inputs, targets):
-        self.inputs, self.targets = inputs, targets
-
-    def __len__(self):
-        return len(self.inputs)
-
-    def __getitem__(self, index):
-        if index == 17:
-            time.sleep(3600)
-        return self.inputs[index], self.targets[index]
 
 
 class Breaking(nn.Module):

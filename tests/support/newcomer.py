@@ -118,14 +118,17 @@ def digits(folder: Path, **budget: object) -> None:
     (folder / "digits.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
 
 
-def moons(folder: Path) -> None:
-    """`own_task.py` and `moons.yaml`, the latter as its page has it."""
+def moons(folder: Path, trials: int | None = None) -> None:
+    """`own_task.py` and `moons.yaml`, the latter as its page has it, or on two slots with so many trials."""
     shutil.copy(EXAMPLES / "own_task.py", folder)
     (block,) = re.findall(
         r"^```yaml\n(study: moons\n.*?)^```",
         (ROOT / "docs" / "own-task.md").read_text("utf-8"),
         re.MULTILINE | re.DOTALL,
     )
+    if trials is not None:
+        assert "trials: 20" in block
+        block = block.replace("trials: 20", f"trials: {trials}") + "resources: {slots: 2}\n"
     (folder / "moons.yaml").write_text(block, encoding="utf-8")
 
 

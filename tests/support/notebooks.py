@@ -37,13 +37,9 @@ def executed(notebook: Path, folder: Path) -> Any:
     return content
 
 
-def outputs_of(content: Any) -> list[list[tuple[str, tuple[str, ...]]]]:
-    """The kinds of the outputs of each cell of code, and the forms that each has."""
-    return [
-        [(one["output_type"], tuple(sorted(one.get("data", {})))) for one in cell["outputs"]]
-        for cell in content["cells"]
-        if cell["cell_type"] == "code"
-    ]
+def forms_of(outputs: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """The kinds of the outputs of a cell of code, and the forms that each has."""
+    return [(one["output_type"], tuple(sorted(one.get("data", {})))) for one in outputs]
 
 
 def machine_paths_in(value: object) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import os
 import re
@@ -19,10 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support import optional
 from tests.support.paths import ROOT
 
 MODULE = (sys.executable, "-m", "automl.standalone.serving")
 COMMAND = (sys.executable, "-m", "automl", "serve-model")
+SCHEMATHESIS = (
+    "run", "--mode", "all", "--phases", "examples,coverage,fuzzing", "--seed", "1", "--suppress-health-check", "all",
+    "--no-shrink", "--warnings", "off", "--request-timeout", "60",
+)  # fmt: skip
 
 
 @dataclass
@@ -115,6 +121,34 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def listens(port: int) -> bool:
+    """Whether somebody takes connections on a port of this machine."""
+    with socket.socket() as client:
+        client.bind(("127.0.0.2", 0))  # from the server's own address it might connect to itself
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def served_service(folder: Path, *options: str, **environment: str) -> Iterator[str]:
+    """Run `automl serve` with a store of a folder until the end of the block; yields its address."""
+    log, said = folder / "service.log", re.compile(r"automl service: (http://\S+)")
+    command = [sys.executable, "-m", "automl", "serve", "--port", "0", "--store", f"sqlite:///{folder}/automl.db"]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*command, *options], cwd=folder, env=dict(os.environ) | environment, stdout=stream, stderr=stream
+        )
+    server = Server(process, 0, log)
+    try:
+        server.wait_for(lambda: said.search(log.read_text()) is not None)
+        yield said.findall(log.read_text())[0].rstrip("/")
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(200) == 0
+    errors = [line for line in log.read_text().splitlines() if "Traceback" in line]
+    assert not errors, errors[0][-2000:]  # pytest takes minutes to compare long texts
+
+
 @contextmanager
 def served(
     folder: Path, model: str | Path, *options: str, run: Sequence[str] = MODULE, **environment: str
@@ -134,6 +168,19 @@ def served(
                 process.wait(30)
             finally:
                 process.kill()
+
+
+def check_routes(address: str, folder: Path, *arguments: str, checks: str = "all") -> str:
+    """Have schemathesis ask in ways that an OpenAPI document allows, and in others; returns what it says."""
+    if importlib.util.find_spec("schemathesis") is None:  # importing it would change hypothesis for all other tests
+        optional.missing("schemathesis", "pip install -c constraints.txt schemathesis")
+    done = subprocess.run(
+        [sys.executable, "-m", "schemathesis.cli", *SCHEMATHESIS, "--checks", checks, *arguments,
+         f"{address}/openapi.json"],
+        cwd=folder, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
 
 
 def start(

@@ -179,6 +179,7 @@ class SimulatedStudy:
         url: str | None = None,
         **times: float,
     ) -> None:
+        folder.mkdir(exist_ok=True)
         if url is None:
             (folder / "study.db").write_bytes(empty_database())
         self.store = DyingStore(url or f"sqlite:///{folder}/study.db")
@@ -385,6 +386,14 @@ def check_epochs(record: StudyRecord) -> None:
         assert trial.state != "running"
         assert all(a.outcome != "running" for a in trial.attempts)
         assert (trial.failure is not None) == (trial.state == "failed")
+
+
+def checked(study: SimulatedStudy) -> StudyRecord:
+    """Check the epochs and the ledger of a study; returns its record."""
+    record = study.record()
+    check_epochs(record)
+    check_ledger(study)
+    return record
 
 
 def drive(machine: StudyMachine, pool: SimulatedPool, params_of: Callable[[int], Params]) -> list[Step]:

@@ -72,6 +72,7 @@ class Sizes:
         self._shared: set[int] = set()
         self._not_counted = 0.0
         self._depth = 0
+        self._reaped = _reaped()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
@@ -79,30 +80,33 @@ class Sizes:
         if fixturedef.scope == "function" or self._depth:
             return (yield)
         self._depth += 1
-        began = processor_seconds()
+        began, reaped = processor_seconds(), _reaped()
         try:
             return (yield)
         finally:
             self._depth -= 1
             self._not_counted += processor_seconds() - began
             self._shared |= set(_children(os.getpid()))
+            if self._reaped == reaped:  # the test itself has started nothing before
+                self._reaped = _reaped()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Begin the account of a test."""
         children = frozenset(_children(os.getpid()))
-        item.stash[_STARTED] = (processor_seconds(), (_reaped(), children), frozenset(sys.modules))
-        self._not_counted = 0.0
+        item.stash[_STARTED] = (processor_seconds(), children, frozenset(sys.modules))
+        self._not_counted, self._reaped = 0.0, _reaped()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Hold the test against its size, and look for what it has left."""
+        began, children, modules = item.stash[_STARTED]
+        # Before shared fixtures end what they have started.
+        started = _reaped() != self._reaped or bool(set(_children(os.getpid())) - children - self._shared)
         done = yield
         size = size_of(item)
-        began, (reaped, children), modules = item.stash[_STARTED]
         seconds = processor_seconds() - began - self._not_counted
-        started = _reaped() != reaped or bool(set(_children(os.getpid())) - children - self._shared)
         if self._record is not None:
             with self._record.open("a", encoding="utf-8") as file:
                 file.write(f"{item.nodeid}\t{seconds:.2f}\t{int(started)}\n")
@@ -148,7 +152,7 @@ class Sizes:
         return False
 
 
-_STARTED = pytest.StashKey[tuple[float, tuple[tuple[float, int], frozenset[int]], frozenset[str]]]()
+_STARTED = pytest.StashKey[tuple[float, frozenset[int], frozenset[str]]]()
 
 
 def processor_seconds() -> float:

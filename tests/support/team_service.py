@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import uvicorn
 
 from automl.service.http.context import ServiceContext
@@ -72,17 +73,23 @@ def team_service(folder: Path, *, usd_per_slot_hour: float = 1.0) -> Iterator[Te
 
 
 @contextmanager
-def worker(store: Store, folder: Path, *, slots: int = 1) -> Iterator[None]:
-    """Run what waits in the queue of a store."""
-    command = [sys.executable, "-m", "automl", "worker", "--store", store.url, "--slots", str(slots)]
+def worker(store: Store, folder: Path, name: str = "w", slots: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    """Run what waits in the queue of a store, in processes that have ended when the block ends."""
+    command = [sys.executable, "-m", "automl", "worker", "--store", store.url, "--slots", str(slots), "--name", name]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOML_")}
-    with (folder / "worker.log").open("wb") as log:
+    with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--device", "cpu", "--logs", str(folder / "logs")],
             cwd=folder, env=environment, stdout=log, stderr=log,
         )  # fmt: skip
         try:
-            yield
+            yield process
         finally:
+            children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
             process.terminate()
-            process.wait()
+            try:
+                process.wait(60.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            for child in psutil.wait_procs(children, timeout=30.0)[1]:
+                child.kill()

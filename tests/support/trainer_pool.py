@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import traceback
 from functools import partial
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from tests.support.forking import forking_context
 from tests.support.paths import ROOT
 from trainers.contract.task import BaseTask
 from trainers.contract.task_loading import load_task
@@ -227,8 +227,7 @@ class Pool:
     def __init__(self, size=4):
         self._store = StoreServer()
         self._numbers = count()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])  # torch is imported once for all of them
+        context = forking_context()
         self._pipes, self._processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()

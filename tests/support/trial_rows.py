@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
 import time
 import traceback
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tests.support.forking import forking_context
 from tests.support.trainer_pool import HERE, Blobs
 from trainers.checkpoints.checkpoint import read_checkpoint
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
@@ -57,8 +57,7 @@ class TrainedTrial:
 
 def in_new_processes(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """Call `work(rank, store, *args)` in so many processes that are new; returns what each rank answers."""
-    store, context = StoreServer(), multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    store, context = StoreServer(), forking_context()
     where = (store.address.host, store.address.port, store.address.secret)
     pipes, processes, answers = [], [], []
     for rank in range(count):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import multiprocessing
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from torch import nn
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from tests.support.disks import fill, tiny_disk
+from tests.support.forking import forking_context
 from tests.support.trainer_pool import assert_equal, messages_of, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
@@ -42,7 +42,7 @@ PATIENT = 1e9
 SECONDS = 60.0
 """Time in which whatever a test waits for has to happen."""
 ASYNC = {"checkpoint_async": True}
-EPOCHS = 4
+EPOCHS = 3
 _keys = count()
 
 
@@ -109,15 +109,15 @@ def files_of(checkpoint):
     return [path for path in Path(checkpoint).parent.iterdir() if path.name.startswith(Path(checkpoint).stem)]
 
 
-@pytest.mark.parametrize(("world_size", "training"), [(1, {}), (2, {}), (2, {"shard": "optimizer"})])
-def test_it_goes_on_from_each_part_of_an_epoch_with_the_same_bits(ranks, tmp_path, world_size, training):
+@pytest.mark.parametrize(("world_size", "training"), [(1, {}), (2, {"shard": "optimizer"})])
+def test_it_goes_on_from_parts_of_epochs_with_the_same_bits(ranks, tmp_path, world_size, training):
     make = partial(spec_with, world_size, training=training, milestones=(), options={"dropout": 0.3})
     whole = on_ranks(ranks, make(None), run_trial)[0]
     spec = make(tmp_path, checkpoint_every_seconds=0.0)
     saved = on_ranks(ranks, spec, trained_ahead, saves_parts=True)[0]
     assert_same(whole, saved)
     assert saved["parts"], "nothing was saved within an epoch"
-    for number, part in enumerate(saved["parts"], start=2):
+    for number, part in enumerate(saved["parts"][::4], start=2):
         assert part.checkpoint_bytes == sum(file.stat().st_size for file in files_of(part.checkpoint))
         again = replace(spec, resume_from=part.checkpoint, attempt=number, checkpoint_every_seconds=PATIENT)
         assert_same(whole, on_ranks(ranks, again, trained_ahead)[0])
@@ -197,7 +197,7 @@ def test_a_measurement_does_not_arrive_before_its_checkpoint_is_whole(tmp_path, 
     may_write.set()
     listener.join(SECONDS)
     all_measured = measured(message for message, _ in told)
-    assert [one.epoch for one in all_measured] == [1, 2, 3, 4]
+    assert [one.epoch for one in all_measured] == [1, 2, 3]
     (seen,) = [files for message, files in told if isinstance(message, list) and message[0].epoch == 2]
     assert [str(path) for path in seen] == [all_measured[1].checkpoint]
     assert seen[0].stat().st_size == all_measured[1].checkpoint_bytes
@@ -307,11 +307,12 @@ def train_and_be_killed(spec, pipe):
         trained_ahead(Group(), spec)
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.medium
 def test_after_a_death_during_a_write_the_trial_goes_on_from_the_checkpoint_before(tmp_path):
     spec = spec_with(1, tmp_path, options={"dropout": 0.3})
     whole = run_trial(Group(), replace(spec, checkpoint_folder=None))
-    context = multiprocessing.get_context("spawn")
+    context = forking_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=train_and_be_killed, args=(spec, theirs), daemon=True)
     process.start()

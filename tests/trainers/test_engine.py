@@ -192,7 +192,7 @@ def test_checkpointed_activations_save_memory_and_shared_blocks_are_left_alone()
 
 @pytest.mark.large
 def test_a_compiled_model_learns_the_same_keeps_its_names_and_may_checkpoint_its_activations(tmp_path):
-    options = {"kind": "compilable norms", "dtype": "float32", "n": 32}
+    options = {"kind": "compilable norms", "dtype": "float32", "n": 32, "blocks": 2}
     make = partial(spec_of, options=options, milestones=(1,), checkpoint_folder=str(tmp_path))
     plain = run_trial(Group(), make(training={"epochs": 1}))
     from torch._dynamo.utils import counters
@@ -368,7 +368,7 @@ def test_patience_counts_from_the_best_epoch_and_ends_with_a_checkpoint(tmp_path
     assert [m.complete for m in improving["measurements"]] == [False] * 9
 
 
-@pytest.mark.parametrize("samples_per_epoch", [16, 20, 40, 1000])
+@pytest.mark.parametrize("samples_per_epoch", [16, 40, 1000])
 def test_a_cut_pass_is_the_same_training(samples_per_epoch):
     """50 samples are 4 steps of at most 16: in parts of 1, 2, 3 or 4 of them."""
     steps = math.ceil(min(samples_per_epoch, 50) / 16)

@@ -40,9 +40,8 @@ def spec_of(name="train", world_size=1, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_function_that_stops_after_each_epoch_ends_with_the_bits_of_one_that_does_not(ranks, tmp_path, world_size):
-    spec = spec_of(world_size=world_size, checkpoint_folder=str(tmp_path))
+def test_a_function_that_stops_after_each_epoch_ends_with_the_bits_of_one_that_does_not(ranks, tmp_path):
+    spec = spec_of(world_size=2, checkpoint_folder=str(tmp_path))
     whole = on(ranks, spec)[0]
     assert [one.epoch for one in whole["measurements"]] == [1, 2, 3, 4]
     path, metrics = None, []
@@ -67,14 +66,11 @@ class Ahead(Granted):
         self.measurements.append(pending)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_function_trains_on_while_its_checkpoints_are_written(ranks, tmp_path, world_size):
-    spec = spec_of(
-        world_size=world_size, checkpoint_folder=str(tmp_path), milestones=(1, 2, 3),
-        training={"checkpoint_async": True},
-    )  # fmt: skip
+def test_a_function_trains_on_while_its_checkpoints_are_written(ranks, tmp_path):
+    training = {"checkpoint_async": True}
+    spec = spec_of(world_size=2, checkpoint_folder=str(tmp_path), milestones=(1, 2, 3), training=training)
     whole = on(ranks, replace(spec, checkpoint_folder=None))[0]
-    done = [trained_ahead(Group(), spec)] if world_size == 1 else ranks.run(world_size, trained_ahead, spec)
+    done = ranks.run(2, trained_ahead, spec)
     assert done[0]["epochs_ahead"] > 0, "training waits for the file"
     for measurement in done[0]["measurements"][:3]:
         assert Path(measurement.checkpoint).stat().st_size == measurement.checkpoint_bytes

@@ -6,7 +6,6 @@ state has 3 L bytes, of which four ranks hold 0.75 L each. With SGD the weights 
 
 import gc
 import resource
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import torch
 from tests.support.trainer_pool import Pool, spec_of
 from trainers.checkpoints.checkpoint import check_checkpoint, read_checkpoint
 from trainers.checkpoints.model_export import export_model, load_exported
-from trainers.checkpoints.stored_tensors import byte_view
 from trainers.contract.task_loading import load_task
 from trainers.failures import classified
 from trainers.loop.trainer import Trainer
@@ -27,14 +25,14 @@ pytestmark = pytest.mark.large
 
 MIB = 2**20
 LIMIT = 48 * MIB
-WIDTH = 512
+WIDTH = 724
 BLOCK_BYTES = 4 * WIDTH * (WIDTH + 1)
 COPIES = {"sgd": 2, "adamw": 4}
 """How many times the weights the training state is."""
 OPTIMIZERS = {"sgd": {"optimizer": "sgd", "momentum": 0.0}, "adamw": {"optimizer": "adamw", "learning_rate": 1e-3}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def fresh():
     """Rank processes that have trained nothing yet, so that no memory is left over in them."""
     pool = Pool()
@@ -74,11 +72,11 @@ def _unlimited(group, _, work, *args):
 
 
 def train(group, spec, until=1000):
-    """Train and return the last measurement, and checksums of this rank's rows of the weights."""
+    """Train and return the last measurement."""
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
     try:
         *_, last = trainer.advance(until)
-        return last, {name: checksum(value.to_local()) for name, value in trainer.module.state_dict().items()}
+        return last
     finally:
         trainer.close()
 
@@ -102,10 +100,6 @@ def gathered(group, spec):
         trainer.close()
 
 
-def checksum(tensor):
-    return zlib.crc32(byte_view(tensor.detach().contiguous()))
-
-
 def assert_good(answers):
     for answer in answers:
         assert not isinstance(answer, Exception), answer
@@ -113,28 +107,23 @@ def assert_good(answers):
 
 def warmed_up(pool, optimizer, tmp_path):
     """Let libraries take the memory that they keep."""
-    tmp_path.mkdir(exist_ok=True)
     spec = spec_for(2 * MIB, optimizer, checkpoint_folder=str(tmp_path / "small"), milestones=(1,))
-    path = pool.run(4, train, spec)[0][0].checkpoint
+    path = pool.run(4, train, spec)[0].checkpoint
     pool.run(4, train, replace(spec, resume_from=path))
     pool.run(1, export, path, tmp_path / "small.pt")
 
 
-@pytest.mark.large
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_four_ranks_train_save_resume_and_export_what_none_of_them_could_hold(fresh, tmp_path, optimizer):
+    """Nor is a model built whole, or a state gathered on one rank, in so much memory."""
     warmed_up(fresh, optimizer, tmp_path)
-    spec = spec_for(LIMIT, optimizer)
-    in_one_go = fresh.run(4, train, spec)
-    assert_good(in_one_go)
-    saving = replace(spec, checkpoint_folder=str(tmp_path), milestones=(1, 2))
+    saving = replace(spec_for(LIMIT, optimizer), checkpoint_folder=str(tmp_path), milestones=(1, 2))
     before = fresh.run(4, limited, LIMIT, train, saving, 1)
     assert_good(before)
-    checkpoint = before[0][0].checkpoint
-    after = fresh.run(4, limited, LIMIT, train, replace(saving, resume_from=checkpoint, attempt=2))
+    after = fresh.run(4, limited, LIMIT, train, replace(saving, resume_from=before[0].checkpoint, attempt=2))
     assert_good(after)
-    assert [weights for _, weights in after] == [weights for _, weights in in_one_go]
-    last = after[0][0].checkpoint
+    last = after[0].checkpoint
     assert_good(fresh.run(1, limited, LIMIT, export, last, tmp_path / "out.pt"))
     check_checkpoint(last)
     weights, exported = read_checkpoint(last)["model"], load_exported(tmp_path / "out.pt")["weights"]
@@ -143,16 +132,6 @@ def test_four_ranks_train_save_resume_and_export_what_none_of_them_could_hold(fr
     held = sum(value.numel() * value.element_size() for value in weights.values())
     assert held * COPIES[optimizer] == pytest.approx(3 * LIMIT, rel=0.03)
     assert not list(tmp_path.glob(".*"))
-
-
-@pytest.mark.large
-def test_a_model_that_is_built_whole_and_a_state_that_is_gathered_on_one_rank_do_not_fit(tmp_path):
-    pool = Pool()
-    try:
-        warmed_up(pool, "sgd", tmp_path / "whole")
-        whole = pool.run(4, limited, LIMIT, train, spec_for(LIMIT, "sgd", training={"init_by_module": False}))
-        warmed_up(pool, "adamw", tmp_path / "gathered")
-        (of_one,) = pool.run(4, limited_on_rank_0, LIMIT, gathered, spec_for(LIMIT, "adamw"), first=1)
-    finally:
-        pool.close()  # the other ranks wait for rank 0
+    whole = fresh.run(4, limited, LIMIT, train, spec_for(LIMIT, "sgd", training={"init_by_module": False}))
+    (of_one,) = fresh.run(4, limited_on_rank_0, LIMIT, gathered, spec_for(LIMIT, "adamw"), first=1)
     assert all(isinstance(answer, OutOfMemoryError) for answer in (*whole, of_one)), (whole, of_one)

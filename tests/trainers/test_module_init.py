@@ -34,16 +34,15 @@ def initial(group, spec):
     return run_trial(group, spec, until=0)["weights"]
 
 
-@pytest.mark.parametrize("kind", ["mlp", "blocks", "norms"])
+@pytest.mark.parametrize("kind", ["blocks", "norms"])
 def test_first_weights_depend_neither_on_ranks_nor_on_sharding(ranks, kind):
     def spec(world_size, **training):
         return spec_of(world_size, options={"kind": kind}, training={"init_by_module": True, **training})
 
     alone = initial(Group(), spec(1))
-    for world_size in (2, 4):
-        for shard in ("none", "full"):
-            for found in ranks.run(world_size, initial, spec(world_size, shard=shard)):
-                assert all(torch.equal(value, found[name]) for name, value in alone.items())
+    for world_size, shard in ((2, "none"), (3, "full")):
+        for found in ranks.run(world_size, initial, spec(world_size, shard=shard)):
+            assert all(torch.equal(value, found[name]) for name, value in alone.items())
     whole = initial(Group(), spec(1, init_by_module=False))
     assert not all(torch.equal(value, whole[name]) for name, value in alone.items())
 

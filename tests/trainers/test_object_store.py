@@ -6,12 +6,9 @@ import hashlib
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +17,7 @@ import pytest
 import torch
 
 from tests.support.disks import fill, tiny_disk
+from tests.support.forking import forking_context
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.store_address import SECRET
 from tests.support.trainer_pool import run_trial, spec_of
@@ -87,6 +85,11 @@ def test_a_training_goes_on_elsewhere_from_the_store_with_the_same_bits(object_s
     assert load_model(URL, spec.task, spec.python_path) is not None
 
 
+def environment() -> dict[str, str]:
+    """What other processes need to find the store."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("AWS", "AUTOML_CACHE"))}
+
+
 def trained_there(group: Group, spec: TrialSpec, environment: dict[str, str]) -> dict[str, Any]:
     os.environ.update(environment)
     return run_trial(group, spec)
@@ -99,9 +102,6 @@ def test_ranks_write_their_shares_to_the_store_and_others_read_them(
     training = {"shard": shard, "optimizer": "adamw"}
     local = spec_of(2, training=training, milestones=(1, 3), checkpoint_folder=str(tmp_path / "local"))
     whole = ranks.run(2, run_trial, local)[0]
-
-    def environment() -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if name.startswith(("AWS", "AUTOML_CACHE"))}
 
     spec = replace(local, checkpoint_folder=FOLDER)
     stored = ranks.run(2, trained_there, spec, environment())[0]["measurements"]
@@ -194,19 +194,19 @@ def test_parts_are_read_as_their_checkpoint_names_them_in_any_place(object_store
         place.open_part(path, part)
 
 
+@pytest.mark.xdist_group("ranks")
+def digest_there(variables: dict[str, str]) -> str:
+    os.environ.update(variables)
+    return hashlib.sha256(content_of(URL)).hexdigest()
+
+
 def test_ranks_that_read_at_once_fetch_once(object_store, tmp_path, monkeypatch) -> None:
     PLACE.write(URL, saving(os.urandom(2**20)))
     in_another_cache(tmp_path, monkeypatch)
-    program = "import hashlib; from trainers.checkpoints.checkpoint_stores import place_of\n"
-    program += f"file = place_of({URL!r}).open({URL!r})\n"
-    program += "print(hashlib.sha256(file.read()).hexdigest())"
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd())
-        for _ in range(2)
-    ]
-    with ThreadPoolExecutor(2) as here:
+    with ProcessPoolExecutor(2, mp_context=forking_context()) as ranks, ThreadPoolExecutor(2) as here:
+        elsewhere = [ranks.submit(digest_there, environment()) for _ in range(2)]
         digests = set(here.map(lambda _: hashlib.sha256(content_of(URL)).hexdigest(), range(4)))
-    digests |= {rank.communicate(timeout=60)[0].strip() for rank in ranks}
+        digests |= {one.result(60) for one in elsewhere}
     assert len(digests) == 1
     assert data_fetches(object_store) == 1
 
@@ -301,6 +301,15 @@ def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultySto
     assert caught.value.failure == "error"
 
 
+def write_there(variables: dict[str, str], mib: int) -> None:
+    import s3fs.core
+
+    os.environ.update(variables)
+    s3fs.core.calculate_chunksize = lambda size, chunksize=None: 5 * 2**20
+    PLACE.write(URL, saving(bytes(mib * 2**20)))
+
+
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("stalled", [".pt", "partNumber=2", ".manifest"])
 def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(object_store, stalled) -> None:
     from studies.control.files.orphans import delete_orphans, find_orphans
@@ -309,15 +318,11 @@ def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(obje
         return method == "PUT" and (stalled in path if "part" in stalled else path.endswith(stalled))
 
     object_store.faults.stalls = is_stalled
-    program = (
-        f"import s3fs.core; s3fs.core.calculate_chunksize = lambda size, chunksize=None: 5 * 2**20\n"
-        f"from trainers.checkpoints.checkpoint_stores import place_of\n"
-        f"place_of({URL!r}).write({URL!r}, lambda file: file.write(bytes({12 if 'part' in stalled else 1} * 2**20)))"
-    )
-    writer = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd())
+    writer = forking_context().Process(target=write_there, args=(environment(), 12 if "part" in stalled else 1))
+    writer.start()
     wait_until(lambda: object_store.faults.asked("PUT", stalled) > 0)
-    writer.send_signal(signal.SIGKILL)
-    writer.wait(10)
+    writer.kill()
+    writer.join(10)
     object_store.faults.stalls = lambda _method, _path: False
     with pytest.raises(FileNotFoundError):
         PLACE.open(URL)

@@ -172,31 +172,21 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     return Gpu(monkeypatch)
 
 
-def test_what_is_tried_out_in_the_first_pass_does_not_count_once_there_is_a_second(gpu: Gpu) -> None:
-    gpu.passes("training", 256, 900.0)
-    assert gpu.memory.peak_bytes() == 900.0, "nothing else is known yet"
-    gpu.passes("training", 256, 500.0)
-    gpu.passes("training", 44, 800.0)
-    assert gpu.memory.peak_bytes() == 500.0
-
-
-def test_an_epoch_of_one_batch_and_a_rest_counts_the_batch(gpu: Gpu) -> None:
-    gpu.passes("training", 256, 900.0)
-    gpu.passes("training", 244, 950.0)
-    gpu.passes("evaluation", 64, 300.0)
-    gpu.passes("evaluation", 1, 200.0)
-    assert gpu.memory.peak_bytes() == 900.0
-    gpu.passes("training", 256, 400.0)
-    gpu.passes("training", 244, 450.0)
-    assert gpu.memory.peak_bytes() == 450.0
-
-
-def test_a_larger_batch_takes_the_place_of_smaller_ones(gpu: Gpu) -> None:
-    for samples, peak in ((8, 100.0), (16, 200.0), (8, 60.0), (32, 400.0)):
-        gpu.passes("training", samples, peak)
-    assert gpu.memory.peak_bytes() == 400.0
-    gpu.passes("training", 32, 300.0)
-    assert gpu.memory.peak_bytes() == 300.0
+@pytest.mark.parametrize(
+    ("first", "counted", "later", "counted_then"),
+    [
+        ([(256, 900.0)], 900.0, [(256, 500.0), (44, 800.0)], 500.0),  # what is tried out in the first pass is left out
+        ([(256, 900.0), (244, 950.0)], 900.0, [(256, 400.0), (244, 450.0)], 450.0),  # a batch and a rest
+        ([(8, 100.0), (16, 200.0), (8, 60.0), (32, 400.0)], 400.0, [(32, 300.0)], 300.0),  # the largest batch
+    ],
+)
+def test_the_second_pass_of_the_largest_batch_counts_once_there_is_one(gpu, first, counted, later, counted_then):
+    for passes, expected in ((first, counted), (later, counted_then)):
+        for samples, peak in passes:
+            gpu.passes("training", samples, peak)
+        gpu.passes("evaluation", 64, 30.0)
+        gpu.passes("evaluation", 1, 20.0)
+        assert gpu.memory.peak_bytes() == expected
 
 
 def test_what_was_in_use_before_counts(gpu: Gpu) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from studies.gangs.available_slots import own_cpus
 from tests.support.command_trials import script, spec_of
+from tests.support.forking import forking_context
 from tests.support.paths import ROOT
 from tests.support.trainer_pool import messages_of
 from trainers.commands.command import COMMAND
@@ -171,12 +172,13 @@ def _cpus_of_a_rank(cpus: tuple[int, ...]) -> tuple[set[int], set[int]]:
         return os.sched_getaffinity(0), children.submit(os.sched_getaffinity, 0).result()
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.large
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="CPUs can be chosen on Linux only")
 def test_a_rank_and_what_it_starts_keep_to_the_cpus_of_their_slot() -> None:
     every = os.sched_getaffinity(0)
     one = {max(every)}
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
+    with ProcessPoolExecutor(1, mp_context=forking_context()) as apart:
         assert apart.submit(_cpus_of_a_rank, ()).result() == (every, every)
         assert apart.submit(_cpus_of_a_rank, tuple(one)).result() == (one, one)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
 from collections import Counter, namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from tests.support.forking import forking_context
 from trainers.data import shared_arrays
 from trainers.data.shared_arrays import LEAST_BYTES, share_arrays
 
@@ -134,11 +134,11 @@ def _mapped(folder: Path) -> Counter[str]:
     return found
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.large
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells it")
 def test_three_processes_hold_the_data_once(tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context = forking_context()
     pipes, processes = [], []
     for _ in range(3):
         ours, theirs = context.Pipe()

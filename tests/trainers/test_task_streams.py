@@ -47,7 +47,7 @@ def seen_in(done, epoch):
     return Counter(number for rank in done for number in rank["seen"][epoch])
 
 
-@pytest.mark.parametrize(("world_size", "n"), [(1, 50), (2, 49), (4, 50), (4, 33)])
+@pytest.mark.parametrize(("world_size", "n"), [(1, 50), (4, 33)])
 def test_each_sample_is_trained_on_once_by_one_rank(ranks, world_size, n):
     """The last step has 2 or 1 samples for up to 4 ranks; those without one pass a sample that counts nothing."""
     done = ran(ranks, stream_spec(world_size, options={"n": n}, training={"epochs": 2}))
@@ -64,11 +64,9 @@ def test_each_sample_is_trained_on_once_by_one_rank(ranks, world_size, n):
 @pytest.mark.parametrize(
     ("world_size", "params", "training"),
     [
-        (2, {}, {}),
         (4, {}, KNOWN_END),
         (2, {"batch_per_rank": 4, "accumulate": 2}, {"clip_norm": 0.5, "ema": 0.9}),
-        (2, {}, {"shard": "optimizer", **KNOWN_END, "schedule": "cosine"}),
-        (2, {}, {"shard": "full"}),
+        (2, {}, {"shard": "full", **KNOWN_END, "schedule": "cosine"}),
     ],
 )
 def test_ranks_train_to_the_weights_of_one_rank(ranks, world_size, params, training):
@@ -134,12 +132,9 @@ def test_an_epoch_of_so_many_samples_goes_on_in_the_stream_and_begins_it_anew(ra
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [
-        (1, {"dropout": 0.3}, {}),
         (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "one_cycle", "ema": 0.9}),
-        (2, {"counts": [30, 40]}, {}),
         (2, {"counts": [32, 32]}, {"samples_per_epoch": 64}),  # which is a whole pass
-        (1, {"counts": [70]}, {"data_workers": 2}),
-        (2, {}, {"shard": "full"}),
+        (1, {"counts": [70], "dropout": 0.3}, {"data_workers": 2}),
     ],
 )
 def test_a_pause_after_an_epoch_changes_no_bit(ranks, tmp_path, world_size, options, training):
@@ -157,9 +152,8 @@ def test_a_pause_after_an_epoch_changes_no_bit(ranks, tmp_path, world_size, opti
 @pytest.mark.parametrize(
     ("world_size", "options", "training", "step"),
     [
-        (1, {"dropout": 0.3, "kind": "flat norms", "n": 33}, {}, 2), (2, {"dropout": 0.3}, {}, 6),
-        (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "cosine"}, 5), (2, {"counts": [30, 40]}, {}, 3),
-        (2, {"counts": [32, 32]}, {}, 4), (1, {"counts": [70]}, {"data_workers": 2}, 3),
+        (1, {"dropout": 0.3, "kind": "flat norms", "n": 33}, {}, 2), (2, {"counts": [32, 32]}, {}, 4),
+        (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "cosine"}, 5), (1, {"counts": [70]}, {"data_workers": 2}, 3),
     ],
 )  # fmt: skip
 def test_a_trial_goes_on_within_an_epoch(ranks, tmp_path, world_size, options, training, step):  # noqa: PLR0917
@@ -209,12 +203,9 @@ def test_a_stream_that_shares_itself_out_ends_with_the_rank_that_has_least(ranks
     assert Counter(done[0]["seen"][0]) == Counter(range(70))
 
 
-@pytest.mark.parametrize(
-    ("world_size", "validation"), [(1, "stream"), (2, "stream"), (2, "shards"), (4, "stream"), (4, "shards")]
-)
+@pytest.mark.parametrize(("world_size", "validation"), [(1, "stream"), (2, "shards"), (4, "stream")])
 def test_a_validation_stream_is_summed_exactly(ranks, world_size, validation):
-    shares = {1: [31], 2: [20, 11], 4: [1, 9, 20, 1]}[world_size]
-    given = {"n": 32, "validation": shares if validation == "shards" else "stream", "shuffles": False}
+    given = {"n": 32, "validation": [20, 11] if validation == "shards" else "stream", "shuffles": False}
     streamed = ran(ranks, stream_spec(world_size, options=given, training={"epochs": 1}))[0]
     plain = ran(None, stream_spec(options={"n": 32, "shuffles": False}, training={"epochs": 1}))[0]
     mine, theirs = (one["measurements"][0].metrics for one in (streamed, plain))

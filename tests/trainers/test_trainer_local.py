@@ -55,7 +55,7 @@ def script(tmp_path, options=None, training=None):
 
 
 @pytest.mark.large
-def test_processes_of_its_own_which_may_read_their_data_in_others_train_like_one(started):
+def test_processes_of_its_own_which_may_read_their_data_in_others_train_like_one(quick_starts, started):
     measurements, facts = [], []
     spec = spec_of(2, options={"dataset": True}, training={"data_workers": 1})
     returned = train_locally(spec, 2, measurements.append, facts.append)

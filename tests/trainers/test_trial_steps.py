@@ -63,8 +63,7 @@ def assert_same(one, other, **tolerance):
     [
         (1, {"accumulate": 2, "clip_norm": 0.5}, {}),
         (2, {"accumulate": 2, "precision": "bf16", "batch_per_rank": 4}, {}),
-        (2, {"clip_norm": 0.5}, {"shard": "full"}),
-        (2, {"accumulate": 2, "batch_per_rank": 4}, {"shard": "full", "checkpoint_async": True}),
+        (2, {"accumulate": 2, "batch_per_rank": 4, "clip_norm": 0.5}, {"shard": "full", "checkpoint_async": True}),
     ],
 )
 def test_a_trial_that_is_paused_ends_with_the_bits_of_one_that_is_not(ranks, tmp_path, world_size, params, training):
@@ -105,14 +104,11 @@ def assert_exports_whole(checkpoint, spec, out):
     assert_same(dict(call.model.state_dict()), dict(exported))
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_passes_that_make_one_step_are_one_batch(ranks, tmp_path, world_size):
+def test_passes_that_make_one_step_are_one_batch(ranks, tmp_path):
     """All samples make one step an epoch, so the ranks' shares and orders do not matter."""
     one = spec_of(1, params={"batch_per_rank": 48}, task_options=PLAIN, checkpoint_folder=str(tmp_path / "one"))
-    many = spec_of(
-        world_size, params={"batch_per_rank": 8 // world_size, "accumulate": 6}, task_options=PLAIN,
-        checkpoint_folder=str(tmp_path / "many"),
-    )  # fmt: skip
+    params = {"batch_per_rank": 4, "accumulate": 6}
+    many = spec_of(2, params=params, task_options=PLAIN, checkpoint_folder=str(tmp_path / "many"))
     done = [on(ranks, replace(spec, milestones=(3,)))[0]["measurements"][-1] for spec in (one, many)]
     assert [measurement.metrics["steps"] for measurement in done] == [1, 1]
     assert_same(*map(whole_state, done), rtol=1e-4, atol=1e-5)

@@ -131,7 +131,7 @@ class Scored(Blobs):
 
 def scored(world_size=1, *, n_validation=31, which="good", training=None):
     options = {"n": 53, "n_validation": n_validation, "which": which}
-    return replace(spec_of(world_size, options=options, training=training), task=TASK)
+    return replace(spec_of(world_size, options=options, training={"epochs": 1, **(training or {})}), task=TASK)
 
 
 def trained(ranks, spec):
@@ -153,7 +153,7 @@ def outputs_of(done, spec):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "training", "n_validation"), [(1, {}, 31), (2, {}, 31), (4, {}, 3), (2, {"shard": "full"}, 3)]
+    ("world_size", "training", "n_validation"), [(1, {}, 31), (2, {}, 31), (2, {"shard": "full"}, 3)]
 )
 def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n_validation):
     spec = scored(world_size, n_validation=n_validation, training=training)
@@ -168,9 +168,10 @@ def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n
     assert evaluate(model_of(done, task), task, {})["val_auroc"] == pytest.approx(auroc, abs=1e-6)
 
 
-@pytest.mark.parametrize(("world_size", "n_validation"), [(1, 3), (2, 31), (4, 31), (4, 3)])
-def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, world_size, n_validation):
-    spec = scored(world_size, n_validation=n_validation, which="states")
+@pytest.mark.parametrize("n_validation", [31, 1])
+def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, n_validation):
+    """With one sample a rank has none."""
+    spec = scored(2, n_validation=n_validation, which="states")
     done = trained(ranks, spec)
     outputs, targets = outputs_of(done, spec)
     metrics = done["measurements"][-1].metrics
@@ -178,12 +179,12 @@ def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, world_size,
     whole = {"median": outputs.median().item(), "number": n_validation, "largest": outputs.max().item()}
     assert tally == pytest.approx({**whole, "spread": 3 * n_validation, "scale": 10})  # a vector is left out
     assert metrics["val_counted"] == n_validation
-    pearson = torch.corrcoef(torch.stack([outputs[:, 0], targets.double()]))[0, 1].item()
-    if n_validation > world_size:  # torchmetrics itself finds no variance where each rank has one sample
+    if n_validation > 1:  # one sample has no variance
+        pearson = torch.corrcoef(torch.stack([outputs[:, 0], targets.double()]))[0, 1].item()
         assert metrics["val_pearson"] == pytest.approx(pearson, abs=1e-6)
-    classes = outputs.argmax(dim=1)
-    assert metrics["val_some.f1"] == pytest.approx(f1_score(targets, classes, average="macro"), abs=1e-6)
-    assert metrics["val_some.recall"] == pytest.approx(recall_score(targets, classes, average="macro"), abs=1e-6)
+    classes, means = outputs.argmax(dim=1), {"average": "macro", "zero_division": 0.0}
+    assert metrics["val_some.f1"] == pytest.approx(f1_score(targets, classes, **means), abs=1e-6)
+    assert metrics["val_some.recall"] == pytest.approx(recall_score(targets, classes, **means), abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support import faulty_tasks, optional
 from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace
 from tests.support.databases import create_database
-from tests.support.served import free_port
+from tests.support.served import free_port, listens
 from tests.support.waiting import wait_until
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -195,8 +194,8 @@ def entrypoint_run(out: Path, ray_address: str, script: str = "{entrypoint}") ->
 @pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
-def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp_path: Path, ray_address: str) -> None:
-    """The operator would begin it again, on cluster after cluster."""
+def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
+    """Without a complete trial it has not failed, else the operator would begin again; a second one goes on with it."""
     out = written(tmp_path, "kuberay")
     space = {**SLOW["space"], "fault": "raise", "at_epoch": 1, "world_size": 1}
     failing = {"study": "small", "space": space, "budget": {"usd": 1.0, "hours": 0.5, "trials": 1}, "mlflow": "off"}
@@ -205,21 +204,7 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
     (tmp_path / "ray").write_text(RAY.format(file=str(tmp_path / "submitted.json")))
     (tmp_path / "ray").chmod(0o755)
     assert "1 failed" in entrypoint_run(out, ray_address, SUBMITTER)
-
-
-@pytest.mark.large
-@pytest.mark.ray
-@pytest.mark.timeout(600)
-def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
-    """A second one goes on with the study, which has ended."""
-    small = {"budget": {"usd": None, "hours": 0.5, "trials": 1}, "training": {"epochs": 1}, "mlflow": "off"}
-    out = written(tmp_path, "kuberay", **small)
-    space = DIGITS["space"] | {"world_size": {"type": "categorical", "choices": [1]}}
-    (out / "study" / "small.yaml").write_text(
-        yaml.safe_dump({**DIGITS, **small, "resources": {"slots": 1}, "space": space})
-    )
-    for _ in range(2):
-        entrypoint_run(out, ray_address)
+    entrypoint_run(out, ray_address)
     assert (out / "study" / "artifacts" / "small").is_dir()
 
 
@@ -309,17 +294,14 @@ def test_compose_takes_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("target", "machines", "options"),
-    [
-        ("compose", Machines(nodes=1, gpus_per_node=0), ["--device", "cpu"]),
-        ("compose", Machines(nodes=1, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
-        ("compose", Machines(nodes=1, gpus_per_node=2, cpus_per_node=3), []),
-        ("kustomize", Machines(nodes=2, gpus_per_node=0), ["--device", "cpu", "--slots", "4"]),
-        ("kustomize", Machines(nodes=2, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
-        ("kustomize", Machines(nodes=2, gpus_per_node=2), []),
-    ],
-)
+@pytest.mark.parametrize(("target", "machines", "options"), [
+    ("compose", Machines(nodes=1, gpus_per_node=0), ["--device", "cpu"]),
+    ("compose", Machines(nodes=1, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
+    ("compose", Machines(nodes=1, gpus_per_node=2, cpus_per_node=3), []),
+    ("kustomize", Machines(nodes=2, gpus_per_node=0), ["--device", "cpu", "--slots", "4"]),
+    ("kustomize", Machines(nodes=2, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
+    ("kustomize", Machines(nodes=2, gpus_per_node=2), []),
+])  # fmt: skip
 def test_a_worker_offers_what_its_container_was_given(target, machines, options, tmp_path):
     """It sees all CPUs of its node, whatever part of them it has asked for."""
     out = written(tmp_path, target, machines)
@@ -412,18 +394,16 @@ class Composed:
         assert program == "python"
         log = self.folder / f"{name}.log"
 
-        def listens() -> bool:
-            """Whether somebody takes connections, which is cheaper to ask than a process that checks."""
+        def has_begun() -> bool:
+            """Which is cheaper to ask than a process that checks."""
             assert process.poll() is None, log.read_text()
-            with socket.socket() as client:
-                client.bind(("127.0.0.2", 0))  # from the server's own address it might connect to itself
-                return client.connect_ex(("127.0.0.1", self.ports[name])) == 0
+            return listens(self.ports[name])
 
         def is_healthy() -> bool:
             assert process.poll() is None, log.read_text()
             return not subprocess.run([sys.executable, *arguments], capture_output=True, check=False).returncode
 
-        wait_until(listens, f"{name} does not listen", WAIT_SECONDS)
+        wait_until(has_begun, f"{name} does not listen", WAIT_SECONDS)
         wait_until(is_healthy, f"{name} is not healthy", WAIT_SECONDS)
 
 
@@ -469,13 +449,10 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert sorted(out.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("target", "sections", "problem"),
-    [
-        ("pytorchjob", {"task": {"command": ["true"]}}, "found a command"),
-        ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
-    ],
-)
+@pytest.mark.parametrize(("target", "sections", "problem"), [
+    ("pytorchjob", {"task": {"command": ["true"]}}, "found a command"),
+    ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
+])  # fmt: skip
 def test_what_a_target_cannot_do_is_said(target: Target, sections: Any, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
         written(tmp_path, target, **sections)

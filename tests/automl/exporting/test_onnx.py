@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from automl.exporting.export_errors import ExportError
 from automl.exporting.formats import write_onnx
-from tests.automl.exporting.test_standalone import by_onnx, gives_the_recorded_metrics, table_of_numbers, trained
 from tests.support import optional
-from tests.support.task_files import HEADER, people, write
 
 
 @pytest.fixture(autouse=True)
@@ -59,27 +57,3 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path: Path, model: nn.
         write_onnx([program], PLAIN, tmp_path / "model.onnx")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.large
-def test_rows_with_categories(tmp_path: Path) -> None:
-    train, held = tmp_path / "train.csv", tmp_path / "held.csv"
-    write(train, [HEADER, *people(300)])
-    rows = [*people(90, seed=1), [300, "Ulan Bator", "", "no"]]
-    write(held, [HEADER, *rows])
-    options = {"train": str(train), "validation": str(held)}
-    model = trained(tmp_path, "tabular", options, {"architecture": "tabm"})
-    cells = [dict(zip(HEADER[:-1], map(str, row), strict=False)) for row in rows]
-    gives_the_recorded_metrics(model, by_onnx(model, cells), [str(row[-1]) for row in rows])
-
-
-@pytest.mark.medium
-def test_a_number(tmp_path: Path) -> None:
-    train, held = tmp_path / "train.csv", tmp_path / "held.csv"
-    table_of_numbers(train, 300, 0)
-    rows = table_of_numbers(held, 80, 1)
-    options = {"train": str(train), "validation": str(held)}
-    model = trained(tmp_path, "tabular", options, {"architecture": "trees", "trees": 40})
-    answers = by_onnx(model, rows)
-    errors = [(one["value"] - float(row["price"])) ** 2 for one, row in zip(answers, rows, strict=True)]
-    assert sum(errors) / len(errors) == pytest.approx(model.measured.metrics["val_mse"], rel=1e-4)

@@ -97,18 +97,13 @@ def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -
     assert automl("predict", model, tmp_path / "without target.csv").stdout == whole
 
 
-@pytest.mark.parametrize(
-    ("ending", "delimiter", "header", "options"),
-    [
-        (".csv", ";", ["size (cm, wide, tall)", "c", "y"], {}),
-        (".txt", " ", ["size", "c", "y"], {"delimiter": "space"}),
-        (".csv", "^", ["size", "c", "y"], {"delimiter": "^"}),
-        (".csv", "^", None, {"delimiter": "^"}),
-        (".csv", ",", ["größe", "c", "y"], {"encoding": "latin-1"}),
-        (".csv", ";", ["größe", "c", "y"], {"encoding": "utf-16"}),
-        (".csv", ",", ["größe", "c", "y"], {"encoding": "UTF8"}),
-    ],
-)
+@pytest.mark.parametrize(("ending", "delimiter", "header", "options"), [
+    (".csv", ";", ["size (cm, wide, tall)", "c", "y"], {}), (".csv", "^", None, {"delimiter": "^"}),
+    (".txt", " ", ["size", "c", "y"], {"delimiter": "space"}), (".csv", "^", ["size", "c", "y"], {"delimiter": "^"}),
+    (".csv", ",", ["größe", "c", "y"], {"encoding": "latin-1"}),
+    (".csv", ";", ["größe", "c", "y"], {"encoding": "utf-16"}),
+    (".csv", ",", ["größe", "c", "y"], {"encoding": "UTF8"}),
+])  # fmt: skip
 def test_a_file_is_read_as_the_training_file_was(tmp_path, ending, delimiter, header, options):
     rows = [[f"{number * 7 % 40}.5", "äö"[number % 2], "xz"[number % 2]] for number in range(40)]
     lines = rows if header is None else [header, *rows]
@@ -216,13 +211,6 @@ def test_what_does_not_fit_is_one_line_and_no_file(model, tmp_path, content, wor
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(one.name for one in tmp_path.iterdir() if "answers" in one.name) == []
-
-
-@pytest.mark.parametrize("name", ["train.csv", "nothing.pt2", "checkpoints"])
-def test_what_is_no_model_is_refused(model: Path, tmp_path: Path, name: str) -> None:
-    done = automl("predict", model.parent / name, model.parent / "train.csv", exit_code=2)
-    assert "MODEL: " in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.medium

@@ -46,9 +46,9 @@ class Net(torch.nn.Module):
         return self.layer(rows.reshape(rows.shape[0] * 2, -1).reshape(rows.shape[0], 3, 2).sum(dim=2))
 
 
-@pytest.fixture
-def good(tmp_path: Path) -> Path:
-    path = tmp_path / "m.pt2"
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("good") / "m.pt2"
     manifest = {
         "format": 1, "programs": ["m.pt2"], "rows": {"kind": "array", "dtype": "float32", "shape": [6]},
         "answers": {"kind": "array"},

@@ -23,7 +23,7 @@ from automl.text_templates import cluster_name
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support import optional
 from tests.support.alone import site_with
-from tests.support.served import Client, free_port
+from tests.support.served import Client, free_port, listens
 from tests.support.task_files import HEADER, people, write
 from tests.support.waiting import wait_until
 
@@ -134,10 +134,12 @@ def test_its_command_answers_where_nothing_else_is(server, folder, tmp_path):
         return asked.returncode == 0
 
     def has_begun() -> bool:
+        """Which is cheaper to ask than a process that checks."""
         assert process.poll() is None, (tmp_path / "log").read_text()
-        return is_healthy()
+        return listens(int(variables["AUTOML_SERVE_PORT"]))
 
-    wait_until(has_begun, "the server is not healthy", 240)
+    wait_until(has_begun, "the server does not listen", 240)
+    wait_until(is_healthy, "the server is not healthy", 240)
     row = json.loads((folder / "model" / "input_example.json").read_text())[0]
     for token, status in ((None, 401), (TOKEN, 200)):
         client = Client(int(variables["AUTOML_SERVE_PORT"]), token)

@@ -47,17 +47,24 @@ def test_ranks_learn_together(ranks):
 
 
 @pytest.mark.medium
-def test_a_rank_that_sees_several_gpus_trains_on_its_own():
+def test_a_rank_that_sees_several_gpus_trains_on_its_own_and_one_that_saves_nothing_leaves_nothing(
+    tmp_path, monkeypatch
+):
     """Transformers would spread the batch of a single process over all GPUs that it sees, by DataParallel."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     faults = ("", "sees four GPUs")
     own, seeing = (trained(Group(), spec_of("by_hugging_face", task_options={"fault": one})) for one in faults)
     losses = [[measured.metrics["eval_loss"] for measured in one["measurements"]] for one in (own, seeing)]
     assert losses[0] == losses[1]
+    del own, seeing
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path):
     """A trial that is cut, one that fails, and wider and narrower ones: Accelerate remembers gangs in globals."""
-    ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "evaluates"), (1, None, ""), (2, None, "")]
+    ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "evaluates"), (1, None, "")]
     serve_one_trial_after_another(ranks, "by_hugging_face", ends)
     assert all(ranks.run(2, gang_is_usable, spec_of("by_hugging_face", 2)))
 
@@ -79,12 +86,3 @@ def test_a_trainer_that_has_enough_ends_its_trial():
 def test_what_is_wrong_is_said(fault, words):
     with pytest.raises(TaskError, match=words):
         trained(Group(), spec_of("by_hugging_face", task_options={"fault": fault}))
-
-
-@pytest.mark.medium
-def test_a_trainer_that_saves_nothing_leaves_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    trained(Group(), spec_of("by_hugging_face"))
-    gc.collect()
-    assert list(tmp_path.iterdir()) == []

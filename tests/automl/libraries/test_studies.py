@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from automl.stored.open_store import open_store
 from reports.recommending import command_of
 from studies.results.recommendation import recommended
-from studies.storage.reading.reader import load_study
 from tests.support import optional
-from tests.support.command_line import Workplace
 from tests.support.paths import EXAMPLES
-from tests.support.ray_pool import LentPool
 
 SEARCH: dict[str, Any] = {
-    "sampler": "random", "seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
+    "sampler": "random", "seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 2},
 }  # fmt: skip
-
-
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool, has_mlflow=False)
-    yield place
-    place.end_processes()
 
 
 SLOW = pytest.mark.slow
@@ -55,13 +41,12 @@ def test_trials_are_pruned_paused_and_thawed(place, monkeypatch, example, librar
         (place.folder / name).write_text((EXAMPLES / name).read_text())
     spec = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
     spec["space"] |= {"world_size": {"type": "categorical", "choices": list(ranks)}}
-    changed = {"training": {"epochs": 9}, "search": SEARCH, "budget": {"usd": 1.0, "hours": 0.5, "trials": 10}}
+    changed = {"training": {"epochs": 4}, "search": SEARCH, "budget": {"usd": 1.0, "hours": 0.5, "trials": 6}}
     summary = place.json("launch", place.spec(spec, **changed, resources={"slots": 2}, mlflow="off"))
     assert summary["trials"].get("failed", 0) == 0
     assert summary["trials"]["complete"] >= 1
     assert summary["trials"]["pruned"] >= 1
-    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
-        record = load_study(store, spec["study"])
+    record = place.record(spec["study"])
     assert [trial for trial in record.started if len(trial.attempts) > 1], "promotion goes on with paused trials"
     assert {attempt.outcome for trial in record.started for attempt in trial.attempts} <= {
         "complete", "pruned", "paused",

@@ -10,9 +10,11 @@ from typing import Any, get_args
 import anyio
 import httpx2
 import pytest
+from mcp import Client
 
+from automl.commands.mcp import _backend
 from automl.mcp_server import study_tools
-from automl.mcp_server.server import TOOLS
+from automl.mcp_server.server import TOOLS, make_server
 from automl.mcp_server.tool_answers import MOST_CHARACTERS, text_of
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import JobState
@@ -134,15 +136,18 @@ def test_a_read_only_server_refuses_what_changes(tmp_path: Path) -> None:
     assert JobQueue(Store(store)).jobs() == []
 
 
-@pytest.mark.large
-def test_a_store_of_ones_own_with_a_task_of_ones_own(tmp_path: Path) -> None:
+@pytest.mark.medium
+def test_a_store_of_ones_own_with_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     source = "from trainers.tasks.digits import Digits\n\n\nclass Own(Digits):\n    pass\n"
     (tmp_path / "own.py").write_text(source)
     store = f"sqlite:///{tmp_path}/own.db"
     spec = SPEC | {"task": "own:Own"}
 
     async def drive() -> None:
-        async with over_stdio(tmp_path, "mcp", "--store", store) as call:
+        backend = _backend(store, (), "artifacts", None)
+        async with Client(make_server(lambda _context: backend, read_only=False)) as client:
+            call = Caller(client)
             assert "own:Own" in (await call("launch", spec=spec))["error"]
             plan = await call("launch", spec=spec, code=tmp_path.name)
             assert plan["budget_usd"] == 2.0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from automl.cli import cli
 from automl.mcp_server import bounded_training, ddp_tools
 from automl.mcp_server.ddp_tools import explained
 from automl.mcp_server.machine import Machine, this_machine
@@ -58,8 +62,19 @@ def test_a_real_training_of_two_ranks() -> None:
     assert expected == pytest.approx(answer["seconds"])
 
 
-@pytest.mark.large
-def test_a_real_comparison() -> None:
+@pytest.mark.medium
+def test_a_real_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command runs in this process, and its ranks are forks of one process that has loaded torch."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainers.local.local_training", "trainers.loop.trainer"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _kind: context)
+
+    def run_here(arguments: list[str], **_: Any) -> dict[str, Any]:
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout.splitlines()[-1]) | {"seconds": 1.0, "cost_usd": 0.001}
+
+    monkeypatch.setattr(bounded_training, "run", run_here)
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
     answer = ddp_tools.compare_ddp_vs_single(MINE, epochs=1, budget_usd=price, confirm_cost_usd=price)
     assert answer["efficiency"] == pytest.approx(answer["speed_up"] / 2)
@@ -78,9 +93,8 @@ def test_money_ends_it() -> None:
 
 @pytest.mark.medium
 def test_what_is_wrong_is_told() -> None:
-    arguments = ["train", "no-such-task", "--json"]
-    with pytest.raises(ToolProblem, match="no-such-task"):
-        bounded_training.run(arguments, kind="train", ranks=1, budget_usd=10.0, machine=MACHINE)
+    with pytest.raises(ToolProblem, match="no-such-command"):
+        bounded_training.run(["no-such-command"], kind="train", ranks=1, budget_usd=10.0, machine=MACHINE)
 
 
 def test_the_concepts_have_figures() -> None:

@@ -177,12 +177,6 @@ def test_the_model_has_the_name_that_its_user_gives_it_if_that_is_a_plain_one(pl
     assert model_files._file_name(ModelQuestion(format=form, place=place)) == name
 
 
-def test_another_project_gets_no_model(run: Any) -> None:
-    refused = run("export", "red.small", "0@1", "--out", "m", as_user="bob").exception
-    assert isinstance(refused, RefusedError)
-    assert refused.status == 404
-
-
 @pytest.mark.medium
 def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
     def asked(path: str, **headers: str) -> Any:

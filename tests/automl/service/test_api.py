@@ -20,31 +20,12 @@ def client(service: TestedService) -> Iterator[TestClient]:
         yield one
 
 
-@pytest.mark.medium
-def test_a_study_is_submitted_listed_stopped_and_resumed(client: TestClient) -> None:
-    answer = client.post("/api/v1/studies", json={"spec": spec_of("a")})
-    assert (answer.status_code, answer.json()["state"]) == (202, "queued")
-    assert [job["study"] for job in client.get("/api/v1/queue").json()] == ["vision.a"]
-    assert client.post("/api/v1/studies/a/stop").json()["state"] == "stopped"
-    assert client.post("/api/v1/studies/a/resume", json={}).json()["state"] == "queued"
-    assert client.get("/api/v1/studies/a").json() == {
-        "job": client.get("/api/v1/studies").json()[0], "study": None
-    }  # fmt: skip
-
-
 def test_a_spec_may_be_the_text_of_a_file(client: TestClient) -> None:
     text = "study: b\ntask: digits\nbudget: {usd: 5e-1, trials: 3}\nresources: {slots: 2}\n"
-    job = client.post("/api/v1/studies", json={"spec": text}).json()
-    assert (job["study"], job["limit_usd"], job["slots"]) == ("vision.b", 0.5, 2)
-
-
-def test_a_training_is_a_study_of_one_trial(service: TestedService, client: TestClient) -> None:
-    body = {"name": "one", "task": "digits", "epochs": 3, "params": {"learning_rate": 0.1, "world_size": 2}, "usd": 0.1}
-    job = client.post("/api/v1/trainings", json=body).json()
-    assert (job["kind"], job["slots"], job["limit_usd"]) == ("training", 2, 0.1)
-    spec, _ = service.queue.spec_of(service.queue.require("vision.one"))
-    assert spec["budget"]["trials"] == 1
-    assert spec["training"]["epochs"] == 3
+    answer = client.post("/api/v1/studies", json={"spec": text})
+    job = answer.json()
+    assert (answer.status_code, job["study"], job["limit_usd"], job["slots"]) == (202, "vision.b", 0.5, 2)
+    assert client.get("/api/v1/studies/b").json() == {"job": client.get("/api/v1/studies").json()[0], "study": None}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +60,7 @@ def test_a_name_that_is_taken_is_a_conflict_and_one_that_is_not_there_is_missing
 def test_nothing_of_another_project_is_told(service: TestedService, client: TestClient) -> None:
     service.studies("bob", "text").submit(spec_of("secret"))
     bob = service.queue.require("text.secret")
-    for path in ("", "/trials", "/trials/0", "/report", "/events", "/trials/0/logs"):
+    for path in ("", "/trials", "/trials/0", "/report", "/events", "/trials/0/logs", "/model?point=0@1"):
         missing, other = client.get(f"/api/v1/studies/nope{path}"), client.get(f"/api/v1/studies/text.secret{path}")
         assert missing.status_code == other.status_code == 404
         assert "secret" not in other.text.replace("text.secret", "")
@@ -122,14 +103,6 @@ def test_what_is_enqueued_keeps_the_types_of_its_values(service, client, given, 
         queued = answer.json()["params"]
         assert {name: queued[name] for name in given} == given
         assert type(queued["text"]) is str
-
-
-@pytest.mark.medium
-def test_a_check_says_what_a_study_would_cost_and_queues_nothing(service: TestedService, client: TestClient) -> None:
-    answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
-    assert answer.status_code == 200, answer.text
-    assert {"study", "slots", "price", "first_params", "expected_cost"} <= answer.json().keys()
-    assert service.queue.jobs() == []
 
 
 @pytest.mark.parametrize(

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from studies.storage.schema import tables as t
-from tests.support import optional
+from tests.support.served import check_routes, served_service
 from tests.support.service import TestedService, bearer, spec_of
 
 SECRET = "hidden-from-ann"
-RUN = (
-    "run", "--checks", "not_a_server_error,status_code_conformance", "--mode", "all", "--phases",
-    "examples,coverage,fuzzing", "--seed", "1", "--suppress-health-check", "all", "--no-shrink", "--warnings", "off",
-    "--request-timeout", "60",
-)  # fmt: skip
+CHECKS = "not_a_server_error,status_code_conformance"
 
 
 @pytest.fixture
@@ -36,65 +24,15 @@ def address(service: TestedService) -> Iterator[str]:
     """Address of a service in a process of its own, which has a study of another project."""
     service.studies("bob", "text").submit(spec_of(SECRET))
     service.token(role="viewer")  # with a token in the store, each request needs one
-    with serving(service) as address:
+    with served_service(service.folder) as address:
         yield address
 
 
-@contextmanager
-def serving(service: TestedService) -> Iterator[str]:
-    """Serve in a process of its own, which says nothing of an error of ours to the end."""
-    command = [sys.executable, "-m", "automl", "serve", "--port", "0", "--artifacts", str(service.folder / "artifacts")]
-    environment = {**os.environ, "AUTOML_STORE": service.store.url}
-    log = service.folder / "service.log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(command, cwd=service.folder, env=environment, stderr=stream)
-        try:
-            yield _address(log)
-            assert process.poll() is None, log.read_text()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60.0) == 0
-    errors = [line for line in log.read_text().splitlines() if "Traceback" in line]
-    assert not errors, errors[0][-2000:]  # pytest takes minutes to compare long texts
-
-
-def _address(log: Path) -> str:
-    deadline = time.monotonic() + 120.0
-    while time.monotonic() < deadline:
-        for line in log.read_text().splitlines():
-            if line.startswith("automl service: "):
-                return line.split()[2]
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
-
-
-def check_routes(address: str, folder: Path, *arguments: str) -> None:
-    """Have schemathesis ask the routes of a service in ways that its OpenAPI document allows, and in others."""
-    if importlib.util.find_spec("schemathesis") is None:  # importing it would change hypothesis for all other tests
-        optional.missing("schemathesis", "pip install -c constraints.txt schemathesis")
-    command = [sys.executable, "-m", "schemathesis.cli", *RUN, *arguments, f"{address}/openapi.json"]
-    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-
-
 @pytest.mark.large
-@pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.slow)])
-def test_schemathesis_finds_no_server_error(service: TestedService, address: str, examples: int) -> None:
-    who = f"Authorization: {bearer(service.token(role='admin'))['Authorization']}"
-    check_routes(address, service.folder, "--max-examples", str(examples), "--header", who,
-                 "--exclude-path-regex", "tokens/|check$")  # fmt: skip  # see the next test
-
-
-@pytest.mark.large
-def test_schemathesis_finds_none_in_tokens_and_checks_either(service: TestedService) -> None:
-    """Without a token of its own, which it would revoke; checks take seconds each."""
-    with serving(service) as address:
-        check_routes(address, service.folder, "--max-examples", "3", "--include-path-regex", "tokens|check$")
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_hostile_requests_leak_and_write_nothing(service: TestedService, address: str, count: int) -> None:
+@pytest.mark.parametrize(("count", "examples"), [(300, 3), pytest.param(10_000, 60, marks=pytest.mark.slow)])
+def test_hostile_requests_leak_and_write_nothing_and_schemathesis_finds_no_server_error(
+    service: TestedService, address: str, count: int, examples: int
+) -> None:
     chance, token = random.Random(count), service.token()
     before, unanswered = _kept(service), 0
     host, port = address.removeprefix("http://").split(":")
@@ -117,6 +55,17 @@ def test_hostile_requests_leak_and_write_nothing(service: TestedService, address
             connection.close()
     assert _kept(service) == before
     assert unanswered <= 0.02 * count, "what is no request at all may be refused without an answer"
+    who = f"Authorization: {bearer(service.token(role='admin'))['Authorization']}"
+    check_routes(address, service.folder, "--max-examples", str(examples), "--header", who,
+                 "--exclude-path-regex", "tokens/|check$", checks=CHECKS)  # fmt: skip  # see the next test
+
+
+@pytest.mark.large
+def test_schemathesis_finds_none_in_tokens_and_checks_either(service: TestedService) -> None:
+    """Without a token of its own, which it would revoke; checks take seconds each."""
+    with served_service(service.folder) as address:
+        check_routes(address, service.folder, "--max-examples", "3", "--include-path-regex", "tokens|check$",
+                     checks=CHECKS)  # fmt: skip
 
 
 def _kept(service: TestedService) -> tuple[dict[str, list[Any]], set[str]]:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +16,20 @@ from automl.service.team_studies import TeamStudies
 from automl.standalone.serving.listening import listening_socket
 from studies.queueing import access_tokens
 from studies.queueing.access_tokens import Identity
+from studies.queueing.job_queue import JobQueue
 from studies.storage.study_store import Store
 from tests.reports.conftest import browser  # noqa: F401 - the fixture
 from tests.support import optional
 from tests.support.databases import empty_database
 from tests.support.paths import ROOT
+from tests.support.served import served_service
 from tests.support.service import TestedService, spec_of, with_policy
 from tests.support.stored_study import StoredStudy
 
 LONG_MS = 240_000.0
 PAGES = ("/", "/studies/small", "/studies/small/trials/1", "/submit?how=table&file=flowers.csv", "/submit?how=form",
          "/submit?how=yaml", "/spend", "/tokens", "/login", "/studies/nothing")  # fmt: skip
+IN_ALL_COLOURS = ("/", "/studies/small", "/submit?how=form", "/studies/nothing")
 
 
 def flowers(path: Path) -> Path:
@@ -48,35 +45,16 @@ def flowers(path: Path) -> Path:
     return path
 
 
-@contextmanager
-def running_service(folder: Path) -> Iterator[str]:
-    """A service with a worker of one slot, in processes of its own; yields its address."""
-    log = folder / "serve.log"
-    command = [sys.executable, "-m", "automl", "serve", "--port", "0", "--worker", "1", "--uploads", "uploads"]
-    environment = {**os.environ, "AUTOML_STORE": f"sqlite:///{folder}/automl.db", "PYTHONPATH": str(ROOT)}
-    (folder / "uploads").mkdir()
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
-    try:
-        end = time.monotonic() + 200
-        while not (found := re.search(r"automl service: (http://\S+)", log.read_text())):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.1)
-        yield found[1].rstrip("/")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(200)
-
-
 @pytest.mark.large
 @pytest.mark.timeout(900)
 def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "automl.db").write_bytes(empty_database())
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     token, _ = access_tokens.create(store, name="x", user="ann", project="garden", role="member", days=None)
-    store.close()
-    with running_service(tmp_path) as address:
+    queue = JobQueue(store)
+    (tmp_path / "uploads").mkdir()
+    options = ("--worker", "1", "--uploads", "uploads")
+    with served_service(tmp_path, *options, PYTHONPATH=str(ROOT)) as address:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         page.set_default_timeout(LONG_MS)
         complaints: list[str] = []
@@ -92,22 +70,26 @@ def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: A
         page.get_by_label("largest number of trials").fill("40")
         page.get_by_label("budget in hours").fill("1")
         page.get_by_role("button", name="Check cost first").click()
-        assert "per slot and hour" in page.locator("#plan").inner_text()
+        plan = page.locator("#plan").inner_text()
+        assert "per slot and hour" in plan
+        assert "target: column 'kind', 3 classes" in plan
+        assert queue.jobs() == [], "it was a check"
         page.get_by_role("button", name="Submit", exact=True).click()
 
         page.wait_for_selector("#kept tbody tr")  # it comes by itself: nobody loads the page anew
+        spec, _ = queue.spec_of(queue.require("garden.bloom"))
+        assert (spec["task"], spec["budget"]["usd"], spec["budget"]["hours"]) == ("tabular", 2.0, 1.0)
+        assert spec["task_options"]["train"] == str(tmp_path / "uploads/garden/flowers.csv")
         before = page.locator("circle.dot").count()
         page.wait_for_function("before => document.querySelectorAll('circle.dot').length > before", arg=before)
         assert re.search(r"\$\S+ of \$2\.00", page.locator("#money").inner_text())
 
         page.get_by_role("button", name="Stop").click()
         page.wait_for_selector("#state .state.stopped")
-        stopped_at = page.locator("circle.dot").count()
         page.get_by_label("budget in dollars").fill("1.5")
         page.get_by_role("button", name="Resume").click()
-        page.wait_for_function("before => document.querySelectorAll('circle.dot').length > before", arg=stopped_at)
-        assert "of $1.50" in page.locator("#money").inner_text()
-
+        page.wait_for_function("() => document.querySelector('#money').innerText.includes('of $1.50')")
+        page.wait_for_selector("#state .state:not(.stopped)")
         page.get_by_role("button", name="Cancel for good").click()
         page.wait_for_selector("#state .state.cancelled")
         page.get_by_role("link", name="Report").click()
@@ -122,6 +104,7 @@ def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: A
         assert page.get_by_role("heading", name="Why").is_visible()
         assert [one for one in complaints if "Content Security Policy" in one] == []
         page.context.close()
+    store.close()
 
 
 @pytest.fixture
@@ -154,14 +137,13 @@ def address(service: TestedService) -> Iterator[str]:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
-def test_axe_finds_nothing_serious(browser: Any, address: str, width: int, scheme: str) -> None:  # noqa: F811
+@pytest.mark.parametrize(("width", "scheme", "pages"), [(400, "dark", PAGES), (1280, "light", IN_ALL_COLOURS)])
+def test_axe_finds_nothing_serious(browser, address, width, scheme, pages):  # noqa: F811
     axe: Any = optional.module("axe_playwright_python.sync_playwright")
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
-    )  # axe is put into the page
+    # Axe is put into the page.
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
     page = context.new_page()
-    for path in PAGES:
+    for path in pages:
         page.goto(address + path)
         for summary in page.locator("summary").all():
             summary.click()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 
 from automl.service.pages.rendering import rendered
@@ -179,25 +178,6 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
         assert (answer.status_code, problem(answer.text)) == (404, "There is no such page.")
 
 
-@pytest.mark.large
-def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedService, client: TestClient) -> None:
-    table(service)
-    logged_in(service, client)
-    page = client.get("/submit?how=table&file=churn.csv").text
-    assert "<option>visits</option>" in page
-    form = {"how": "table", "file": "churn.csv", "target": "left", "study": "mine", "usd": "0.5", "slots": "1"}
-    checked = client.post("/submit", data={**form, "do": "check"})
-    assert checked.status_code == 200, checked.text
-    assert "expected cost" in checked.text
-    assert "target: column &#39;left&#39;, 2 classes" in checked.text
-    assert service.queue.jobs() == []
-    answer = client.post("/submit", data={**form, "do": "submit"})
-    assert answer.headers["location"] == "/studies/vision.mine", answer.text
-    spec, _ = service.queue.spec_of(service.queue.require("vision.mine"))
-    assert (spec["task"], spec["budget"]["usd"], spec["budget"]["hours"]) == ("tabular", 0.5, 0.25)
-    assert spec["task_options"]["train"] == str(service.folder / "uploads/vision/churn.csv")
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("form", "said"),
@@ -343,14 +323,6 @@ def test_a_paused_trial_says_why(service: TestedService) -> None:
     assert all(line["why"] for line in paused)
     assert view.kept
     assert view.recommendation
-
-
-@pytest.mark.medium
-def test_the_yaml_of_a_check_can_be_submitted(service: TestedService, client: TestClient) -> None:
-    text = yaml.safe_dump(support.spec_of("again"))
-    checked = logged_in(service, client).post("/submit", data={"how": "yaml", "yaml": text, "do": "check"})
-    assert "Nothing is queued yet" in checked.text
-    assert client.post("/submit", data={"how": "yaml", "yaml": text}).headers["location"] == "/studies/vision.again"
 
 
 def confirmed_study(service: TestedService) -> Job:

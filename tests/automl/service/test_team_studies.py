@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from studies.queueing.jobs import CONFIRM_MARK
 from studies.queueing.turns import Wait
 from studies.records.records import NANO
 from studies.spec.spec_errors import SpecError
-from studies.storage.study_store import Store
 from studies.storage.writing.changes import Charged
 from tests.support.service import TestedService, spec_of, with_policy
 
@@ -32,6 +30,10 @@ def test_projects_do_not_see_each_other_and_may_use_the_same_names(service: Test
             ann.job(name)
     assert [job.study for job in service.studies("root", "ops", "admin").jobs()] == ["vision.a", "text.a"]
     assert service.studies("root", "ops", "admin").job("text.a").user == "bob"
+    # What was launched beside the service, in the same store, belongs to no project.
+    service.store.create_study("vision.launched", {}, "/", 1.0)
+    with pytest.raises(MissingError):
+        ann.record("launched")
 
 
 @pytest.mark.parametrize("what", ["stop", "cancel", "resume", "delete"])
@@ -65,11 +67,13 @@ def test_members_may_be_patient_and_admins_may_displace_them(service: TestedServ
         ({"resources": {"environment": ["SECRET"]}}, "resources.environment"),
         ({"task": "tabular", "task_options": {"train": "/etc/passwd", "target": "x"}}, "task_options.train"),
         ({"task": "tabular", "task_options": {"train": "../../etc/passwd", "target": "x"}}, "task_options.train"),
+        ({"task": "tabular", "task_options": {"train": "~no-such-user/a.csv", "target": "y"}},
+         r"spec: task_options\.train: found .*, allowed: a path, with ~ before"),
         ({"study": "../x"}, "study"),
         ({"study": "x" * 61}, "study: found"),
         ({"resources": {"slots": 3_000_000_000}}, r"resources\.slots: found 3000000000, allowed: .* up to 1e9"),
     ],
-)
+)  # fmt: skip
 def test_what_the_operator_does_not_allow_is_refused_by_its_key(service, changes, place):
     with pytest.raises(SpecError, match=place):
         service.studies().submit(spec_of("a") | changes)
@@ -176,22 +180,12 @@ def test_data_are_read_from_the_operators_folders_and_links_lead_nowhere_else(se
     with_policy(service, data_folders=(data,))
     options = {"train": str(data / "train.csv"), "target": "y"}
     service.studies().submit(spec_of("a", task="tabular", task_options=options))
+    texts = {"train": str(data / "train.csv"), "text": "~y", "label": "y", "checkpoint": "x" * 5000}
+    assert service.studies().submit(spec_of("c", task="text", task_options=texts)).state == "queued"
     with pytest.raises(SpecError, match=r"task_options.train: found .*, allowed: a path below .*data"):
         service.studies().submit(
             spec_of("b", task="tabular", task_options={"train": str(data / "link.csv"), "target": "y"})
         )
-
-
-def test_a_home_folder_of_nobody_is_refused_by_its_key(service: TestedService) -> None:
-    options = {"train": "~no-such-user/a.csv", "target": "y"}
-    with pytest.raises(SpecError, match=r"spec: task_options\.train: found .*, allowed: a path, with ~ before"):
-        service.studies().submit(spec_of("b", task="tabular", task_options=options))
-
-
-def test_any_text_may_be_the_name_of_a_checkpoint(service: TestedService) -> None:
-    with_policy(service, data_folders=(service.folder / "data",))
-    options = {"train": str(service.folder / "data/a.csv"), "text": "~y", "label": "y", "checkpoint": "x" * 5000}
-    assert service.studies().submit(spec_of("b", task="text", task_options=options)).state == "queued"
 
 
 def test_a_job_is_stopped_resumed_with_more_money_and_deleted(service: TestedService) -> None:
@@ -200,6 +194,9 @@ def test_a_job_is_stopped_resumed_with_more_money_and_deleted(service: TestedSer
     assert ann.stop("a").state == "stopped"
     with pytest.raises(ConflictError, match="never started; allowed: a new submission"):
         ann.resume("a", ["budget.usd=5"])
+    for override in ("resources.price_per_slot_hour=0", "checkpoints.folder=/etc", "task=digits"):
+        with pytest.raises(SpecError, match="allowed: budget, faults"):
+            ann.resume("a", [override])
     assert ann.resume("a").state == "queued"
     with pytest.raises(ConflictError, match="which is queued; allowed: one that has ended"):
         ann.resume("a")
@@ -252,15 +249,6 @@ def test_a_member_gives_another_budget_to_studies_of_their_own_alone(service: Te
         assert who.resume("vision.a", [override]).user == "ann"
 
 
-def test_only_budget_and_faults_may_change(service: TestedService) -> None:
-    ann = service.studies()
-    ann.submit(spec_of("a"))
-    ann.stop("a")
-    for override in ("resources.price_per_slot_hour=0", "checkpoints.folder=/etc", "task=digits"):
-        with pytest.raises(SpecError, match="allowed: budget, faults"):
-            ann.resume("a", [override])
-
-
 def test_limits_are_an_admins_and_seen_by_whom_they_concern(service: TestedService) -> None:
     root = service.studies("root", "ops", "admin")
     root.set_limit("user", "ann", 5.0)
@@ -269,11 +257,3 @@ def test_limits_are_an_admins_and_seen_by_whom_they_concern(service: TestedServi
     assert [account.name for account in root.accounts()] == ["text", "ann"]
     with pytest.raises(ForbiddenError, match="limits: found a role that may not set them, allowed: admin"):
         service.studies().set_limit("user", "ann", 50.0)
-
-
-def test_a_study_without_a_job_is_nobodys(service: TestedService) -> None:
-    """What was launched beside the service, in the same store, belongs to no project."""
-    store: Store = service.store
-    store.create_study("vision.launched", {}, str(Path.cwd()), 1.0)
-    with pytest.raises(MissingError):
-        service.studies().record("launched")

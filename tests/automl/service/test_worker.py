@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from automl.launching.prepared_study import prepare
-from automl.service.workers import confirm_jobs, job_process
+from automl.service.workers import job_process
 from automl.service.workers.job_process import INTERRUPTED, MARGIN_SHARE
 from automl.service.workers.queue_worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
@@ -31,34 +30,16 @@ from studies.queueing.turns import Start, Wait
 from studies.queueing.worker_heartbeats import EXPIRY_SECONDS
 from studies.records.records import NANO
 from studies.spec.study_spec import parse_spec
-from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t
 from tests.support import waiting
+from tests.support.command_line import run_here
+from tests.support.ray_pool import LentPool
 from tests.support.service import TestedService, plain_submission, spec_of, with_policy
+from tests.support.team_service import worker
 
 pytestmark = pytest.mark.timeout(600)
 AWAY = OperationalError("SELECT 1", None, sqlite3.OperationalError("the server closed the connection"))
 wait_until = partial(waiting.wait_until, seconds=540.0)
-
-
-@contextmanager
-def worker(service: TestedService, name: str, slots: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker in a process of its own, which has ended with all it has started when the block ends."""
-    command = [sys.executable, "-m", "automl", "worker", "--slots", str(slots), "--name", name, "--device", "cpu"]
-    environment = {**os.environ, "AUTOML_STORE": service.store.url}
-    with (service.folder / f"{name}.log").open("wb") as log:
-        one = subprocess.Popen(command, cwd=service.folder, env=environment, stderr=log)
-        try:
-            yield one
-        finally:
-            children = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
-            one.send_signal(signal.SIGTERM)
-            try:
-                one.wait(60.0)
-            except subprocess.TimeoutExpired:
-                one.kill()
-            for child in psutil.wait_procs(children, timeout=30.0)[1]:
-                child.kill()
 
 
 def states(service: TestedService) -> dict[str, str]:
@@ -182,8 +163,9 @@ def test_a_process_that_the_store_does_not_answer_gives_its_job_back(service: Te
     assert not step(), "it would be lost again at once"
     now[0] += AWAY_SECONDS
     assert step()
-    ended_process(one)
-    assert outcomes(service) == ["lost", "lost"]
+    for running in one._running.values():
+        running.process.kill()
+        running.process.wait(120.0)
 
 
 def test_a_store_that_is_away_for_a_moment_hears_how_a_run_ended(service: TestedService) -> None:
@@ -328,8 +310,8 @@ def team(service: TestedService) -> Iterator[Callable[[str, str], Team]]:
 
     yield make
     for one in made:
-        for worker in one.workers:
-            worker.kill_all()
+        for member in one.workers:
+            member.kill_all()
 
 
 @pytest.mark.medium
@@ -381,20 +363,24 @@ def test_a_worker_that_stays_away_after_such_a_time_is_given_up(team: Callable[[
     gone.kill_all()
 
 
-@pytest.mark.large
+@pytest.mark.medium
 @pytest.mark.ray
-def test_a_study_runs_to_its_end_within_its_users_money(service: TestedService) -> None:
+def test_a_study_ends_within_its_users_money(service: TestedService, warm_pool: LentPool, monkeypatch) -> None:
     """Slots cost so much that the user's limit ends the study; what is late on a busy machine is no cent."""
+    run_here(monkeypatch, warm_pool)
     with_policy(service, usd_per_slot_hour=2.0)
-    service.studies("root", "ops", "admin").set_limit("user", "ann", 0.004)
+    service.studies("root", "ops", "admin").set_limit("user", "ann", 0.002)
     budget = {"usd": 1.0, "hours": None, "trials": 200}
     free = {"slots": 1, "price_per_slot_hour": 0.0}
     service.studies().submit(spec_of("a", resources=free, training={"epochs": 50}, budget=budget))
-    with worker(service, "w"):
-        wait_until(lambda: service.queue.require("vision.a").reason.startswith("waits for money"), "the limit")
+    worker_id = service.queue.register("w", device="cpu", slots=1)
+    turn = service.queue.take_turn(worker_id, 1)
+    assert job_process.run(service.store, turn.job.run.id) == "capped"
+    assert isinstance(service.queue.take_turn(worker_id, 1), Wait)
+    assert service.queue.require("vision.a").reason.startswith("waits for money")
     assert outcomes(service) == ["capped"], "it is not started again for what is left"
     account = service.queue.accounts()[0]
-    assert 0.8 * 0.004 * NANO <= account.spent_nano_usd <= 0.004 * NANO + 0.001 * NANO
+    assert 0.8 * 0.002 * NANO <= account.spent_nano_usd <= 0.002 * NANO + 0.001 * NANO
     assert findings(service) == []
 
 
@@ -404,17 +390,17 @@ def test_a_study_survives_its_workers(service: TestedService) -> None:
     """One worker is killed, the next one told to leave; the third ends the study, and nothing is lost or paid twice."""
     budget = {"usd": 1.0, "hours": None, "trials": 3}
     service.studies().submit(spec_of("a", training={"epochs": 200}, budget=budget))
-    with worker(service, "first") as first:
+    with worker(service.store, service.folder, "first") as first:
         wait_until(lambda: epochs(service) >= 3, "epochs of the first worker")
         first.kill()
-        with worker(service, "second") as second:
+        with worker(service.store, service.folder, "second") as second:
             wait_until(lambda: worker_of(service, "vision.a") == "second", "the second worker")
             before = epochs(service)
             wait_until(lambda: epochs(service) >= before + 10, "epochs of the second worker")
             second.terminate()
             second.wait(120.0)
             assert states(service) == {"a": "queued"}
-            with worker(service, "third"):
+            with worker(service.store, service.folder, "third"):
                 wait_until(lambda: states(service) == {"a": "done"}, "the end")
     assert findings(service) == []
 
@@ -424,13 +410,13 @@ def test_a_study_survives_its_workers(service: TestedService) -> None:
 def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) -> None:
     budget = {"usd": 1.0, "hours": None, "trials": 4}
     service.studies().submit(spec_of("a", training={"epochs": 60}, budget=budget))
-    with worker(service, "frozen") as frozen:
+    with worker(service.store, service.folder, "frozen") as frozen:
         wait_until(lambda: epochs(service) >= 3, "epochs of the first worker")
         tree = [psutil.Process(frozen.pid), *psutil.Process(frozen.pid).children(recursive=True)]
         for process in tree:
             process.suspend()
         try:
-            with worker(service, "other"):
+            with worker(service.store, service.folder, "other"):
                 wait_until(lambda: worker_of(service, "vision.a") == "other", "a move")
                 wait_until(lambda: states(service) == {"a": "done"}, "the end")
         finally:
@@ -446,7 +432,7 @@ def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) ->
 def test_a_higher_priority_gets_its_slots_and_the_displaced_study_goes_on(service: TestedService) -> None:
     budget = {"usd": 1.0, "hours": None, "trials": 2}
     service.studies().submit(spec_of("low", training={"epochs": 60}, budget=budget))
-    with worker(service, "w"):
+    with worker(service.store, service.folder, "w"):
         wait_until(lambda: epochs(service) >= 3, "epochs of the first study")
         service.studies("root", "vision", "admin").submit(spec_of("high"), priority=10)
         wait_until(lambda: states(service) == {"low": "queued", "high": "running"}, "room")
@@ -461,7 +447,7 @@ def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again
     service.studies().submit(spec_of("a", training={"epochs": 2000}))
     absent = str(tmp_path / "absent.csv")
     service.studies().submit(spec_of("b", task="tabular", task_options={"train": absent, "target": "y"}))
-    with worker(service, "w", slots=2) as one:
+    with worker(service.store, service.folder, "w", slots=2) as one:
         wait_until(lambda: states(service)["b"] == "failed", "the broken one")
         assert "absent.csv" in service.queue.require("vision.b").reason
         wait_until(lambda: epochs(service) >= 1, "an epoch of the other one")
@@ -470,27 +456,6 @@ def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again
         wait_until(lambda: epochs(service) >= 1 and states(service)["a"] == "running", "its next run")
         service.studies().stop("a")
         wait_until(lambda: states(service)["a"] == "stopped", "the stop")
-
-
-@pytest.mark.large
-@pytest.mark.ray
-def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> None:
-    """Of a study of somebody else: its owner's account stays as it is, and together they pay for the whole ledger."""
-    root = service.studies("root", "ops", "admin")
-    for user in ("ann", "bob"):
-        root.set_limit("user", user, 1.0)
-    with_policy(service, usd_per_slot_hour=1.0)
-    service.studies().submit(spec_of("a"))
-    with worker(service, "w"):
-        wait_until(lambda: states(service) == {"a": "done"}, "the end of the study")
-        before = service.queue.require("vision.a").spent_nano_usd
-        job = confirm_jobs.submit(service.studies("bob"), "a", (), 1, 0.5)
-        wait_until(lambda: service.queue.require(job.study).state == "done", "the end of the confirmation")
-    spent = {one.name: one.spent_nano_usd for one in service.queue.accounts()}
-    assert spent["ann"] == before > 0
-    assert spent["bob"] > 0
-    assert sum(spent.values()) == load_study(service.store, "vision.a").cost_nano_usd
-    assert findings(service) == []
 
 
 @pytest.mark.parametrize("slots", ["auto", 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ Row = Mapping[str, Any]
 def write_model(model: Trained, out: Path, trial: int, form: str = "package") -> Path:
     """Export a trained model under another trial's number, which its version shows."""
     manifest = manifest_of([model.source], {"study": "t", "trial": trial, "epoch": 2, "cost_usd": 0.1})
-    WRITERS[form]([traced(model.source.call, longest=model.source.longest)], manifest, out)
+    WRITERS[form]([copy(model.program)], manifest, out)
     return out
 
 

@@ -99,17 +99,8 @@ def test_a_port_in_use(people_model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_a_registry_without_the_model(tmp_path: Path) -> None:
-    place = Workplace(tmp_path, None)
-    for name, words in (
-        ("models:/people@champion", "which is not in the registry sqlite:///mlflow.db; allowed: a registered model"),
-        ("models:/people", "allowed: models:/NAME@ALIAS or models:/NAME/VERSION"),
-    ):
-        said = place.run("serve-model", name, code=2).stderr
-        assert f"MODEL: found '{name}'" in said
-        assert words in said
-        assert said.count("\n") == 1
-    said = place.run("serve-model", "models:/people@champion", "--mlflow", "http://127.0.0.1:9", code=2).stderr
-    assert "which does not answer" in said
+    said = Workplace(tmp_path, None).run("serve-model", "models:/people@champion", code=2).stderr
+    assert "MODEL: found 'models:/people@champion', which is not in the registry sqlite:///mlflow.db; allowed" in said
     assert said.count("\n") == 1
 
 

@@ -65,6 +65,16 @@ def test_files_of_the_two_newest_versions_stay(uri: str, tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize(("name", "where", "words"), [
+    ("models:/people", "", "allowed: models:/NAME@ALIAS or models:/NAME/VERSION"),
+    ("models:/people@champion", "http://127.0.0.1:9", "which does not answer"),
+])  # fmt: skip
+def test_what_names_no_version_or_is_asked_of_nobody_is_one_line(uri, name, where, words, tmp_path):
+    with pytest.raises(ExportError, match=words) as refused:
+        RegistryFolder(name, where or uri, tmp_path).look()
+    assert "\n" not in str(refused.value)
+
+
 def test_files_that_cannot_be_had_leave_nothing_behind(uri: str, tmp_path: Path) -> None:
     folder = RegistryFolder("models:/people/3", uri, tmp_path)
     files = Path(Registry(uri).find("models:/people/3").source.removeprefix("file://"))

@@ -48,6 +48,7 @@ def of(row: Any) -> bytes:
         (b'{"rows": []}', "body: found the keys 'rows', allowed: an object with the key 'row' alone"),
         (b"{}", "body: found no key, allowed"),
         (b'{"row": {"age": NaN, "city": "Oslo", "score": 1}}', "body: found NaN, allowed: finite numbers"),
+        (b'{"row": {"age": "1e999", "city": "Oslo", "score": 1}}', "row 1, column 'age': found '1e999'"),
         (b'{"row": {"age": 1e999, "city": "Oslo", "score": 1}}', "row 1, column 'age': found inf"),
         (b'{"row": {"age": "old", "city": "Oslo", "score": 1}}', "row 1, column 'age': found 'old', allowed: a finite"),
         (b'{"row": {"age": [1], "city": "Oslo", "score": 1}}', "row 1, column 'age': found a list, allowed: a text"),

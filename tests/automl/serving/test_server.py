@@ -8,6 +8,7 @@ import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from automl.standalone.serving.errors import RequestError
 from automl.standalone.serving.settings import settings_of
 from tests.automl.serving.conftest import TOKEN
 from tests.automl.serving.models import Expected, lasting
-from tests.support.served import Load, Server
+from tests.support.served import Load, Server, check_routes
 
 GOOD = {"age": 39, "city": "Oslo", "score": None}
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -188,3 +189,16 @@ def test_an_answer_that_is_no_number_is_never_sent(number: float) -> None:
     reply = json_reply({"outputs": [1.0, number]})
     assert reply.status_code == 422
     assert b"rows: found numbers so large that the model's answer is not finite" in bytes(reply.body)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize(("name", "examples"), [
+    ("guarded_server", 5), pytest.param("server", 100, marks=pytest.mark.slow),
+    pytest.param("guarded_server", 100, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_schemathesis_finds_nothing(name: str, examples: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server: Server = request.getfixturevalue(name)
+    token = ["--header", f"Authorization: Bearer {TOKEN}"] if name == "guarded_server" else []
+    said = check_routes(f"http://127.0.0.1:{server.port}", tmp_path, "--max-examples", str(examples), *token)
+    assert "Tested: 4" in said
+    assert "Traceback" not in server.log.read_text()

@@ -21,7 +21,7 @@ from studies.storage.schema import tables as t
 from studies.storage.study_store import StoreError
 from studies.storage.views.cursors import lag
 from tests.support.command_line import InProcess
-from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger
+from tests.support.simulated_study import FilePool, SimulatedStudy, check_ledger, checked
 from tests.support.stored_study import StoredStudy
 
 LIMITS = Limits(trials=12)
@@ -61,7 +61,7 @@ def check_cancelled(trial: TrialRecord) -> None:
 def test_a_cancelled_trial_ends_and_the_study_goes_on(tmp_path: Path, state: str) -> None:
     running, asked = study(tmp_path), list[int]()
     running.run(LIMITS, before=cancelling(running, state, asked))
-    record = running.record()
+    record = checked(running)
     (number,) = asked
     cancelled = record.started[number]
     check_cancelled(cancelled)
@@ -69,41 +69,34 @@ def test_a_cancelled_trial_ends_and_the_study_goes_on(tmp_path: Path, state: str
     assert cancelled.attempts[-1].outcome == ("cut" if state == "running" else "paused")
     assert len(record.started) == 12
     assert {one.state for one in record.started if one.reason != "closed"} == {"complete", "pruned"}
-    check_epochs(record)
-    check_ledger(running)
     mentioned = {epoch.checkpoint for trial in record.started for epoch in trial.epochs if epoch.checkpoint}
     mentioned |= {one.resume_checkpoint for one in record.started if one.resume_checkpoint}
     assert {str(path) for path in (tmp_path / "kept").rglob("*.pt")} <= mentioned
 
 
-def test_the_controller_that_resumes_does_what_was_asked_of_none(tmp_path: Path) -> None:
+def test_the_controller_that_resumes_does_what_was_asked_of_none_and_who_cancels_hears_what_comes_of_it(
+    tmp_path: Path,
+) -> None:
     stopped = study(tmp_path)
     assert stopped.run_until_killed(LIMITS, commits=60)
-    before = stopped.record()
-    numbers = [one.number for one in before.started if one.state in {"running", "paused"}]
-    assert {before.started[number].state for number in numbers if number is not None} == {"running", "paused"}
-    for number in numbers:
-        assert stopped.store.request_cancel(before.started[number or 0].id)
-    stopped.run(LIMITS, before=lambda controller: controller.look_for_requests())
-    after = stopped.record()
-    for number in numbers:
-        cancelled = after.started[number or 0]
-        check_cancelled(cancelled)
-        assert len(cancelled.epochs) == len(before.started[number or 0].epochs), "no epoch was trained for it"
-    assert len(after.started) == 12
-    check_ledger(stopped)
-
-
-def test_who_cancels_hears_what_comes_of_it(tmp_path: Path) -> None:
-    stopped = study(tmp_path)
-    assert stopped.run_until_killed(LIMITS, commits=60)
+    before = stopped.record().started
+    numbers = [one.number for one in before if one.state in {"running", "paused"}]
+    assert {before[number].state for number in numbers} == {"running", "paused"}
     with stopped.store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE automl_leases SET released_at = 1000.0")
-    waiting = next(one for one in stopped.record().started if one.state == "paused")
+    waiting = next(one for one in before if one.state == "paused")
     said = cancel_trial(stopped.store, "simulated", waiting.name, wait_seconds=0.0)
     assert said["message"] == f"no controller drives simulated; `automl resume simulated` ends trial {waiting.number}"
     assert (said["state"], said["driven"]) == ("paused", False)
+    for number in numbers:
+        assert stopped.store.request_cancel(before[number].id) or number == waiting.number
     stopped.run(LIMITS, before=lambda controller: controller.look_for_requests())
+    after = stopped.record().started
+    for number in numbers:
+        check_cancelled(after[number])
+        assert len(after[number].epochs) == len(before[number].epochs), "no epoch was trained for it"
+    assert len(after) == 12
+    check_ledger(stopped)
     with pytest.raises(
         StoreError, match=r"trial: found \d+, which is pruned; allowed: one that is queued, runs or is paused"
     ):
@@ -130,7 +123,7 @@ def test_what_is_cancelled_in_the_queue_of_a_running_study_never_starts(tmp_path
         controller._on_commit = on_commit
 
     running.run(LIMITS, before=before)
-    record = running.record()
+    record = checked(running)
     assert len(names) == 2
     assert len(record.started) == 12
     assert not [one for one in record.trials if one.origin == "enqueue"]
@@ -138,8 +131,6 @@ def test_what_is_cancelled_in_the_queue_of_a_running_study_never_starts(tmp_path
     assert [(f"q{i}", row.state, row.number, row.reason) for i, row in rows.items()] == [
         (name, "pruned", None, CANCELLED) for name in names
     ]
-    check_epochs(record)
-    check_ledger(running)
 
 
 def test_a_study_whose_next_configuration_was_cancelled_asks_for_another_one(tmp_path: Path) -> None:
@@ -180,7 +171,6 @@ def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Pat
     check_ledger(resting)
 
 
-@pytest.mark.medium
 def test_the_commands_tell_how_to_cancel_what_is_enqueued(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

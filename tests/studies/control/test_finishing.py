@@ -18,7 +18,14 @@ from studies.results.recommendation import recommended
 from studies.search.policy import Decision, History, Policy, StoppingPruner
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from tests.support.simulated_study import SPACE, SimulatedStudy, check_epochs, check_ledger, noisy_curve, smooth_curve
+from tests.support.simulated_study import (
+    SPACE,
+    SimulatedStudy,
+    check_ledger,
+    checked,
+    noisy_curve,
+    smooth_curve,
+)
 
 EPOCHS, RUNG = 9, 3
 ERROR = (Objective(metric="val_error"),)
@@ -62,14 +69,13 @@ def best_at_rung(record: StudyRecord) -> TrialRecord:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("limit", ["usd", "hours"])
-@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize(("slots", "limit"), [(1, "hours"), (3, "usd")])
 def test_the_leader_is_finished_before_the_budget_ends(tmp_path: Path, slots: int, limit: str) -> None:
     seconds = 120.0
     limits = {"usd": {"usd": slots * seconds * 0.01}, "hours": {"hours": seconds / 3600}}[limit]
     study = study_with(tmp_path, slots=slots)
     machine = study.run(Limits(finish=0.1, **limits))
-    record = study.record()
+    record = checked(study)
     assert (machine.state, machine.overshoot_nano_usd) == ("closed", 0)
     assert record.cost_nano_usd <= slots * seconds * 0.01 * NANO
     assert best_at_rung(record).state == "complete"
@@ -80,21 +86,19 @@ def test_the_leader_is_finished_before_the_budget_ends(tmp_path: Path, slots: in
     )
     spent = sum(len(trial.epochs) - RUNG for trial in complete(record))
     assert spent <= 0.15 * sum(len(trial.epochs) for trial in record.started), "what is kept, and not more"
-    check_ledger(study)
-    check_epochs(study.record())
 
 
 @pytest.mark.medium
 def test_the_other_slots_go_on_searching(tmp_path: Path) -> None:
     """A last phase that is for leaders alone would pay for slots that wait."""
     study = study_with(tmp_path, slots=4)
-    study.run(Limits(usd=4.8, finish=0.1))
+    study.run(Limits(usd=2.4, finish=0.1))
     record = study.record()
     idle = sum(charge.cost_nano_usd for charge in record.charges if charge.kind == "idle")
     assert complete(record)
     assert idle <= 0.04 * record.cost_nano_usd
-    plain = study_with(_folder(tmp_path, "plain"), slots=4)
-    plain.run(Limits(usd=4.8))
+    plain = study_with(tmp_path / "plain", slots=4)
+    plain.run(Limits(usd=2.4))
     assert not complete(plain.record())
     assert len(record.started) >= 0.8 * len(plain.record().started)
 
@@ -112,8 +116,7 @@ def test_after_the_last_trial_leaders_go_on(tmp_path: Path) -> None:
     check_ledger(study)
 
 
-@pytest.mark.parametrize("trials", [1, 6])
-@pytest.mark.parametrize("slots", [1, 8])
+@pytest.mark.parametrize(("slots", "trials"), [(1, 6), (8, 1)])
 def test_once_the_search_is_over_leaders_have_the_rest_of_the_budget(tmp_path: Path, slots: int, trials: int) -> None:
     """However little was searched, and however many slots wait: nothing else would be done with the money."""
     study = study_with(tmp_path, slots=slots)
@@ -124,16 +127,15 @@ def test_once_the_search_is_over_leaders_have_the_rest_of_the_budget(tmp_path: P
     check_ledger(study)
 
 
-def worst_at_the_rung(params: Any, size: int) -> Curve:
-    """A curve whose epoch before the rung is better than that of the rung."""
-    smooth = smooth_curve(params, size, epochs=EPOCHS, equal_epochs=True)
-    errors = [one["val_error"] for one in smooth.metrics]
-    errors[RUNG - 2], errors[RUNG - 1] = errors[-1] / 2, errors[0]
-    return replace(smooth, metrics=tuple({"val_error": one} for one in errors))
-
-
 def test_no_study_with_money_left_ends_without_a_complete_trial(tmp_path: Path) -> None:
     """Each trial got worse at its rung, so none leads with its latest epoch; one of them goes on all the same."""
+
+    def worst_at_the_rung(params: Any, size: int) -> Curve:
+        smooth = smooth_curve(params, size, epochs=EPOCHS, equal_epochs=True)
+        errors = [one["val_error"] for one in smooth.metrics]
+        errors[RUNG - 2], errors[RUNG - 1] = errors[-1] / 2, errors[0]
+        return replace(smooth, metrics=tuple({"val_error": one} for one in errors))
+
     study = study_with(tmp_path, slots=1, curve=worst_at_the_rung)
     study.run(Limits(trials=6, usd=10.0, finish=0.1))
     record = study.record()
@@ -150,7 +152,7 @@ def test_leaders_that_do_not_fit_into_the_rest_of_the_budget_are_left(tmp_path: 
 
 def test_small_budgets_are_the_search_s(tmp_path: Path) -> None:
     """Less than three full trainings: nobody is finished while the search goes on, and nothing is kept."""
-    timed, plain = study_with(_folder(tmp_path, "timed"), slots=1), study_with(_folder(tmp_path, "plain"), slots=1)
+    timed, plain = study_with(tmp_path / "timed", slots=1), study_with(tmp_path / "plain", slots=1)
     timed.run(Limits(usd=0.2, finish=0.1))
     plain.run(Limits(usd=0.2))
     assert [trial.decisions for trial in timed.record().started] == [
@@ -158,16 +160,11 @@ def test_small_budgets_are_the_search_s(tmp_path: Path) -> None:
     ]
 
 
-def _folder(place: Path, name: str) -> Path:
-    (place / name).mkdir()
-    return place / name
-
-
 def test_a_pruner_that_stops_is_respected(tmp_path: Path) -> None:
     study = study_with(tmp_path, policy=Policy(pruner=Stopping()))
     study.run(Limits(trials=30, finish=0.1))
     assert (complete(study.record()), reasons(study.record())) == ([], [])
-    whole = study_with(_folder(tmp_path, "none"), policy=Policy(pruner=NoPruner()))
+    whole = study_with(tmp_path / "none", policy=Policy(pruner=NoPruner()))
     whole.run(Limits(trials=6, finish=0.1))
     assert (len(complete(whole.record())), reasons(whole.record())) == (6, [])
 
@@ -178,19 +175,16 @@ def test_more_budget_goes_on_searching(tmp_path: Path) -> None:
     study.run(Limits(usd=1.8, finish=0.1))
     before = study.record()
     study.run(Limits(usd=3.6, finish=0.1))
-    after = study.record()
+    after = checked(study)
     assert len(after.started) >= 1.5 * len(before.started)
     assert after.cost_nano_usd <= 3.6 * NANO
     assert best_at_rung(after).state == "complete"
-    check_ledger(study)
-    check_epochs(study.record())
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("after_commit", [True, False])
-def test_a_controller_that_dies_while_it_finishes_has_a_heir_that_goes_on(tmp_path: Path, after_commit: bool) -> None:
+def test_a_controller_that_dies_while_it_finishes_has_a_heir_that_goes_on(tmp_path: Path) -> None:
     limits = Limits(trials=30, finish=0.1)
-    whole = study_with(_folder(tmp_path, "whole"), slots=1)
+    whole = study_with(tmp_path / "whole", slots=1)
     commits = itertools.count()
     moments: list[int] = []
 
@@ -202,8 +196,8 @@ def test_a_controller_that_dies_while_it_finishes_has_a_heir_that_goes_on(tmp_pa
     whole.on_commit = look
     whole.run(limits)
     assert moments
-    study = study_with(_folder(tmp_path, "killed"), slots=1)
-    assert study.run_until_killed(limits, moments[len(moments) // 2], after_commit=after_commit)
+    study = study_with(tmp_path / "killed", slots=1)
+    assert study.run_until_killed(limits, moments[len(moments) // 2])
     study.run(limits)
     record = study.record()
     assert [trial.number for trial in complete(record)] == [best_at_rung(record).number]
@@ -212,7 +206,7 @@ def test_a_controller_that_dies_while_it_finishes_has_a_heir_that_goes_on(tmp_pa
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_noise_prices_and_promotions_keep_the_books(tmp_path: Path, seed: int) -> None:
     """Epochs of any length, a price that triples on the way, mo_asha, and several objectives."""
     study = SimulatedStudy(
@@ -220,13 +214,12 @@ def test_noise_prices_and_promotions_keep_the_books(tmp_path: Path, seed: int) -
         curve=lambda params, size: noisy_curve(params, size, seed=seed),
     )  # fmt: skip
     machine = study.run(
-        Limits(usd=12.0, finish=0.1),
+        Limits(usd=6.0, finish=0.1),
         before=lambda controller: controller._pool._at(150.0, -1, PriceSet(usd_per_slot_hour=108.0)),  # type: ignore[attr-defined]
     )
     assert machine.state == "closed"
-    assert study.record().cost_nano_usd <= 12.0 * NANO
-    check_ledger(study)
-    check_epochs(study.record())
+    assert study.record().cost_nano_usd <= 6.0 * NANO
+    checked(study)
 
 
 WIDE = Space.from_dict({**SPACE.to_dict(), "world_size": {"type": "categorical", "choices": [1, 2]}})
@@ -242,7 +235,7 @@ def wide_is_better(params: Any, size: int) -> Any:
 @pytest.mark.medium
 def test_slots_that_wait_for_a_wide_leader_wait_together(tmp_path: Path) -> None:
     study = study_with(tmp_path, space=WIDE, curve=wide_is_better)
-    study.run(Limits(usd=5.2, finish=0.1))
+    study.run(Limits(usd=2.6, finish=0.1))
     leader = best_at_rung(study.record())
     assert (leader.params["world_size"], leader.state) == (2, "complete")
     check_ledger(study)

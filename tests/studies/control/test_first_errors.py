@@ -81,9 +81,9 @@ def test_a_study_that_may_work_goes_on(
     tmp_path: Path, fails: Callable[[int], tuple[int, Failure] | None], most: int | None
 ) -> None:
     simulated = study(tmp_path, fails, errors_at_start=most)
-    machine = simulated.run(Limits(trials=30))
+    machine = simulated.run(Limits(trials=15))
     assert machine.stop_reason == "budget_trials"
-    assert len(simulated.record().started) == 30
+    assert len(simulated.record().started) == 15
 
 
 def test_nothing_is_started_while_a_slow_trial_may_still_show_that_the_code_works(tmp_path: Path) -> None:

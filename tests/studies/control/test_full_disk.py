@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -23,14 +26,20 @@ from studies.money.budget import Limits
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from studies.storage.writing.retrying import retry
-from tests.support.command_line import DIGITS, Workplace
+from tests.support.command_line import DIGITS, InProcess, ViewsInThisProcess, Workplace
 from tests.support.disks import fill, make_read_only, tiny_disk
 from tests.support.ray_pool import LentPool
+from tests.support.sessions import Unhurried
 from tests.support.simulated_study import DAY, Params, SimulatedStudy, smooth_curve
 from tests.support.waiting import wait_until
 from trainers.checkpoints.checkpoint import write_atomically
 from trainers.failures import StorageError
 from trainers.protocol import Failure
+
+SMALL: dict[str, Any] = {
+    **DIGITS, "space": {**DIGITS["space"], "world_size": 1}, "search": {"sampler": "random", "pruner": "none"},
+    "budget": {"trials": 3}, "resources": {"slots": 1}, "mlflow": "off",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -120,12 +129,10 @@ def test_gangs_whose_checkpoints_would_not_fit_either_do_not_train_their_epochs_
 def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(
     tmp_path: Path, disk: Path, warm_pool: LentPool, in_background: bool
 ) -> None:
-    place = Workplace(tmp_path, warm_pool)
+    place = Workplace(tmp_path, warm_pool, has_mlflow=False)
     changes = {
         "checkpoints": {"folder": str(disk), "every_seconds": 0.001 if in_background else 60.0},
-        "training": {"epochs": 6, "checkpoint_async": in_background},
-        "search": {"pruner": "none"},
-        "budget": {"trials": 3},
+        "training": {"epochs": 3, "checkpoint_async": in_background},
     }
     filler = fill(disk)
 
@@ -133,23 +140,43 @@ def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(
         wait_for_storage(tmp_path)
         filler.unlink()
 
-    done = place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=make_room)
+    done = place.run("launch", place.spec(SMALL, **changes), "--json", meanwhile=make_room)
     assert "checkpoints cannot be written" in done.stderr
     with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
         record = load_study(store, "small")
     assert (record.state, record.stop_reason) == ("closed", "budget_trials")
-    assert [trial.state for trial in record.started] == ["complete"] * 3
-    assert all(trial.failure is None for trial in record.started)
+    assert [(trial.state, trial.failure) for trial in record.started] == [("complete", None)] * 3
     assert "storage" in {attempt.outcome for trial in record.started for attempt in trial.attempts}
 
 
+@pytest.fixture
+def launched(
+    tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[], object]], tuple[int, str, str]]:
+    """Launches on a pool in virtual time whose first attempts find no room, while something else is done."""
+
+    def no_room(params: Params, world_size: int) -> Curve:
+        return replace(smooth_curve(params, world_size, epochs=6), fails_at={1: (1, "storage")})
+
+    def launch(meanwhile: Callable[[], object]) -> tuple[int, str, str]:
+        pool = lambda **_: Unhurried(no_room, opened_at=time.time())  # noqa: E731
+        monkeypatch.setattr("automl.launching.study_run.RayPool", pool)
+        for module in ("automl.launching.study_run", "automl.stored.reporting"):
+            monkeypatch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
+        spec = Workplace(tmp_path, None, has_mlflow=False).spec(SMALL, checkpoints={"folder": str(disk)})
+        other = threading.Thread(target=meanwhile)
+        other.start()
+        told = InProcess(tmp_path, capsys, monkeypatch).run("launch", str(spec), "--json")
+        other.join()
+        return told
+
+    return launch
+
+
 @pytest.mark.medium
-@pytest.mark.ray
 def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
-    tmp_path: Path, disk: Path, warm_pool: LentPool
+    tmp_path: Path, disk: Path, launched: Any
 ) -> None:
-    place = Workplace(tmp_path, warm_pool)
-    changes = {"checkpoints": {"folder": str(disk)}, "search": {"pruner": "none"}, "budget": {"trials": 3}}
     fill(disk)
     said: list[str] = []
 
@@ -158,20 +185,17 @@ def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
         with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
             said.append(stop_study(store, "small", wait_seconds=10)["message"])
 
-    place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=stop, code=INTERRUPTED)
+    assert launched(stop)[0] == INTERRUPTED
     assert len(said) == 1
     assert said[0].startswith("small is drained")  # by the process that waits, or by its controller a moment before
     assert _stop_reason(tmp_path / "automl.db") == "stopped"
 
 
 @pytest.mark.medium
-@pytest.mark.ray
 def test_a_process_that_waits_for_a_disk_does_not_go_on_with_a_spec_that_was_changed_meanwhile(
-    tmp_path: Path, disk: Path, warm_pool: LentPool
+    tmp_path: Path, disk: Path, launched: Any
 ) -> None:
     """Another terminal has resumed the study with fewer trials: the process that waited would train the others."""
-    place = Workplace(tmp_path, warm_pool)
-    changes = {"checkpoints": {"folder": str(disk)}, "search": {"pruner": "none"}, "budget": {"trials": 3}}
     filler = fill(disk)
 
     def change() -> None:
@@ -181,8 +205,9 @@ def test_a_process_that_waits_for_a_disk_does_not_go_on_with_a_spec_that_was_cha
             store.change_spec(row.id, {**row.spec, "budget": {"trials": 1}})
         filler.unlink()
 
-    done = place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=change, code=2)
-    assert "with another spec than when this process began to stand by" in done.stderr.splitlines()[-1]
+    code, _, err = launched(change)
+    assert code == 2
+    assert "with another spec than when this process began to stand by" in err.splitlines()[-1]
     with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
         trials = load_study(store, "small").started
     assert [len(trial.attempts) for trial in trials] == [1] * len(trials), "nothing was trained after that"

@@ -22,7 +22,7 @@ from studies.records.records import NANO, OWN_CHARGES
 from studies.search.samplers.suggester import Suggestion
 from studies.storage.reading.resume_reader import load_resume_state
 from tests.studies.control.test_controller import EVERY_TRIAL, MIXED, LosesNode
-from tests.support.simulated_study import SimulatedStudy, check_epochs, smooth_curve
+from tests.support.simulated_study import SPACE, SimulatedStudy, check_epochs, smooth_curve
 
 
 class Preempted(SimulatedPool):
@@ -54,13 +54,11 @@ class Preempted(SimulatedPool):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("space", [None, MIXED])
-def test_gangs_on_slots_that_will_be_gone_end_their_epochs_and_go_on_elsewhere(tmp_path: Path, space: Any) -> None:
-    options = {} if space is None else {"space": space}
+@pytest.mark.parametrize("space", [SPACE, MIXED])
+def test_gangs_on_slots_that_will_be_gone_end_their_epochs_and_go_on_elsewhere(tmp_path: Path, space: Space) -> None:
     study = SimulatedStudy(
-        tmp_path, pool=Preempted, policy=EVERY_TRIAL, slots=4, epochs=27,
-        curve=lambda params, size: smooth_curve(params, size, epochs=27, equal_epochs=True), **options,
-    )  # fmt: skip
+        tmp_path, pool=Preempted, policy=EVERY_TRIAL, slots=4, epochs=27, curve=equal_epochs, space=space
+    )
     machine: StudyMachine = study.run(Limits(trials=12))
     record = study.record()
     check_epochs(record)
@@ -89,7 +87,6 @@ def wide_study(folder: Path, pool: type[SimulatedPool], on_lost_node: str, *, cu
     return Wide(folder, pool=pool, policy=EVERY_TRIAL, slots=4, epochs=27, space=only_wide, curve=curve)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("on_lost_node", ["wait", "shrink"])
 def test_wide_trials_of_a_dead_node_wait_for_it_or_go_on_with_fewer_ranks(tmp_path: Path, on_lost_node: str) -> None:
     started: list[Any] = []
@@ -135,7 +132,6 @@ def test_epochs_on_fewer_ranks_count_for_the_ranks_that_they_had(tmp_path: Path)
     assert {round(epoch.wall_seconds) for epoch in record.started[0].epochs} == {1, 2}
     assert set(said) == {(4, 1.0), (2, 2.0)}
     fresh = machine._live.account.forecaster.forecast(4, [])
-    assert fresh is not None
     assert fresh.epoch_seconds == pytest.approx(1.0)
     prices = [shot.usd_per_epoch for shot in machine._live.look().trials]
     assert prices == pytest.approx([4 * 3.6 / 3600] * 3)
@@ -155,14 +151,10 @@ def test_epochs_on_fewer_ranks_count_for_the_ranks_that_they_had(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "most", "sizes", "ranks"),
     [
-        ({}, 3, (1, 2, 4), 2),
-        ({}, 3, None, 2),
-        ({"accumulate": 3}, 3, None, 3),
-        ({}, 2, (3, 4), 4),
-        ({}, 1, (1, 4), 1),
-        ({"shard": "full"}, 3, None, 4),
+        ({}, 3, (1, 2, 4), 2), ({}, 3, None, 2), ({"accumulate": 3}, 3, None, 3), ({}, 2, (3, 4), 4),
+        ({}, 1, (1, 4), 1), ({"shard": "full"}, 3, None, 4),
     ],
-)
+)  # fmt: skip
 def test_fewer_ranks_take_the_same_samples_in_each_step(
     options: dict[str, Any], most: int, sizes: tuple[int, ...] | None, ranks: int
 ) -> None:
@@ -173,8 +165,7 @@ def test_fewer_ranks_take_the_same_samples_in_each_step(
     assert ranks_for(setup, replace(trial, number=None), most) == 4
 
 
-@pytest.mark.medium
-def test_slots_that_join_are_used_and_paid_for_from_then_on(tmp_path: Path) -> None:
+def test_slots_that_join_are_used_and_paid_for_from_then_on_and_shorten_a_budget_of_dollars(tmp_path: Path) -> None:
     class Grows(SimulatedPool):
         """Two slots come to the two that there are, at 30 s."""
 
@@ -183,29 +174,19 @@ def test_slots_that_join_are_used_and_paid_for_from_then_on(tmp_path: Path) -> N
             self._at(30.0, -1, SlotsReady(slots=(3, 2)))
 
     study = SimulatedStudy(
-        tmp_path, pool=Grows, policy=EVERY_TRIAL, slots=2, epochs=9,
+        tmp_path, pool=Grows, policy=EVERY_TRIAL, slots=2, epochs=9, price=3.6,
         curve=lambda params, size: smooth_curve(params, size, epochs=9, equal_epochs=True),
     )  # fmt: skip
-    machine = study.run(Limits(trials=20))
+    machine = study.run(Limits(usd=0.1))  # 100 s of one slot: 60 in 30 s of two, then 40 in 10 s of four
     record = study.record()
     check_epochs(record)
+    assert study.clock == pytest.approx(40.0, abs=1.5)
+    assert record.cost_nano_usd <= 0.1 * NANO
     assert machine._live.slots == 4
     used = {slot for trial in record.started for attempt in trial.attempts for slot in attempt.slots}
     assert used == {0, 1, 2, 3}
     charged = sum(charge.slots * charge.seconds for charge in record.charges)
     assert charged == pytest.approx(4 * study.clock - 2 * 30.0)
-
-
-def test_new_slots_shorten_a_budget_of_dollars(tmp_path: Path) -> None:
-    class Grows(SimulatedPool):
-        def open(self, slots: int) -> None:
-            super().open(slots)
-            self._at(30.0, -1, SlotsReady(slots=(2, 3)))
-
-    study = SimulatedStudy(tmp_path, pool=Grows, policy=EVERY_TRIAL, slots=2, epochs=9, price=3.6)
-    study.run(Limits(usd=0.1))  # 100 s of one slot: 60 in 30 s of two, then 40 in 10 s of four
-    assert study.clock == pytest.approx(40.0, abs=1.5)
-    assert study.record().cost_nano_usd <= 0.1 * 1e9
 
 
 class LosesNodeForGood(LosesNode):

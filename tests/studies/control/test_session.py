@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from automl.stored.auditing import audit
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_end import ENDS_BY_BUDGET
-from studies.control.session import Session
+from studies.control.session import Session, none_meanwhile, set_aside
 from studies.money.budget import Limits
 from studies.records.records import NANO
 from studies.search.policy import Policy
@@ -40,12 +43,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
 
 
+both = pytest.mark.usefixtures("either_url")
+
+
 @pytest.fixture
-def store(either_url: str, tmp_path: Path) -> Iterator[Store]:
-    one = Store(either_url)
-    make_study(one, tmp_path)
-    yield one
-    one.close()
+def store(store: Store, tmp_path: Path) -> Store:
+    make_study(store, tmp_path)
+    return store
 
 
 class Pair:
@@ -88,6 +92,7 @@ def pair(store: Store) -> Iterator[Callable[[int], Pair]]:
         one.close()
 
 
+@both
 @pytest.mark.medium
 def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
     store: Store, pair: Callable[[int], Pair]
@@ -98,7 +103,6 @@ def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
     wait_until(lambda: study.session._drain_reason is not None)
     study.go_on.set()
     machine = study.leader.result(60)
-    assert machine is not None
     assert machine.stop_reason == "stopped"
     assert [standby.result(60) for standby in study.standbys] == [None, None], "they have nothing to do"
     row = store.require("simulated")
@@ -127,7 +131,6 @@ def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
             connection.execute(sa.update(t.leases).values(expires_at=0.0))
 
     machine = session_of(store, on_stand_by=dies).run()
-    assert machine is not None
     assert (machine.state, machine.stop_reason) == ("drained", "stopped")
     assert not load_study(store, "simulated").started
 
@@ -196,6 +199,7 @@ class Endless(Unhurried):
         return []
 
 
+@both
 @pytest.mark.medium
 def test_a_controller_whose_lease_was_taken_ends_before_its_next_commit(store: Store) -> None:
     """After a laptop's sleep both would train on the same devices until an epoch has ended."""
@@ -221,7 +225,6 @@ def test_a_controller_whose_lease_was_taken_ends_before_its_next_commit(store: S
 def test_a_study_that_waits_for_a_disk_is_stopped_for_those_that_stand_by_too(store: Store) -> None:
     row, standing = store.require("simulated"), threading.Event()
     lease = leases.acquire(store, row.id)
-    assert isinstance(lease, leases.Lease)
     assert not leases.stop_waiting(store, row.id), "it runs"
     with ThreadPoolExecutor(1) as threads:
         standby = threads.submit(session_of(store, on_stand_by=lambda _: standing.set()).run)
@@ -239,7 +242,6 @@ def test_a_stop_that_comes_between_the_drain_for_want_of_room_and_the_release_en
     """It marks the lease, which nobody looks at any more: the process that waits for room has none."""
     row = store.require("simulated")
     lease = leases.acquire(store, row.id)
-    assert isinstance(lease, leases.Lease)
     drained: StudyColumns = {"state": "drained", "stop_reason": "storage"}
     store.commit(row.id, lease.token, [StudyChanged(columns=drained)])
     assert leases.request_stop(store, row.id)
@@ -249,44 +251,17 @@ def test_a_stop_that_comes_between_the_drain_for_want_of_room_and_the_release_en
 
 
 @pytest.mark.medium
-def test_a_controller_that_dies_is_replaced(store: Store) -> None:
-    held = leases.acquire(store, store.require("simulated").id)
-    assert isinstance(held, leases.Lease)
-
-    def dies(_: str) -> None:
-        with store.engine.begin() as connection:
-            connection.execute(sa.update(t.leases).values(expires_at=0.0))
-
-    machine = session_of(store, on_stand_by=dies).run()
-    assert machine is not None
-    assert machine.state == "closed"
-
-
-@pytest.mark.medium
 def test_a_session_that_is_interrupted_hands_over(store: Store, pair: Callable[[int], Pair]) -> None:
     """Ctrl-C ends one controller; whoever stands by was started to go on then."""
     study = pair(1)
     study.session.drain("interrupted")
     study.go_on.set()
     machine = study.leader.result(60)
-    assert machine is not None
     assert machine.stop_reason == "interrupted"
     (standby,) = study.standbys
     machine = standby.result(60)
-    assert machine is not None
     assert machine.state == "closed"
     check_epochs(load_study(store, "simulated"))
-
-
-@pytest.fixture
-def quick_store(tmp_path: Path) -> Iterator[Store]:
-    """A store of a study whose search costs no time."""
-    one = Store(f"sqlite:///{tmp_path}/quick.db")
-    make_study(one, tmp_path)
-    row = one.require("simulated")
-    one.change_spec(row.id, {**row.spec, "search": {"sampler": "random", "pruner": {"name": "mo_asha"}}})
-    yield one
-    one.close()
 
 
 def with_budget(store: Store, **budget: float) -> Session:
@@ -306,10 +281,9 @@ def with_budget(store: Store, **budget: float) -> Session:
     ],
 )
 def test_a_study_that_its_budget_has_closed_is_reopened_by_more_budget_alone(
-    quick_store: Store, budget: dict[str, float], more: dict[str, float]
+    store: Store, budget: dict[str, float], more: dict[str, float]
 ) -> None:
     """It closes a little before its limit: each further launch opened it again, and asked an autoscaler for nodes."""
-    store = quick_store
     assert with_budget(store, **budget).run() is not None
     ended = store.require("simulated")
     assert ended.stop_reason in ENDS_BY_BUDGET
@@ -320,8 +294,7 @@ def test_a_study_that_its_budget_has_closed_is_reopened_by_more_budget_alone(
 
 
 @pytest.mark.medium
-def test_a_cheaper_pool_reopens_a_study_that_its_dollars_have_closed(quick_store: Store) -> None:
-    store = quick_store
+def test_a_cheaper_pool_reopens_a_study_that_its_dollars_have_closed(store: Store) -> None:
     assert with_budget(store, usd=0.05).run() is not None
     assert session_of(store).run() is None
     store.set_price(store.require("simulated").id, 0.01)
@@ -345,6 +318,7 @@ def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -
     assert leases.current_holder(store, row.id) is None
 
 
+@both
 @pytest.mark.parametrize("next_name", ["another", "simulated"])
 def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_one(
     store: Store, tmp_path: Path, next_name: str
@@ -352,7 +326,6 @@ def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_on
     """In SQLite the next study has its id; with the same name and spec it is still another study."""
     row = store.require("simulated")
     held = leases.acquire(store, row.id)
-    assert isinstance(held, leases.Lease)
 
     def delete(_: str) -> None:
         delete_rows(store, row.id, held.token)
@@ -366,7 +339,7 @@ def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_on
 
 @pytest.mark.medium
 def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tmp_path: Path) -> None:
-    """A rank wrote them, and its controller died before it had committed their measurements."""
+    """A rank wrote them, and its controller died, or the end of a budget cut it, before they were committed."""
     row = store.require("simulated")
     folder = tmp_path / "artifacts" / f"simulated-{row.uid[:8]}"
     store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
@@ -374,28 +347,20 @@ def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tm
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"weights")
     note.write_bytes(b"mine")
-    assert session_of(store).run() is not None
-    assert not orphan.exists()
-    assert note.exists()
-
-
-@pytest.mark.medium
-def test_a_study_that_has_ended_leaves_no_file_that_no_row_mentions(store: Store, tmp_path: Path) -> None:
-    """A rank that the end of a budget cuts has written, or half written, a checkpoint that is never committed."""
-    row = store.require("simulated")
-    store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
-    trial = tmp_path / "artifacts" / f"simulated-{row.uid[:8]}" / "trial-00001"
-    written, draft = trial / "epoch-0003.attempt-1.pt", trial / ".epoch-0005.attempt-1.pt.17.tmp"
+    late = folder / "trial-00001"
 
     def write(machine: StudyMachine) -> None:
-        trial.mkdir(parents=True, exist_ok=True)
-        written.write_bytes(b"weights")
-        draft.write_bytes(b"wei")
+        assert not orphan.exists()
+        late.mkdir(exist_ok=True)
+        (late / "epoch-0003.attempt-1.pt").write_bytes(b"weights")
+        (late / ".epoch-0005.attempt-1.pt.17.tmp").write_bytes(b"wei")
 
     assert session_of(store, on_commit=write).run() is not None
-    assert not trial.exists()
+    assert note.exists()
+    assert not late.exists()
 
 
+@both
 @pytest.mark.medium
 def test_a_study_that_is_over_settles_what_a_confirmation_that_was_killed_has_left(store: Store) -> None:
     """No controller comes that would do so, and what a confirmation costs may be more than the budget."""
@@ -405,7 +370,6 @@ def test_a_study_that_is_over_settles_what_a_confirmation_that_was_killed_has_le
     spent = load_study(store, "simulated").cost_nano_usd / NANO
     store.change_spec(row.id, {**row.spec, "budget": {**row.spec["budget"], "usd": spent}})
     lease = leases.acquire(store, row.id)
-    assert isinstance(lease, leases.Lease)
     since, price = lease.acquired_at, 3600.0
     opened = PoolChanged(columns={"pool_opened_at": since, "pool_slots": 1, "usd_per_slot_hour": price})
     confirm = Charged(kind="confirm", trial_id=None, attempt=None, slots=1, slot_numbers=(0,), since=since, seconds=4.0,
@@ -442,6 +406,34 @@ def test_what_a_search_knows_of_trials_is_always_up_to_date(tmp_path: Path) -> N
         ]
 
     study.on_commit = compare
-    study.run_until_killed(Limits(trials=20), 60)
-    study.run(Limits(trials=20))
+    study.run_until_killed(Limits(trials=12), 60)
+    study.run(Limits(trials=12))
     assert looks > 100
+
+
+def test_objects_are_set_aside_until_the_block_ends_and_nothing_is_collected_meanwhile() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    before, old = gc.get_freeze_count(), Node()
+    found = weakref.ref(old)
+    with set_aside():
+        assert gc.get_freeze_count() > before
+        del old
+        new = weakref.ref(Node())
+        gc.collect()
+        assert (new(), found() is not None) == (None, True)
+    gc.collect()
+    assert (found(), gc.get_freeze_count()) == (None, 0)
+    with suppress(KeyError), none_meanwhile():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with none_meanwhile():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from studies.control.machine.confirmation import Retrained, train_again
-from studies.gangs.pool_protocol import Measured, Progress
+from studies.gangs.pool_protocol import Event, Progress
 from studies.simulation.memory_store import MemoryStore
 from studies.spec.sections import FaultsSpec
-from tests.support.ray_pool import FOLDER, LentPool, train_to, trial_spec
+from tests.support.ray_pool import FOLDER, LentPool, trial_spec
 from tests.support.simulated_study import confirming_machine
 from trainers.protocol import TrialSpec
 
@@ -43,17 +43,20 @@ def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[R
 
 
 @pytest.mark.medium
-def test_epochs_that_take_longer_than_the_longest_silence_are_no_hang(pool: LentPool, tmp_path: Path) -> None:
+def test_epochs_that_take_longer_than_the_longest_silence_are_no_hang_since_progress_is_told(
+    pool: LentPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, told = pool.wait, list[Progress]()
+
+    def noting(seconds: float) -> list[Event]:
+        events = wait(seconds)
+        told.extend(event for event in events if isinstance(event, Progress))
+        return events
+
+    monkeypatch.setattr(pool, "wait", noting)
     (one,) = trained(pool, hanging(1, tmp_path, "very slow"), silence_seconds=2.0)
     assert (one.failure, one.at(2).epochs) == ("", 2)
     assert one.at(2).wall_seconds > 2 * 4 * 0.6
-
-
-def test_progress_says_how_much_of_the_epoch_is_done(pool: LentPool, tmp_path: Path) -> None:
-    events = train_to(pool, hanging(4, tmp_path, "very slow"), (0, 1), 2)
-    pool.end(4, 1)
-    told = [event for event in events if isinstance(event, Progress)]
-    assert len(events) - len(told) == 3
     assert {event.epoch for event in told} >= {1, 2}
     for epoch in (1, 2):
         fractions = [event.fraction for event in told if event.epoch == epoch]
@@ -62,22 +65,11 @@ def test_progress_says_how_much_of_the_epoch_is_done(pool: LentPool, tmp_path: P
     assert not told[-1].is_first
 
 
-def test_gangs_with_short_epochs_are_not_asked(pool: LentPool, tmp_path: Path) -> None:
-    pool.pool._progress.ask_seconds = 5.0
-    events = train_to(pool, trial_spec(5, tmp_path), (0, 1), 3)
-    pool.end(5, 1)
-    assert not [event for event in events if isinstance(event, Progress)]
-    assert isinstance(events[-1], Measured)
-
-
 @pytest.mark.large
 def test_hangs_of_single_ranks_are_found_wherever_they_are(pool: LentPool, tmp_path: Path) -> None:
-    """In the model, in C code that keeps the interpreter's lock, in a process that reads data, at the start."""
-    faults = {"hang": 0, "hang in C code": 0, "data worker": 1, "data loading": 0}
-    specs = [
-        hanging(10 + number, tmp_path, fault, world_size=1, workers=workers, at_rank=-1)
-        for number, (fault, workers) in enumerate(faults.items())
-    ]
+    """In C code that keeps the interpreter's lock, and at the start."""
+    faults = ("hang in C code", "data loading")
+    specs = [hanging(10 + number, tmp_path, one, world_size=1, at_rank=-1) for number, one in enumerate(faults)]
     for fault, one in zip(faults, trained(pool, *specs, silence_seconds=1.0), strict=True):
         assert "no sign of life from any rank for" in one.failure, fault
 

@@ -67,16 +67,10 @@ def test_a_pool_without_slots_is_refused(slots: int) -> None:
 @pytest.mark.parametrize(
     ("visible", "names"),
     [
-        (None, ("A", "B", "C")),
-        ("2,0", ("C", "A")),
-        ("GPU-b,1", ("B", "B")),
-        ("1,7,0", ("B",)),
-        ("-1", ()),
-        ("", ()),
-        ("MIG-11,MIG-2,0", ("A MIG 1g.10gb", "B MIG 3g.40gb", "A")),
-        ("MIG-GPU-aaa/1/0", ("GPU (MIG slice)",)),
+        (None, ("A", "B", "C")), ("2,0", ("C", "A")), ("GPU-b,1", ("B", "B")), ("1,7,0", ("B",)), ("-1", ()), ("", ()),
+        ("MIG-11,MIG-2,0", ("A MIG 1g.10gb", "B MIG 3g.40gb", "A")), ("MIG-GPU-aaa/1/0", ("GPU (MIG slice)",)),
     ],
-)
+)  # fmt: skip
 def test_cuda_visible_devices_says_which_gpus_there_are(visible: str | None, names: tuple[str, ...]) -> None:
     gpus = [("GPU-aaa", "A"), ("GPU-bbb", "B"), ("GPU-ccc", "C")]
     slices = [("MIG-111", "A MIG 1g.10gb"), ("MIG-222", "B MIG 3g.40gb")]

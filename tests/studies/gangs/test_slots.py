@@ -20,11 +20,13 @@ from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
 from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, Measured, PoolError, SlotsLost, SlotsReady
+from studies.gangs.rank_environment import handed_over
 from studies.gangs.slot import Slot
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from tests.support.command_line import SLOW, Workplace, finish
-from tests.support.ray_pool import LentPool, collect, train_to, trial_spec
+from tests.support.ray_pool import LentPool, train_to, trial_spec
+from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.ranks.available_cpus import available_cpus
 
 pytestmark = pytest.mark.ray
@@ -42,7 +44,7 @@ class Faltering(RayPool):
         if self.failing < 0:
             return super()._new_rank(number)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ray_actors, "RANK_ENTRY_POINT", "trainers.ranks.rank_process:NothingOfThisName")
+            patch.setattr(ray_actors, "RANK_ENTRY_POINT", "nothing_of_this_name:Rank")
             return super()._new_rank(number)
 
 
@@ -51,7 +53,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_slots, "RETRY_SECONDS", 0.05)
 
 
-def first_of(pool: Any, *kinds: type[Event], seconds: float = 60.0) -> Event:
+def first_of(pool: Any, *kinds: type[Event], seconds: float = 100.0) -> Event:
     """The first event of these kinds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -63,43 +65,22 @@ def first_of(pool: Any, *kinds: type[Event], seconds: float = 60.0) -> Event:
 
 @pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_process_that_fails_to_come_up_is_replaced() -> None:
-    pool = Faltering(failing=1)
-    pool.open(1)
-    try:
-        assert first_of(pool, SlotsReady, DrainRequested) == SlotsReady(slots=(0,))
-    finally:
-        pool.close()
-
-
-@pytest.mark.large
-@pytest.mark.usefixtures("ray_address", "quick_retries")
 @pytest.mark.parametrize("autoscale", [False, True])
-def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason(autoscale: bool) -> None:
-    pool = Faltering(failing=99, autoscale=autoscale)
+def test_a_process_that_fails_to_come_up_is_replaced_and_a_slot_that_never_does_ends_the_study(autoscale: bool) -> None:
+    pool = Faltering(failing=99 if autoscale else 1, autoscale=autoscale)
     pool.open(1)
     try:
+        if not autoscale:
+            assert first_of(pool, SlotsReady, DrainRequested) == SlotsReady(slots=(0,))
+            pool.failing = 99
+            pool._rank_slots.replace([0])
         ended = first_of(pool, SlotsReady, DrainRequested)
         assert isinstance(ended, DrainRequested)
         assert ended.reason == "error"
         assert "slot 0 does not come up, in 3 tries" in ended.message
-        assert "NothingOfThisName" in ended.message
+        assert "nothing_of_this_name" in ended.message
     finally:
         pool.close()
-
-
-@pytest.fixture
-def two_for_one_place(warm_pool: LentPool) -> Iterator[RayPool]:
-    """A pool on a cluster that has room for one of its two slots."""
-    import ray
-
-    assert len(warm_pool.ready) == 2
-    room = int(ray.available_resources()["CPU"])
-    pool = RayPool(autoscale=True, cpus_per_rank=room)
-    pool.open(2)
-    yield pool
-    pool.close()
-    wait_for_cpus(room)
 
 
 def wait_for_cpus(count: int) -> None:
@@ -111,62 +92,50 @@ def wait_for_cpus(count: int) -> None:
         time.sleep(0.1)
 
 
-def only_ready_slot(pool: RayPool) -> int:
-    """The number of the slot that comes up where there is room for one."""
-    ready = first_of(pool, SlotsReady, DrainRequested)
-    assert isinstance(ready, SlotsReady)
-    (number,) = ready.slots
-    return number
+@pytest.mark.large
+@pytest.mark.usefixtures("ray_address", "quick_retries")
+def test_a_slot_that_waits_for_a_node_takes_no_device_of_one_with_a_new_process_and_slots_let_go_stay_away(
+    warm_pool: LentPool,
+) -> None:
+    """On a cluster that has room for one of the two slots."""
+    import ray
+
+    assert len(warm_pool.ready) == 2
+    room = int(ray.available_resources()["CPU"])
+    pool = RayPool(autoscale=True, cpus_per_rank=room)
+    pool.open(2)
+    try:
+        ready = first_of(pool, SlotsReady, DrainRequested)
+        assert isinstance(ready, SlotsReady)
+        (number,) = ready.slots
+        waiting = pool._slots[1 - number]
+        assert (waiting.actor is not None, waiting.is_lost, waiting.ready) == (True, True, False)
+        pool._rank_slots.replace([number])
+        assert first_of(pool, SlotsReady, SlotsLost, DrainRequested) == SlotsReady(slots=(number,))
+        assert not pool._slots[1 - number].ready
+        pool.release((1 - number,))
+        pool.release((number,))
+        wait_for_cpus(room)
+        assert pool.wait(3.0) == []
+        assert [slot.actor for slot in pool._slots.values()] == [None, None]
+    finally:
+        pool.close()
+    wait_for_cpus(room)
 
 
 @pytest.mark.large
-@pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_slot_that_waits_for_a_node_does_not_take_the_device_of_one_that_gets_a_new_process(
-    two_for_one_place: RayPool,
+def test_a_process_that_dies_idle_is_replaced_and_a_gang_on_one_that_is_dead_already_costs_its_trial_no_attempt(
+    warm_pool: LentPool, tmp_path: Path
 ) -> None:
-    pool = two_for_one_place
-    number = only_ready_slot(pool)
-    waiting = pool._slots[1 - number]
-    assert (waiting.actor is not None, waiting.is_lost, waiting.ready) == (True, True, False)
-    pool._rank_slots.replace([number])
-    assert first_of(pool, SlotsReady, SlotsLost, DrainRequested) == SlotsReady(slots=(number,))
-    assert not pool._slots[1 - number].ready
-
-
-@pytest.mark.medium
-@pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_slot_that_is_let_go_gives_its_device_to_the_cluster_and_does_not_come_back(
-    two_for_one_place: RayPool,
-) -> None:
-    pool = two_for_one_place
-    number = only_ready_slot(pool)
-    pool.release((1 - number,))
-    pool.release((number,))
-    wait_for_cpus(pool._ranks.cpus_per_rank)
-    assert pool.wait(3.0) == []
-    assert [slot.actor for slot in pool._slots.values()] == [None, None]
-
-
-def test_a_process_that_dies_idle_is_replaced_before_a_trial_needs_it(warm_pool: LentPool, tmp_path: Path) -> None:
     warm_pool.wait_until_ready()
     os.kill(warm_pool.pool._slots[1].pid, signal.SIGKILL)
     assert first_of(warm_pool, SlotsLost) == SlotsLost(slots=(1,))
-    warm_pool.wait_until_ready()
-    assert isinstance(train_to(warm_pool, trial_spec(1, tmp_path), (0, 1), 3)[-1], Measured)
-    warm_pool.end(1, 1)
-
-
-@pytest.mark.medium
-def test_a_gang_on_a_process_that_is_dead_already_costs_its_trial_no_attempt(
-    warm_pool: LentPool, tmp_path: Path
-) -> None:
     warm_pool.wait_until_ready()
     killed = psutil.Process(warm_pool.pool._slots[0].pid)
     killed.kill()
     psutil.wait_procs([killed], timeout=10)
     spec = trial_spec(2, tmp_path)
-    warm_pool.start(2, spec, (0, 1), 3)
-    failed = collect(warm_pool, spec, 3)[-1]
+    failed = train_to(warm_pool, spec, (0, 1), 3)[-1]
     assert isinstance(failed, GangFailed)
     assert (failed.failure, failed.counts) == ("lost", False)
     warm_pool.ready -= {0}
@@ -268,3 +237,14 @@ def test_a_process_that_the_end_of_the_pool_has_ended_is_no_failure(caplog: pyte
     slots._failed(0, slots.by_number[0], RuntimeError("it was cancelled before it started running"))
     assert not caplog.records
     assert not told
+
+
+def test_settings_of_libraries_and_named_variables_are_handed_over_to_ranks_and_no_others() -> None:
+    wanted = {"NCCL_SOCKET_IFNAME": "eth0", "HF_HOME": "/models", "CUDA_LAUNCH_BLOCKING": "1", "DATA": "/data"}
+    here = {**wanted, "CUDA_VISIBLE_DEVICES": "3", "PASSWORD": "x"}
+    assert handed_over(["DATA", "MISSING"], here) == wanted
+
+
+def test_a_task_whose_folder_a_machine_has_not_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TaskLoadError, match=r"the folder .*nowhere is not on this machine \(.*\); allowed: a folder"):
+        load_task("no_such_module:Task", {}, (str(tmp_path / "nowhere"),))

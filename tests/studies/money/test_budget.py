@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import random
 import tempfile
@@ -26,12 +25,11 @@ from studies.records.records import NANO
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.storage.schema import tables as t
 from tests.support.simulated_study import (
     DAY,
     SimulatedStudy,
-    check_epochs,
     check_ledger,
+    checked,
     essence,
     noisy_curve,
     smooth_curve,
@@ -95,44 +93,30 @@ def watch_money(study: SimulatedStudy, usd: float, slack: int = 0) -> list[tuple
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("seed", "slots"), [(0, 1), (3, 8)])
+@pytest.mark.parametrize(("seed", "slots"), [(0, 1), (3, 4)])
 def test_spent_and_reserved_never_pass_the_budget(tmp_path: Path, seed: int, slots: int) -> None:
     space = GANGS if slots > 1 else None
     more: dict[str, Any] = {"space": space} if space else {}
     usd = 0.08 * slots
     study = SimulatedStudy(
-        tmp_path,
-        slots=slots,
-        seed=seed,
-        curve=lambda params, world_size: noisy_curve(params, world_size, seed=seed),
-        start_seconds=0.3,
-        thaw_seconds=0.2,
-        warm_up_seconds=0.7,
-        **more,
-    )
+        tmp_path, slots=slots, seed=seed, start_seconds=0.3, thaw_seconds=0.2, warm_up_seconds=0.7,
+        curve=lambda params, world_size: noisy_curve(params, world_size, seed=seed), **more,
+    )  # fmt: skip
     cut_short = 0
-    for portion in (
-        usd,
-        1.05 * usd,
-        1.3 * usd,
-        1.6 * usd,
-    ):  # more money, in small portions, and every cent of it is watched
+    for portion in (usd, 1.05 * usd, 1.3 * usd):  # more money, in small portions, and every cent of it is watched
         seen = watch_money(study, portion)
         machine = study.run(Limits(usd=portion))
-        record = study.record()
+        record = checked(study)
         assert (machine.state, machine.stop_reason) == ("closed", "budget_usd")
         assert seen[-1][1] == 0
         assert record.overshoot_nano_usd == 0
-        check_epochs(record)
-        check_ledger(study)
         cut_short += sum(trial.reason == "closed" for trial in record.trials)
     assert cut_short, "the money must have ended while gangs were running"
     assert record.cost_nano_usd > usd * NANO
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("slots", [1, 4])
-@pytest.mark.parametrize("pool", [LatePool, StalledPool])
+@pytest.mark.parametrize(("slots", "pool"), [(4, LatePool), (1, StalledPool)])
 def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
     tmp_path: Path, slots: int, pool: type[SimulatedPool]
 ) -> None:
@@ -144,12 +128,11 @@ def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
         smooth = smooth_curve(params, world_size)
         return Curve(metrics=smooth.metrics, epoch_seconds=tuple(0.4 * 1.7**epoch for epoch in range(27)))
 
-    for seed in range(6):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
+    for seed in range(0, 6, 2):
         study = SimulatedStudy(
-            folder, slots=slots, seed=seed, pool=pool, curve=growing, policy=Policy(pruner=NoPruner()), faults=DAY
-        )
+            tmp_path / str(seed), slots=slots, seed=seed, pool=pool, curve=growing, policy=Policy(pruner=NoPruner()),
+            faults=DAY,
+        )  # fmt: skip
         # Epochs end after 13.2, 22.8 and 39.2 s: the money, for 31 to 38.5 s, is gone within the last of them.
         usd = (0.031 + 0.0015 * seed) * slots
         StalledPool.stalls_at = usd * 1000 / slots - 0.01
@@ -161,7 +144,7 @@ def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
         assert machine.overshoot_nano_usd == record.overshoot_nano_usd == over <= a_tick
         overshot += over > 0
         check_ledger(study)
-    assert overshot == (6 if pool is StalledPool else 0)
+    assert overshot == (3 if pool is StalledPool else 0)
 
 
 def test_a_gang_that_passes_its_bound_gets_more_if_the_budget_has_it(tmp_path: Path) -> None:
@@ -195,34 +178,21 @@ def test_an_epoch_that_outlasts_the_budget_is_cut_and_goes_on_later(tmp_path: Pa
     assert [c.seconds for c in record.charges if c.kind == "lost"] == [pytest.approx(40.0)]
     watch_money(study, 2.0)  # two more epochs like that one would fit, with a margin of one half
     study.run(Limits(usd=2.0, trials=1))
-    record = study.record()
+    record = checked(study)
     assert [trial.state for trial in record.started] == ["complete"]
-    check_epochs(record)
-    check_ledger(study)
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("slots", [1, 3, 8])
-@pytest.mark.parametrize("pruner", [MoAsha(), NoPruner()])
-def test_a_budget_of_ten_full_trials_is_used_to_nine_tenths(
-    tmp_path: Path, slots: int, pruner: Any, record_property: Any
-) -> None:
+@pytest.mark.parametrize(("slots", "pruner"), [(1, NoPruner()), (3, MoAsha()), (8, NoPruner())])
+def test_a_budget_of_ten_full_trials_is_used_to_nine_tenths(tmp_path: Path, slots: int, pruner: Any) -> None:
     """A tenth of the money left over, when more was asked for, is a tenth of the search not done."""
     usd = 10 * 27 * (0.5 + 64 / 128) * 3.6 / 3600
     study = SimulatedStudy(tmp_path, slots=slots, seed=slots, policy=Policy(pruner=pruner))
     study.run(Limits(usd=usd))
-    used = study.record().cost_nano_usd / NANO / usd
-    record_property("used", used)
-    assert used >= 0.9
+    assert study.record().cost_nano_usd / NANO / usd >= 0.9
 
 
 # ---------------------------------------------------------------------- what was drained goes on
-
-
-def portions(study: SimulatedStudy, budgets: list[float], trials: int) -> list[str | None]:
-    """Close at one budget after the other, then finish without a limit of dollars."""
-    reasons = [study.run(Limits(usd=usd, trials=trials)).stop_reason for usd in budgets]
-    return [*reasons, study.run(Limits(usd=1000.0, trials=trials)).stop_reason]
 
 
 def equal_epochs(params: Any, world_size: int) -> Curve:
@@ -269,10 +239,8 @@ def check_portions(folder: Path, budgets: list[float], **of_study: Any) -> int:
         interrupted += sum(trial.paused_by == "drain" for trial in machine.trials.values() if trial.state == "pruned")
     watch_money(study, 1000.0)
     assert study.run(Limits(usd=1000.0, trials=trials)).stop_reason == "budget_trials"
-    record = study.record()
+    record = checked(study)
     assert essence(record) == undisturbed(**of_study)
-    check_epochs(record)
-    check_ledger(study)
     study.store.close()
     return interrupted
 
@@ -280,25 +248,13 @@ def check_portions(folder: Path, budgets: list[float], **of_study: Any) -> int:
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("budgets", "sampler", "variant"),
-    [
-        ([0.031], "random", "stopping"),
-        ([0.031], "tpe", "stopping"),
-        ([0.004, 0.0041, 0.0399, 0.04, 0.11], "random", "stopping"),
-        ([0.004, 0.0041, 0.0399, 0.04, 0.11], "random", "promotion"),
-    ],
-)
+    [([0.031], "tpe", "stopping"), ([0.004, 0.0041, 0.0399, 0.04, 0.11], "random", "promotion")],
+)  # fmt: skip
 def test_one_slot_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, budgets: list[float], *, sampler: str, variant: str
 ) -> None:
     """Trials of different lengths: closing and reopening must change nothing but the bill for idle and lost time."""
-    of_study = {
-        "variant": variant,
-        "sampler": sampler,
-        "curve": "unequal",
-        "slots": 1,
-        "trials": 15,
-        "seed": len(budgets),
-    }
+    of_study = {"variant": variant, "sampler": sampler, "curve": "unequal", "slots": 1, "trials": 15, "seed": 5}
     assert check_portions(tmp_path, budgets, **of_study)
 
 
@@ -306,17 +262,10 @@ def test_one_slot_goes_on_as_if_nothing_had_happened(
 @pytest.mark.parametrize(
     ("slots", "sampler", "variant", "seed"),
     [
-        (2, "random", "stopping", 0),
-        (3, "tpe", "stopping", 1),
-        (4, "random", "stopping", 2),
-        (8, "random", "stopping", 3),
-        (2, "tpe", "promotion", 1),
-        (3, "random", "promotion", 0),
-        (4, "random", "promotion", 2),
-        (8, "tpe", "promotion", 3),
-        (4, "random", "none", 0),
+        (2, "random", "stopping", 0), (3, "tpe", "stopping", 1), (4, "random", "promotion", 2),
+        (8, "tpe", "promotion", 3), (4, "random", "none", 0),
     ],
-)
+)  # fmt: skip
 def test_several_slots_go_on_as_if_nothing_had_happened(
     tmp_path: Path, *, slots: int, sampler: str, variant: str, seed: int
 ) -> None:
@@ -339,7 +288,7 @@ any_portions = given(
 
 
 @pytest.mark.medium
-@settings(deadline=None, max_examples=4)
+@settings(deadline=None, max_examples=3)
 @any_portions
 def test_wherever_the_budget_ends_equal_epochs_go_on_equally(
     budgets: list[float], slots: int, variant: str, seed: int
@@ -397,13 +346,12 @@ def test_the_smaller_of_two_limits_ends_the_study(tmp_path: Path) -> None:
     assert study.run(Limits(hours=1.0, usd=50.0, trials=20)).stop_reason == "budget_trials"
 
 
-@pytest.mark.parametrize("trials", [1, 7])
-def test_trials_counts_started_ones(tmp_path: Path, trials: int) -> None:
+def test_trials_counts_started_ones(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path)
-    machine = study.run(Limits(trials=trials))
+    machine = study.run(Limits(trials=7))
     record = study.record()
     assert machine.stop_reason == "budget_trials"
-    assert len(record.started) == record.budget["trials"].spent == trials
+    assert len(record.started) == record.budget["trials"].spent == 7
     assert not [trial for trial in record.trials if trial.state == "queued" and trial.number is not None]
 
 
@@ -422,18 +370,6 @@ def test_a_trial_that_reaches_its_own_budget_is_pruned(tmp_path: Path) -> None:
         assert usd * NANO <= trial.paid_nano_usd <= usd * NANO + 2 * an_epoch
         assert trial.decisions[-1].action == "stop"
     assert all(trial.paid_nano_usd - trial.epochs[-1].cost_nano_usd < usd * NANO for trial in complete)
-
-
-def test_hours_per_trial(tmp_path: Path) -> None:
-    study = SimulatedStudy(tmp_path, policy=Policy(pruner=NoPruner()))
-    study.run(Limits(trials=8, hours_per_trial=20 / 3600))
-    for trial in study.record().started:
-        seconds = trial.epochs[-1].metrics["wall_seconds"]
-        if trial.state == "pruned":
-            assert "hours_per_trial" in trial.reason
-            assert 20 <= seconds <= 20 + 2 * trial.epochs[-1].wall_seconds
-        else:
-            assert seconds - trial.epochs[-1].wall_seconds < 20
 
 
 # ---------------------------------------------------------------------- the ledger's arithmetic
@@ -492,13 +428,10 @@ def test_forecasts_prefer_what_is_nearest() -> None:
     forecaster.saw_epoch(1, [2.0])
     forecaster.saw_start(1, 5.0)
     forecast = forecaster.forecast(2, [])
-    assert forecast is not None
     assert (forecast.epoch_seconds, forecast.start_seconds) == (2.0, 5.0)
     forecaster.saw_epoch(2, [1.0])
     own = forecaster.forecast(2, [9.0, 1.0, 1.5, 1.2])
     others = forecaster.forecast(2, [])
-    assert own is not None
-    assert others is not None
     assert (own.epoch_seconds, others.epoch_seconds) == (1.2, 1.0)
     assert own.bound(2, starting=True) > own.bound(2, starting=False) > 2 * own.epoch_seconds
 
@@ -510,8 +443,6 @@ def test_an_epoch_on_half_of_the_ranks_is_expected_to_take_twice_as_long() -> No
     forecaster.saw_epoch(4, [1.0])
     for own in ([], [1.0]):
         wide, narrow = forecaster.forecast(4, own), forecaster.forecast(4, own, ranks=2)
-        assert wide is not None
-        assert narrow is not None
         assert (wide.epoch_seconds, wide.start_seconds) == (1.0, 5.0)
         assert (narrow.epoch_seconds, narrow.start_seconds) == (2.0, 3.0)
         assert narrow.deviation == wide.deviation
@@ -524,8 +455,6 @@ def test_the_chance_to_end_an_epoch_follows_what_is_known() -> None:
         forecaster.saw_epoch(1, own)
     forecaster.saw_epoch(1, [8.0])
     own_forecast, of_others = forecaster.forecast(1, [4.0] * 5), forecaster.forecast(1, [])
-    assert own_forecast is not None
-    assert of_others is not None
     assert of_others.epoch_seconds == pytest.approx(math.sqrt(4.0 * 8.0)), "each trial counts once"
     assert own_forecast.chance(4.0, epochs=1, starting=False) == pytest.approx(0.5)
     assert own_forecast.chance(9.0, epochs=2, starting=True) == pytest.approx(0.5)
@@ -553,15 +482,4 @@ def test_a_part_of_a_gpu_costs_its_part(slice_: str, share: int) -> None:
     whole, part = (price_of("cuda", f"NVIDIA H100 80GB HBM3{name}", 1) for name in ("", f" {slice_}"))
     assert part.usd_per_slot_hour == pytest.approx(share / 7 * whole.usd_per_slot_hour)
     assert part.source.startswith(f"{share}/7 of H100: ")
-
-
-def test_a_cpu_slot_costs_by_its_cpus() -> None:
     assert price_of("cpu", "", 4).usd_per_slot_hour == pytest.approx(4 * price_of("cpu", "", 1).usd_per_slot_hour)
-
-
-def test_the_ledger_only_grows(tmp_path: Path) -> None:
-    study = SimulatedStudy(tmp_path, slots=2, curve=noisy_curve)
-    books: list[list[Any]] = []
-    study.on_commit = lambda _machine: books.append([tuple(row) for row in study.rows(t.charges)])
-    study.run(Limits(usd=0.05))
-    assert all(after[: len(before)] == before for before, after in itertools.pairwise(books))

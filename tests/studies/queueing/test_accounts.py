@@ -18,9 +18,11 @@ def run_of(cap: int | None) -> Run:
     return Run(id=1, worker="w", slot_numbers=(0,), cap_nano_usd=cap, started_at=0.0, ended_at=None, outcome=None)
 
 
-def test_a_job_without_limits_may_spend_its_own_budget() -> None:
+def test_a_job_without_limits_may_spend_its_own_budget_and_others_do_not_pay() -> None:
     assert allowance(job(1, limit_nano_usd=5), []).cap_nano_usd == 5
     assert allowance(job(1), []).cap_nano_usd is None
+    jobs = [job(1, user="bob", limit_nano_usd=100)]
+    assert allowance(jobs[0], [account("user", "ann", 0, jobs)]).cap_nano_usd == 100
 
 
 def test_a_cap_is_what_was_spent_and_the_rest_of_the_poorest_account() -> None:
@@ -46,17 +48,9 @@ def test_a_limit_of_no_dollars_blocks_whoever_has_it() -> None:
             )
 
 
-def test_others_do_not_pay() -> None:
-    jobs = [job(1, user="bob", limit_nano_usd=100)]
-    assert allowance(jobs[0], [account("user", "ann", 0, jobs)]).cap_nano_usd == 100
-
-
-def test_a_job_that_has_used_up_its_own_budget_waits_for_nobody() -> None:
-    done = job(1, spent_nano_usd=100, limit_nano_usd=100)
-    assert allowance(done, [account("user", "ann", 100, [done])]).problem == ""
-
-
 def test_a_job_whose_own_budget_is_used_up_starts_to_be_closed_though_its_user_had_no_money_before() -> None:
+    done = job(1, spent_nano_usd=100, limit_nano_usd=100)
+    assert allowance(done, [account("user", "ann", 100, [done])]).problem == "", "it waits for nobody"
     capped = job(1, spent_nano_usd=99, limit_nano_usd=100, used_up_nano_usd=100)
     assert allowance(capped, [account("user", "ann", 100, [capped])]).problem.startswith("waits for money")
     assert allowance(capped, [account("user", "ann", 200, [capped])]).problem == ""

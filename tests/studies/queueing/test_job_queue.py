@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from studies.storage.study_store import Store
 from studies.storage.writing.changes import Charged, PoolChanged
 from tests.support.databases import plans, statements
 
+both = pytest.mark.usefixtures("either_url")
+"""For what may differ between the databases; the rest is asked of SQLite."""
+
 
 @pytest.fixture
-def queue(either_url: str) -> Iterator[JobQueue]:
-    store = Store(either_url)
-    yield JobQueue(store)
-    store.close()
+def queue(store: Store) -> JobQueue:
+    return JobQueue(store)
 
 
 def submit(queue: JobQueue, study: str = "s", **given: Any) -> None:
@@ -41,11 +42,11 @@ def submit(queue: JobQueue, study: str = "s", **given: Any) -> None:
     queue.submit(Submission(**(plain | given)))
 
 
-def started(queue: JobQueue, worker: int, slots: int = 1) -> Start:
+def started(queue: JobQueue, worker: int, slots: int = 1) -> Job:
+    """The job that a worker starts in its turn."""
     turn = queue.take_turn(worker, slots)
     assert isinstance(turn, Start), turn
-    assert turn.job.run is not None
-    return turn
+    return turn.job
 
 
 def charge(queue: JobQueue, study: str, nano_usd: int) -> None:
@@ -67,14 +68,14 @@ def kill(queue: JobQueue, worker: int) -> None:
         connection.execute(sa.update(t.workers).where(t.workers.c.id == worker).values(expires_at=0.0))
 
 
+@both
 def test_a_job_goes_from_the_queue_to_its_end(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
-    turn = started(queue, worker)
-    assert (turn.job.state, turn.slot_numbers) == ("running", (0,))
-    assert turn.job.run is not None
+    job = started(queue, worker)
+    assert (job.state, job.run.slot_numbers) == ("running", (0,))
     assert isinstance(queue.take_turn(worker, 1), Wait)
-    queue.end_run(turn.job.run.id, "done", "the dollars of its budget are used up")
+    queue.end_run(job.run.id, "done", "the dollars of its budget are used up")
     ended = queue.require("s")
     assert (ended.state, ended.run, ended.ended_at is not None) == ("done", None, True)
     again = queue.queue_again(ended, limit_nano_usd=2 * NANO)
@@ -90,6 +91,7 @@ def test_a_name_is_taken_once_by_jobs_and_studies_alike(queue: JobQueue) -> None
 
 
 @pytest.mark.medium
+@both
 def test_two_workers_never_start_the_same_job(queue: JobQueue) -> None:
     for number in range(12):
         submit(queue, f"s{number}")
@@ -108,6 +110,7 @@ def test_two_workers_never_start_the_same_job(queue: JobQueue) -> None:
     assert sorted(taken) == sorted(f"s{number}" for number in range(12))
 
 
+@both
 def test_jobs_of_a_dead_worker_go_on_elsewhere_and_the_dead_one_learns_it(queue: JobQueue) -> None:
     submit(queue)
     frozen = queue.register("frozen", device="cpu", slots=1)
@@ -115,12 +118,10 @@ def test_jobs_of_a_dead_worker_go_on_elsewhere_and_the_dead_one_learns_it(queue:
     kill(queue, frozen)
     other = queue.register("other", device="cpu", slots=1)
     second = started(queue, other)
-    assert first.job.run is not None
-    assert second.job.run is not None
-    assert second.job.run.worker == "other"
+    assert second.run.worker == "other"
     with pytest.raises(WorkerGoneError):
         queue.beat(frozen)
-    queue.end_run(first.job.run.id, "done")  # what the dead one says of its run does not count any more
+    queue.end_run(first.run.id, "done")  # what the dead one says of its run does not count any more
     assert queue.require("s").state == "running"
 
 
@@ -144,7 +145,7 @@ def test_a_worker_that_was_given_up_takes_no_turn(queue: JobQueue) -> None:
     for gives_up_silent in (False, True):
         with pytest.raises(WorkerGoneError):
             queue.take_turn(late, 1, gives_up_silent=gives_up_silent)
-    assert started(queue, other).job.study == "s"
+    assert started(queue, other).study == "s"
 
 
 def test_a_worker_whose_own_heartbeat_has_run_out_gives_up_nobody(queue: JobQueue) -> None:
@@ -164,46 +165,36 @@ def test_a_worker_whose_own_heartbeat_has_run_out_gives_up_nobody(queue: JobQueu
     assert queue.require("s").state == "queued"
 
 
-@pytest.mark.medium
 def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
-    turn = started(queue, worker)
-    assert turn.job.run is not None
-    assert queue.beat(worker)[1] == {turn.job.run.id: None}
-    queue.ask(turn.job, "stop")
-    assert queue.beat(worker)[1] == {turn.job.run.id: "stop"}
-    queue.end_run(turn.job.run.id, "stopped")
+    job = started(queue, worker)
+    assert queue.beat(worker)[1] == {job.run.id: None}
+    queue.ask(job, "stop")
+    assert queue.beat(worker)[1] == {job.run.id: "stop"}
+    queue.end_run(job.run.id, "stopped")
     assert queue.require("s").state == "stopped"
     assert queue.ask(queue.require("s"), "cancel").state == "cancelled"
+    for study, what, state in (("a", "stop", "stopped"), ("b", "cancel", "cancelled")):
+        submit(queue, study)
+        assert queue.ask(queue.require(study), what).state == state, "what waits, at once"
+    assert queue.waiting() == []
 
 
-@pytest.mark.medium
 def test_a_stop_that_the_worker_did_not_live_to_hear_holds(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
-    queue.ask(started(queue, worker).job, "stop")
+    queue.ask(started(queue, worker), "stop")
     kill(queue, worker)
     queue.take_turn(queue.register("other", device="cpu", slots=1), 1)
     assert queue.require("s").state == "stopped"
-
-
-@pytest.mark.medium
-def test_what_waits_is_stopped_or_cancelled_at_once(queue: JobQueue) -> None:
-    submit(queue, "a")
-    submit(queue, "b")
-    assert queue.ask(queue.require("a"), "stop").state == "stopped"
-    assert queue.ask(queue.require("b"), "cancel").state == "cancelled"
-    assert queue.waiting() == []
 
 
 def test_a_job_whose_process_dies_again_and_again_has_failed(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
     for _ in range(MOST_DEATHS):
-        run = started(queue, worker).job.run
-        assert run is not None
-        queue.end_run(run.id, "died", "its process was ended by signal 9")
+        queue.end_run(started(queue, worker).run.id, "died", "its process was ended by signal 9")
     assert queue.require("s").state == "failed"
     assert queue.require("s").reason.startswith("its process was ended by signal 9; that was the time number 3")
 
@@ -217,15 +208,13 @@ def test_a_higher_priority_displaces_a_lower_one_which_goes_on_later(
     low = started(queue, worker)
     submit(queue, "high", priority=10)
     assert isinstance(queue.take_turn(worker, 1), MakeRoom)
-    assert low.job.run is not None
-    assert queue.beat(worker)[1] == {low.job.run.id: "preempt"}
-    queue.end_run(low.job.run.id, "preempted")
+    assert queue.beat(worker)[1] == {low.run.id: "preempt"}
+    queue.end_run(low.run.id, "preempted")
     high = started(queue, worker)
-    assert high.job.study == "high"
+    assert high.study == "high"
     assert queue.require("low").state == "queued"
-    assert high.job.run is not None
-    queue.end_run(high.job.run.id, "done")
-    assert started(queue, worker).job.study == "low"
+    queue.end_run(high.run.id, "done")
+    assert started(queue, worker).study == "low"
 
 
 def high_before_low_on_each(queue: JobQueue, *high: str, workers: int) -> list[int]:
@@ -260,26 +249,19 @@ def test_one_worker_makes_room_for_a_job_not_each_of_them(queue: JobQueue) -> No
     assert [type(turn) for turn in turns] == [MakeRoom, Wait, Wait, Wait, Wait, Wait]
     assert displaced(queue) == ["low0"]
     run = queue.require("low0").run
-    assert run is not None
     queue.end_run(run.id, "preempted")
     assert isinstance(queue.take_turn(workers[1], 1), Wait), "the first one takes its turn within a second"
-    assert started(queue, workers[0]).job.study == "high"
-
-
-def test_two_jobs_get_room_on_two_workers(queue: JobQueue) -> None:
-    for worker in high_before_low_on_each(queue, "a", "b", workers=3):
-        queue.take_turn(worker, 1)
-    assert displaced(queue) == ["low0", "low1"]
+    assert started(queue, workers[0]).study == "high"
 
 
 @pytest.mark.usefixtures("long_patience")
+@both
 def test_room_is_made_anew_where_its_worker_died_or_takes_no_turns(queue: JobQueue) -> None:
     dead, resting, other = high_before_low_on_each(queue, "high", workers=3)
     assert isinstance(queue.take_turn(dead, 1), MakeRoom)
     kill(queue, dead)
     assert isinstance(queue.take_turn(resting, 1), MakeRoom)
     run = queue.require("low1").run
-    assert run is not None
     queue.end_run(run.id, "preempted")
     assert isinstance(queue.take_turn(other, 1), Wait)
     with queue.store.engine.begin() as connection:
@@ -287,6 +269,7 @@ def test_room_is_made_anew_where_its_worker_died_or_takes_no_turns(queue: JobQue
     assert isinstance(queue.take_turn(other, 1), MakeRoom)
 
 
+@both
 def test_runs_are_capped_by_what_users_and_projects_have_left(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 100)
     queue.set_limit("project", "p", 1000)
@@ -294,17 +277,14 @@ def test_runs_are_capped_by_what_users_and_projects_have_left(queue: JobQueue) -
         submit(queue, name, limit_nano_usd=70)
     worker = queue.register("w", device="cpu", slots=4)
     first, second = started(queue, worker, 4), started(queue, worker, 4)
-    assert first.job.run is not None
-    assert second.job.run is not None
-    assert (first.job.run.cap_nano_usd, second.job.run.cap_nano_usd) == (70, 30)
+    assert (first.run.cap_nano_usd, second.run.cap_nano_usd) == (70, 30)
     submit(queue, "c", limit_nano_usd=70)
     assert isinstance(queue.take_turn(worker, 4), Wait)
     assert queue.require("c").reason.startswith("waits for money: user ann: $0 of $1e-07 are spent, $1e-07 promised")
-    charge(queue, first.job.study, 20)
-    queue.end_run(first.job.run.id, "done")
+    charge(queue, first.study, 20)
+    queue.end_run(first.run.id, "done")
     third = started(queue, worker, 4)
-    assert third.job.run is not None
-    assert third.job.run.cap_nano_usd == 50
+    assert third.run.cap_nano_usd == 50
 
 
 def test_a_job_whose_cap_ended_its_run_starts_again_with_new_money_only(queue: JobQueue) -> None:
@@ -313,65 +293,33 @@ def test_a_job_whose_cap_ended_its_run_starts_again_with_new_money_only(queue: J
     submit(queue, "a", limit_nano_usd=1000)
     worker = queue.register("w", device="cpu", slots=1)
     first = started(queue, worker)
-    assert first.job.run is not None
     charge(queue, "a", 90)
-    queue.end_run(first.job.run.id, "capped")
+    queue.end_run(first.run.id, "capped")
     assert isinstance(queue.take_turn(worker, 1), Wait)
     assert queue.require("a").reason.startswith("waits for money: project p: $9e-08 of $1e-07 are spent")
     submit(queue, "b", user="bob", limit_nano_usd=5)
     small = started(queue, worker)
-    assert small.job.run is not None
-    assert (small.job.study, small.job.run.cap_nano_usd) == ("b", 5)
-    queue.end_run(small.job.run.id, "done")
+    assert (small.study, small.run.cap_nano_usd) == ("b", 5)
+    queue.end_run(small.run.id, "done")
     assert isinstance(queue.take_turn(worker, 1), Wait)
     queue.set_limit("project", "p", 150)
     again = started(queue, worker)
-    assert again.job.run is not None
-    assert (again.job.study, again.job.run.cap_nano_usd) == ("a", 150)
-    queue.end_run(again.job.run.id, "preempted")
-    assert started(queue, worker).job.study == "a", "nobody's money ended that run"
-
-
-def test_jobs_of_a_user_with_a_limit_of_no_dollars_wait(queue: JobQueue) -> None:
-    queue.set_limit("user", "ann", 0)
-    submit(queue, limit_nano_usd=None)
-    assert isinstance(queue.take_turn(queue.register("w", device="cpu", slots=1), 1), Wait)
-    assert queue.require("s").reason == "waits for money: user ann: $0 of $0 are spent"
+    assert (again.study, again.run.cap_nano_usd) == ("a", 150)
+    queue.end_run(again.run.id, "preempted")
+    assert started(queue, worker).study == "a", "nobody's money ended that run"
 
 
 def test_a_limit_that_is_set_while_jobs_run_holds_for_them_too(queue: JobQueue) -> None:
     submit(queue, limit_nano_usd=None)
     worker = queue.register("w", device="cpu", slots=1)
-    turn = started(queue, worker)
+    job = started(queue, worker)
     queue.set_limit("user", "ann", 50)
     queue.take_turn(worker, 1)
-    assert turn.job.run is not None
-    assert queue.beat(worker)[1] == {turn.job.run.id: "preempt"}
+    assert queue.beat(worker)[1] == {job.run.id: "preempt"}
     charge(queue, "s", 10)
-    queue.end_run(turn.job.run.id, "preempted")
+    queue.end_run(job.run.id, "preempted")
     again = started(queue, worker)
-    assert again.job.run is not None
-    assert again.job.run.cap_nano_usd == 50
-
-
-@pytest.mark.medium
-def test_what_a_deleted_study_has_cost_stays_spent(queue: JobQueue) -> None:
-    queue.set_limit("user", "ann", 100)
-    submit(queue)
-    charge(queue, "s", 60)
-    queue.ask(queue.require("s"), "cancel")
-    queue.settle_deleted(queue.require("s"))
-    with queue.store.engine.begin() as connection:
-        connection.execute(sa.delete(t.studies))
-    assert queue.accounts()[0].spent_nano_usd == 60
-
-
-def test_users_take_turns(queue: JobQueue) -> None:
-    for user in ("ann", "bob", "eve"):
-        for number in range(2):
-            submit(queue, f"{user}{number}", user=user)
-    worker = queue.register("w", device="cpu", slots=3)
-    assert {started(queue, worker, 3).job.user for _ in range(3)} == {"ann", "bob", "eve"}
+    assert again.run.cap_nano_usd == 50
 
 
 def test_living_workers_are_listed_with_what_they_have_in_use(queue: JobQueue) -> None:
@@ -382,7 +330,7 @@ def test_living_workers_are_listed_with_what_they_have_in_use(queue: JobQueue) -
     assert [(line.name, line.slots, line.busy) for line in queue.workers()] == [("w", 3, 2)]
 
 
-@pytest.mark.medium
+@both
 def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_name(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 100)
     submit(queue)
@@ -402,7 +350,6 @@ def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_
     assert queue.accounts()[0].spent_nano_usd == 90
 
 
-@pytest.mark.medium
 def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_again(queue: JobQueue) -> None:
     submit(queue)
     ended = queue.ask(queue.require("s"), "cancel")
@@ -412,7 +359,6 @@ def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_a
         queue.queue_again(ended, limit_nano_usd=NANO)
 
 
-@pytest.mark.medium
 def test_what_is_under_way_is_not_marked_as_deleted(queue: JobQueue) -> None:
     submit(queue)
     queue.ask(queue.require("s"), "cancel")
@@ -430,7 +376,6 @@ def confirmed(queue: JobQueue, study: str, job: Job, nano_usd: int, *, kind: Cha
     """Charge a study for a job that confirms it, as its process does; a later controller charges `idle` so, too."""
     row = queue.store.require(study)
     lease = leases.acquire(queue.store, row.id, job_id=job.id)
-    assert isinstance(lease, leases.Lease)
     pool = PoolChanged(columns={"pool_opened_at": 0.0, "pool_slots": 1, "usd_per_slot_hour": 1.0})
     queue.store.commit(row.id, lease.token, [pool, charged(nano_usd, kind)])
     leases.release(queue.store, lease)
@@ -440,7 +385,6 @@ def spent(queue: JobQueue) -> dict[str, int]:
     return {one.name: one.spent_nano_usd for one in queue.accounts()}
 
 
-@pytest.mark.medium
 def test_who_asks_for_a_confirmation_pays_for_it_and_each_cent_counts_once(queue: JobQueue) -> None:
     for kind, name in (("user", "ann"), ("user", "bob"), ("project", "p")):
         queue.set_limit(kind, name, 1000)  # type: ignore[arg-type]
@@ -458,7 +402,6 @@ def test_who_asks_for_a_confirmation_pays_for_it_and_each_cent_counts_once(queue
         assert found == [("s", 100, 170), ("s:confirm-1", 35, 35), ("s:confirm-2", 35, 35)]
 
 
-@pytest.mark.medium
 def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller_charges(queue: JobQueue) -> None:
     for name in ("ann", "bob"):
         queue.set_limit("user", name, NANO)
@@ -468,7 +411,6 @@ def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller
     submit(queue, "s:confirm-1", user="bob", kind="confirm")
     study = queue.store.require("s").id
     dead = leases.acquire(queue.store, study, job_id=queue.require("s:confirm-1").id)
-    assert isinstance(dead, leases.Lease)
     opened = PoolChanged(columns={"pool_opened_at": dead.acquired_at, "pool_slots": 1, "usd_per_slot_hour": 3.6})
     queue.store.commit(study, dead.token, [opened])
     with queue.store.engine.begin() as connection:
@@ -480,7 +422,6 @@ def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller
     assert spent(queue) == {"ann": 100, "bob": NANO // 100}
 
 
-@pytest.mark.medium
 def test_a_confirmation_is_capped_by_the_money_of_whoever_asks_and_the_study_by_its_owners(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 1000)
     queue.set_limit("user", "bob", 50)
@@ -489,21 +430,18 @@ def test_a_confirmation_is_capped_by_the_money_of_whoever_asks_and_the_study_by_
     queue.ask(queue.require("s"), "stop")
     submit(queue, "s:confirm-1", user="bob", kind="confirm", limit_nano_usd=80)
     worker = queue.register("w", device="cpu", slots=1)
-    first = started(queue, worker).job
-    assert first.run is not None
+    first = started(queue, worker)
     assert (first.study, first.run.cap_nano_usd) == ("s:confirm-1", 50)
     confirmed(queue, "s", first, 45)
     queue.end_run(first.run.id, "failed", "the money for it is used up")
     assert spent(queue) == {"ann": 990, "bob": 45}
     queue.set_limit("user", "ann", 1100)
     queue.queue_again(queue.require("s"), limit_nano_usd=None)
-    again = started(queue, worker).job
-    assert again.run is not None
+    again = started(queue, worker)
     assert again.run.cap_nano_usd == 990 + 45 + 110, "it is compared with the ledger"
     assert [one.promised_nano_usd for one in queue.accounts() if one.name == "ann"] == [110]
 
 
-@pytest.mark.medium
 def test_a_deleted_study_leaves_what_confirming_it_has_cost_with_who_asked(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 1000)
     queue.set_limit("user", "bob", 1000)
@@ -523,22 +461,12 @@ def test_a_deleted_study_leaves_what_confirming_it_has_cost_with_who_asked(queue
     assert [one.study for one in queue.jobs()] == ["s:deleted-1", "s:deleted-2"]
 
 
-def test_a_job_that_wants_a_gpu_is_left_to_a_worker_that_has_one(queue: JobQueue) -> None:
-    submit(queue, "a", spec={"task": "digits", "resources": {"device": "cuda"}})
-    submit(queue, "b", spec={"task": "digits", "resources": {"device": "auto"}})
-    slow, fast = (queue.register(device, device=device, slots=2) for device in ("cpu", "cuda"))
-    assert started(queue, slow, 2).job.study == "b"
-    assert isinstance(queue.take_turn(slow, 2), Wait)
-    assert started(queue, fast, 2).job.study == "a"
-
-
 def test_a_slot_of_several_cpus_takes_as_many_slots_of_its_worker(queue: JobQueue) -> None:
     for name in ("a", "b"):
         submit(queue, name, slots=2, spec={"task": "digits", "resources": {"slots": 2, "cpus_per_rank": 4}})
     small, large = (queue.register(f"w{slots}", device="cpu", slots=slots) for slots in (4, 12))
     assert isinstance(queue.take_turn(small, 4), Wait)
-    job = started(queue, large, 12).job
-    assert job.run is not None
+    job = started(queue, large, 12)
     assert (len(job.run.slot_numbers), study_slots(job)) == (8, 2)
     assert isinstance(queue.take_turn(large, 12), Wait)
     queue.leave(large)
@@ -546,6 +474,7 @@ def test_a_slot_of_several_cpus_takes_as_many_slots_of_its_worker(queue: JobQueu
     assert queue.require("b").reason == "waits for a worker: wants 8 slots (2 x 4 CPUs), the largest worker has 4"
 
 
+@both
 def test_a_job_for_a_whole_worker_waits_for_one_that_is_large_enough_and_says_so(queue: JobQueue) -> None:
     """Of a task's own space that is known once a first run has stored what was left of it for its worker."""
     space = {"world_size": {"type": "categorical", "choices": [1, 2]}}
@@ -553,22 +482,19 @@ def test_a_job_for_a_whole_worker_waits_for_one_that_is_large_enough_and_says_so
     small, large = (queue.register(f"w{slots}", device="cpu", slots=slots) for slots in (1, 2))
     assert isinstance(queue.take_turn(small, 1), Wait)
     assert queue.require("own").reason == ""
-    run = started(queue, large, 2).job.run
-    assert run is not None
+    run = started(queue, large, 2).run
     queue.end_run(run.id, "done")
     submit(queue, "tasks", slots=None, spec={"task": "digits", "space": None})
-    first = started(queue, large, 2).job
+    first = started(queue, large, 2)
     queue.store.create_study("tasks", {"task": "digits", "space": space}, ".", 1.0)
-    assert first.run is not None
     queue.end_run(first.run.id, "preempted")
     assert isinstance(queue.take_turn(small, 1), Wait)
     queue.leave(large)
     assert isinstance(queue.take_turn(small, 1), Wait)
     assert queue.require("tasks").reason == "waits for a worker: wants 2 slots, the largest worker has 1"
-    assert started(queue, queue.register("w", device="cpu", slots=2), 2).job.reason == ""
+    assert started(queue, queue.register("w", device="cpu", slots=2), 2).reason == ""
 
 
-@pytest.mark.medium
 def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     queue = JobQueue(store)
@@ -595,7 +521,7 @@ def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> 
     store.close()
 
 
-@pytest.mark.medium
+@both
 def test_what_is_seen_at_a_look_changes_with_the_status_of_the_job(queue: JobQueue) -> None:
     def seen() -> tuple[object, ...]:
         with queue.store.snapshot() as connection:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import sqlalchemy as sa
 
@@ -13,47 +11,28 @@ from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 
 
-@pytest.fixture
-def store(either_url: str) -> Iterator[Store]:
-    one = Store(either_url)
-    yield one
-    one.close()
-
-
 def made(store: Store, days: float | None = None) -> tuple[str, access_tokens.TokenLine]:
     return access_tokens.create(store, name="laptop", user="ann", project="vision", role="member", days=days)
 
 
-def test_a_token_stands_for_its_user_until_it_is_revoked(store: Store) -> None:
+@pytest.mark.usefixtures("either_url")
+def test_a_token_stands_for_its_user_until_it_is_revoked_or_expires_and_is_not_stored(store: Store) -> None:
     token, line = made(store)
     identity = access_tokens.identify(store, token)
-    assert identity is not None
     assert (identity.user, identity.project, identity.role) == ("ann", "vision", "member")
     assert (identity.sees("vision"), identity.sees("text")) == (True, False)
+    with store.snapshot() as connection:
+        assert token not in map(str, connection.execute(sa.select(t.tokens)).one())
+    for wrong in ("", "automl_", "\x00", "automl_" + "x" * 10_000, "\udcff"):
+        assert access_tokens.identify(store, wrong) is None
     assert not access_tokens.revoke(store, line.id).is_valid
     assert access_tokens.identify(store, token) is None
     assert not access_tokens.any_valid(store)
-
-
-def test_a_token_expires(store: Store) -> None:
     token, line = made(store, days=1.0)
     assert access_tokens.identify(store, token) is not None
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.tokens).where(t.tokens.c.id == line.id).values(expires_at=1.0))
     assert access_tokens.identify(store, token) is None
-
-
-def test_the_store_does_not_hold_it(store: Store) -> None:
-    token, _ = made(store)
-    with store.snapshot() as connection:
-        row = connection.execute(sa.select(t.tokens)).one()
-    assert token not in map(str, row)
-
-
-def test_anything_else_stands_for_nobody(store: Store) -> None:
-    made(store)
-    for wrong in ("", "automl_", "\x00", "automl_" + "x" * 10_000, "\udcff"):
-        assert access_tokens.identify(store, wrong) is None
 
 
 def test_a_rotated_token_lasts_for_its_grace(store: Store) -> None:
@@ -76,6 +55,7 @@ def test_a_secret_of_somebody_else_takes_the_place_of_the_one_before(store: Stor
     assert [line.is_valid for line in access_tokens.listed(store)] == [False, True]
 
 
+@pytest.mark.usefixtures("either_url")
 def test_only_tokens_that_are_there_are_revoked(store: Store) -> None:
     for token_id in (7, 2**63, -(2**70)):
         with pytest.raises(StoreError, match=f"token: found {token_id}, allowed: the id of a token"):

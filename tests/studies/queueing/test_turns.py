@@ -49,10 +49,8 @@ def names(jobs: list[Job]) -> list[str]:
 def test_priority_goes_before_shares_and_shares_before_age() -> None:
     queued = [job(1, "ann"), job(2, "bob"), job(3, "bob"), job(4, "ann", priority=1)]
     assert names(in_order(queued, {"ann": 50.0, "bob": 10.0})) == ["s4", "s2", "s3", "s1"]
-
-
-def test_who_has_waited_longest_is_first_among_equals() -> None:
-    assert names(in_order([job(2), job(1, queued_at=5.0), job(3, queued_at=1.0)], {})) == ["s3", "s2", "s1"]
+    equals = [job(2), job(1, queued_at=5.0), job(3, queued_at=1.0)]
+    assert names(in_order(equals, {})) == ["s3", "s2", "s1"], "who has waited longest is first"
 
 
 def test_a_job_starts_on_free_slots() -> None:
@@ -134,11 +132,14 @@ def test_lower_priorities_make_room_the_latest_first_and_no_more_than_needed() -
     assert names(list(turn.displaced)) == ["s4", "s2"]
 
 
-def test_nobody_makes_room_where_that_would_not_be_enough_or_before_others_had_a_chance() -> None:
+def test_nobody_makes_room_where_that_would_not_be_enough_for_equals_or_before_others_had_a_chance() -> None:
     here = [running(1, (0, 1), priority=5), running(2, (2, 3))]
     assert isinstance(next_turn([job(9, slots=4, priority=5)], here, 4, {}, NOW), Wait)
+    assert isinstance(next_turn([job(9)], [running(1, (0,))], 1, {}, NOW), Wait)
     fresh = job(9, slots=2, priority=5, queued_at=NOW - PATIENCE_SECONDS / 2)
     assert isinstance(next_turn([fresh], here, 4, {}, NOW), Wait)
+    elsewhere = next_turn([job(9, priority=5)], [], 1, {}, NOW, rooms=[room(1)])
+    assert isinstance(elsewhere, Start), "with room elsewhere it still takes slots that are free here"
 
 
 def test_who_was_asked_already_counts_as_room_and_is_not_asked_again() -> None:
@@ -176,21 +177,9 @@ def test_room_elsewhere_is_for_the_first_in_the_line_there_and_what_it_leaves_fo
     assert turn.job == second
 
 
-def test_a_job_with_room_elsewhere_still_takes_slots_that_are_free_here() -> None:
-    head = job(9, priority=5)
-    assert isinstance(next_turn([head], [], 1, {}, NOW, rooms=[room(1)]), Start)
-
-
-def test_equal_priorities_never_displace_each_other() -> None:
-    assert isinstance(next_turn([job(9)], [running(1, (0,))], 1, {}, NOW), Wait)
-
-
-def test_usage_is_slot_seconds_that_decay() -> None:
+def test_usage_is_slot_seconds_that_decay_and_those_that_are_expected_of_running_jobs() -> None:
+    assert usage([Stay(user="ann", slots=3, since=NOW, until=None)], NOW) == {"ann": 3 * EXPECTED_SECONDS}
     short = usage([Stay(user="ann", slots=2, since=NOW - 10.0, until=NOW)], NOW)
     assert short["ann"] == pytest.approx(20.0, rel=1e-3)
     old = NOW - HALF_LIFE_SECONDS
     assert usage([Stay(user="ann", slots=2, since=old - 10.0, until=old)], NOW)["ann"] == pytest.approx(10.0, rel=1e-3)
-
-
-def test_a_running_job_counts_for_what_it_is_expected_to_use() -> None:
-    assert usage([Stay(user="ann", slots=3, since=NOW, until=None)], NOW) == {"ann": 3 * EXPECTED_SECONDS}

@@ -38,11 +38,6 @@ MANY = "space.width={type: categorical, choices: [16, 32, 64, 128, 256, 512, 102
     ("before", "after", "told"),
     [
         (
-            "objectives=[{metric: val_error}, {metric: cost_usd}]",
-            "objectives=[{metric: val_error}, {metric: latency_ms}]",
-            "objectives.1.metric: 'cost_usd' in the store, 'latency_ms' given",
-        ),
-        (
             "constraints=[{metric: latency_ms, max: 5}, {metric: model_parameters, max: 1000000}]",
             "constraints=[{metric: latency_ms, max: 5}, {metric: model_parameters, max: 5}]",
             "constraints.1.max: 1000000.0 in the store, 5.0 given",

@@ -19,37 +19,22 @@ def train(trial):
 """
 
 
-@pytest.mark.parametrize(
-    "metric",
-    [
-        "val_accuracy", "val_AUC", "roc_auc", "val_F1", "f1_macro", "val_R2", "r2_score", "mAP", "val_map50",
-        "val/mAP50-95", "val_acc1", "top5", "recall@5", "precision_at_10", "val_ndcg10", "reward", "episode_return",
-        "val_psnr", "SSIM", "val_mcc", "val_kappa", "mrr", "bleu4", "log_likelihood",
-    ],
-)  # fmt: skip
-def test_a_metric_of_success_is_maximised(metric: str) -> None:
-    assert (likely_direction(metric), direction_is_guess(metric)) == ("maximize", False)
+NAMES = {
+    ("maximize", False): "val_accuracy val_AUC roc_auc val_F1 f1_macro val_R2 r2_score mAP val_map50 val/mAP50-95 "
+    "val_acc1 top5 recall@5 precision_at_10 val_ndcg10 reward episode_return val_psnr SSIM val_mcc val_kappa mrr bleu4 "
+    "log_likelihood",
+    ("minimize", False): "val_error val_loss val_MSE RMSE val_mae cost_usd val_perplexity val_top5_error dice_loss "
+    "accuracy_loss brier_score latency_ms wall_seconds",
+    ("maximize", True): "val_cost_sensitive_accuracy val_error_detection_f1",
+    ("minimize", True): "gain stop mapped neg_mean_squared_error negative_log_likelihood",
+}
+"""Metrics by their direction, and whether that is a guess: the last word decides, unless another one contradicts."""
 
 
-@pytest.mark.parametrize(
-    "metric",
-    [
-        "val_error", "val_loss", "val_MSE", "RMSE", "val_mae", "cost_usd", "val_perplexity", "val_top5_error",
-        "dice_loss", "accuracy_loss", "brier_score", "latency_ms", "wall_seconds",
-    ],
-)  # fmt: skip
-def test_a_metric_of_failure_or_cost_is_minimised(metric: str) -> None:
-    assert (likely_direction(metric), direction_is_guess(metric)) == ("minimize", False)
-
-
-@pytest.mark.parametrize("metric", ["val_cost_sensitive_accuracy", "val_error_detection_f1"])
-def test_the_last_word_of_a_name_decides_and_is_a_guess_where_another_one_contradicts(metric: str) -> None:
-    assert (likely_direction(metric), direction_is_guess(metric)) == ("maximize", True)
-
-
-@pytest.mark.parametrize("metric", ["gain", "stop", "mapped", "neg_mean_squared_error", "negative_log_likelihood"])
-def test_a_name_that_says_nothing_is_a_guess(metric: str) -> None:
-    assert (likely_direction(metric), direction_is_guess(metric)) == ("minimize", True)
+@pytest.mark.parametrize("expected", NAMES)
+def test_the_name_of_a_metric_tells_its_direction_or_nothing(expected: tuple[str, bool]) -> None:
+    for metric in NAMES[expected].split():
+        assert (likely_direction(metric), direction_is_guess(metric)) == expected, metric
 
 
 @pytest.fixture

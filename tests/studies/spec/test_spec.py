@@ -89,7 +89,6 @@ def test_the_design_and_the_defaults_are_one(load) -> None:
         load("task: digits\nspace:" + DESIGN.partition("space:")[2].partition("training:")[0])
     )
     assert spec.objective_records == (Objective(metric="val_error"), Objective(metric="cost_usd"))
-    assert spec.space is not None
     assert spec.space.parameter("world_size") == Categorical([1, 2])
 
 
@@ -103,7 +102,6 @@ def test_defaults_of_the_trainer_stand_in_one_place() -> None:
 def test_a_bare_value_in_the_space_is_a_constant(load, override: str | None) -> None:
     text = "task: d\nspace: {width: {type: int, low: 8, high: 64}" + ("}" if override else ", optimizer: adamw}")
     spec = load(text, *([override] if override else []))
-    assert spec.space is not None
     assert spec.space.parameter("optimizer") == Categorical(["adamw"])
     assert parse_spec(spec_to_mapping(spec)).space == spec.space
     with pytest.raises(SpecError, match=r"space\.optimizer\.choices: found 'adam_w', allowed: .*did you mean 'adamw'"):
@@ -111,37 +109,18 @@ def test_a_bare_value_in_the_space_is_a_constant(load, override: str | None) -> 
 
 
 CLASHING = [
-    (
-        "task: d\ntraining: {shard: full, compress: powersgd}",
-        "training.shard",
-        ["found shard full with compress powersgd", "take compress none, or another shard"],
-    ),
-    (
-        "task: d\nspace: {compress: {type: categorical, choices: [none, fp16]}}\ntraining: {shard: full}",
-        "space.compress",
-        ["found shard full with compress fp16", "take compress none"],
-    ),
-    (
-        "task: d\nspace: {optimizer: {type: categorical, choices: [sgd, adamw]}}\ntraining: {lr_scaling: adascale}",
-        "space.optimizer",
-        ["found lr_scaling adascale with optimizer adamw", "take optimizer sgd"],
-    ),
-    (
-        "task: d\nspace: {shard: {type: categorical, choices: [none, full]}, bucket_mb: {type: int, low: 1, high: 9}}",
-        "space.shard",
-        ["found shard full with bucket_mb 1", "`when`"],
-    ),
-    (
-        "task: d\ntraining: {precision: fp16}\nresources: {device: cpu}",
-        "training.precision",
-        ["found precision fp16 on a CPU", "take fp32 or bf16"],
-    ),
-    (
-        "task: d\nresources: {device: cpu, backend: nccl}",
-        "resources.backend",
-        ["found nccl on a CPU", "take gloo or auto"],
-    ),
-]
+    ("training: {shard: full, compress: powersgd}", "training.shard",
+     ["found shard full with compress powersgd", "take compress none, or another shard"]),
+    ("space: {compress: {type: categorical, choices: [none, fp16]}}\ntraining: {shard: full}", "space.compress",
+     ["found shard full with compress fp16", "take compress none"]),
+    ("space: {optimizer: {type: categorical, choices: [sgd, adamw]}}\ntraining: {lr_scaling: adascale}",
+     "space.optimizer", ["found lr_scaling adascale with optimizer adamw", "take optimizer sgd"]),
+    ("space: {shard: {type: categorical, choices: [none, full]}, bucket_mb: {type: int, low: 1, high: 9}}",
+     "space.shard", ["found shard full with bucket_mb 1", "`when`"]),
+    ("training: {precision: fp16}\nresources: {device: cpu}", "training.precision",
+     ["found precision fp16 on a CPU", "take fp32 or bf16"]),
+    ("resources: {device: cpu, backend: nccl}", "resources.backend", ["found nccl on a CPU", "take gloo or auto"]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "path", "parts"), CLASHING, ids=[path for _, path, _ in CLASHING])
@@ -149,7 +128,7 @@ def test_options_that_do_not_go_together_are_refused_before_a_launch(
     load, tmp_path: Path, text: str, path: str, parts: list[str]
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        load(text)
+        load(f"task: d\n{text}")
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'study.yaml'}: {path}: found ")
     assert "\n" not in message
@@ -170,8 +149,11 @@ def test_options_that_a_condition_keeps_apart_go_together(load) -> None:
         load(json.dumps({"task": "d", "space": space}))
 
 
-def test_the_tasks_own_space_is_filled_in(load) -> None:
+def test_what_is_left_out_has_its_default_and_the_space_is_the_tasks_own(load) -> None:
     assert load("task: digits").space == DEFAULT_SPACE
+    assert load("task: digits\nbudget:\ntraining:\nsearch:\nmlflow:\n").budget.usd == 1.0
+    budget = load("task: digits\nbudget: {usd: 5}").budget
+    assert (budget.usd, budget.hours, budget.trials) == (5, 1.0, 200)
 
 
 def test_a_study_is_named_after_its_task() -> None:
@@ -248,15 +230,6 @@ def test_what_is_written_as_yaml_is_read_as_it_was(text: str) -> None:
     assert line.count("\n") == 1
 
 
-def test_empty_sections_are_absent(load) -> None:
-    assert load("task: digits\nbudget:\ntraining:\nsearch:\nmlflow:\n").budget.usd == 1.0
-
-
-def test_one_budget_key_leaves_the_others_at_their_defaults(load) -> None:
-    budget = load("task: digits\nbudget: {usd: 5}").budget
-    assert (budget.usd, budget.hours, budget.trials) == (5, 1.0, 200)
-
-
 CIRCLE = """task: d
 space:
   width: {type: int, low: 1, high: 2, when: {dropout: 1}}
@@ -291,7 +264,6 @@ BAD = [
     # types
     ("task: digits\ntraining: {epochs: 2.5}", "training.epochs", ["found 2.5", "a whole number of at least 1"]),
     ("task: digits\ntraining: {epochs: '20'}", "training.epochs", ["found '20'", "a whole number of at least 1"]),
-    ("task: digits\ntraining: {epochs: true}", "training.epochs", ["found true", "a whole number"]),
     ("task: digits\ntraining: {epochs: 0}", "training.epochs", ["found 0", "at least 1"]),
     ("task: digits\ntraining: [1]", "training", ["found [1]", "a mapping with the keys epochs"]),
     ("task: 5", "task", ["found 5", "a built-in task"]),
@@ -323,7 +295,6 @@ BAD = [
     ("task: d\nspace: {learning_rate: {type: float, low: 0, high: 1, log: true}}", "space.learning_rate.low",
      ["found 0.0", "above 0, because log is true"]),
     ("task: d\nspace: {width: {type: float, low: .nan, high: 1}}", "space.width.low", ["found nan", "finite"]),
-    ("task: d\nspace: {width: {type: float, low: 0, high: .inf}}", "space.width.high", ["found inf", "finite"]),
     ("task: d\nspace: {width: {type: categorical, choices: []}}", "space.width.choices", ["found []", "at least one"]),
     ("task: d\nspace: {width: {type: categorical, choices: [1, 1]}}", "space.width.choices",
      ["found 1 twice", "differ"]),
@@ -331,15 +302,9 @@ BAD = [
     ("task: d\nspace: {width: {type: int, low: 1, high: 2, when: {widht: 1}}}", "space.width.when.widht",
      ["found 'widht'", "a parent among"]),
     (CIRCLE, "space.width.when.dropout", ["found the circle width -> dropout -> width", "lead to a parameter without"]),
-    (
-        "task: d\nspace: {learningrate: {type: float, low: 0, high: 1}}",
-        "space.learningrate",
-        [
-            "neither the trainer nor the task",
-            "allowed: width, dropout, learning_rate, batch_per_rank",
-            "did you mean 'learning_rate'?",
-        ],
-    ),
+    ("task: d\nspace: {learningrate: {type: float, low: 0, high: 1}}", "space.learningrate",
+     ["neither the trainer nor the task", "allowed: width, dropout, learning_rate, batch_per_rank",
+      "did you mean 'learning_rate'?"]),
     ("task: d\nspace: {epochs: {type: int, low: 1, high: 9}}", "space.epochs", ["'epochs'", "training.epochs"]),
     ("task: d\nspace: {learning_rate: {type: float, low: 0, high: 1}}", "space.learning_rate.low",
      ["found 0.0", "above 0"]),
@@ -358,11 +323,8 @@ BAD = [
      ["found 'bf61'", "auto, fp32, bf16, fp16", "did you mean 'bf16'?"]),
     ("task: d\nspace: {early_stop_patience: {type: int, low: 0, high: 4}}", "space.early_stop_patience.low",
      ["found 0", "null or a whole number of at least 1"]),
-    (
-        "task: d\nspace: {schedule: {type: categorical, choices: [cosine, constant]}}\ntraining: {schedule: cosine}",
-        "training.schedule",
-        ["found 'cosine'", "stands in both", "one of them"],
-    ),
+    ("task: d\nspace: {schedule: {type: categorical, choices: [cosine, constant]}}\ntraining: {schedule: cosine}",
+     "training.schedule", ["found 'cosine'", "stands in both", "one of them"]),
     # objectives
     ("task: d\nobjectives: [{metric: val_eror}]", "objectives.0.metric",
      ["found 'val_eror'", "accuracy", "did you mean 'val_error'?"]),
@@ -380,7 +342,6 @@ BAD = [
     ("task: d\nbudget: {usd: .nan}", "budget.usd", ["found nan", "a finite number"]),
     ("task: d\nbudget: {usd: 9223372036854775808}", "budget.usd", ["up to 1e9"]),
     ("task: d\nfaults: {group_seconds: 1e300}", "faults.group_seconds", ["up to 1e9"]),
-    ("task: d\nbudget: {usd: .inf}", "budget.usd", ["found inf", "a finite number"]),
     ("task: d\nbudget: {usd: '5'}", "budget.usd", ["found '5'", "a finite number"]),
     ("task: d\nbudget: {trials: 1.5}", "budget.trials", ["found 1.5", "a whole number"]),
     ("task: d\nbudget: {usd: null, hours: null, trials: null}", "budget",
@@ -388,7 +349,6 @@ BAD = [
     # names
     ("task: d\nstudy: ../x", "study", ["found '../x'", "letters, digits"]),
     ("task: d\nstudy: .hidden", "study", ["found '.hidden'", "no . in front"]),
-    ("task: d\nstudy: ''", "study", ["found ''", "letters"]),
     ("task: d\nstudy: " + "x" * 101, "study", ["found 'xxx", "at most 100"]),
     ('task: d\nstudy: "a\\nb"', "study", ["found 'a\\nb'", "letters"]),
     ("task: d\nsearch: {sampler: tpee}", "search.sampler",
@@ -407,22 +367,13 @@ BAD = [
         for key, value, allowed in [
             ("precision", "true", "auto, fp32, bf16, fp16"),
             ("accumulate", "0", "a whole number of at least 1"),
-            ("accumulate", "1.5", "a whole number of at least 1"),
             ("clip_norm", "0", "null or a finite number above 0"),
-            ("compress", "1", "none, fp16, bf16, powersgd"),
-            ("powersgd_rank", "0", "a whole number of at least 1"),
             ("shard", "null", "none, optimizer, full"),
             ("bucket_mb", "-1", "auto or a finite number above 0"),
             ("find_unused_parameters", "1", "false, true"),
-            ("sync_batch_norm", "0", "false, true"),
-            ("activation_checkpointing", "null", "false, true"),
-            ("compile", "1", "false, true"),
             ("ema", "1", "null or a finite number above 0 and below 1"),
-            ("label_smoothing", "1", "a finite number of at least 0 and below 1"),
             ("samples_per_epoch", "0.5", "auto or a whole number of at least 1"),
-            ("decay_every_epochs", "0", "auto or a finite number above 0"),
             ("decay_factor", "1", "a finite number above 0 and below 1"),
-            ("early_stop_patience", "0", "null or a whole number of at least 1"),
             ("data_workers", "-1", "auto or a whole number of at least 0"),
         ]
     ),
@@ -436,27 +387,22 @@ BAD = [
      ["found 'latency_ms' twice", "metrics that all differ"]),
     ("task: d\nconstraints: [{metric: latency_ms}]", "constraints.0", ["found neither min nor max", "at least one"]),
     ("task: d\nconstraints: [{metric: latency_ms, max: .inf}]", "constraints.0.max", ["found inf", "a finite number"]),
-    ("task: d\nconstraints: [{metric: latency_ms, min: .nan}]", "constraints.0.min", ["found nan", "a finite number"]),
-    ("task: d\nconstraints: [{metric: latency_ms, max: '5'}]", "constraints.0.max", ["found '5'", "a finite number"]),
     ("task: d\nconstraints: [{metric: latency_ms, max: 5, min: 5}]", "constraints.0.min", ["found 5", "below max, 5"]),
     ("task: d\nconstraints: [{metric: latency_ms, most: 5}]", "constraints.0.most", ["unknown key 'most'", "max"]),
     # not built yet
     ("task: {command: python train.py}", "task.command", ["found 'python train.py'", "a list of texts"]),
     # not YAML
     ("", "", ["found an empty file", "a mapping"]),
-    ("# nothing\n", "", ["found an empty file"]),
     ("- 1\n- 2\n", "", ["found [1, 2]", "a mapping"]),
     ("task: [", "", ["not YAML", "line 1", "valid YAML"]),
     ("task: d\n\tx: 1", "", ["not YAML", "line 2"]),
     ("task: d\n---\ntask: e", "", ["not YAML"]),
     ("task: !!python/object/apply:os.getcwd []", "", ["not YAML", "python/object"]),
     ("task: !!int x", "", ["not YAML"]),
-    ("task: !!bool x", "", ["not YAML"]),
     ("a: " + "[" * 5000, "", ["not YAML", "nested too deeply"]),
     ("a: " + "9" * 5000, "", ["not YAML"]),
     ("task: d\ntask_options: {a: " + "[" * 101 + "]" * 101 + "}", "task_options.a", ["found [[[", "up to 100 in each"]),
     (_bomb(9), "", ["more than 1,000,000 characters, with what aliases stand for"]),
-    (_bomb(5000), "", ["more than 1,000,000 characters"]),
     ("task: d\ntask_options: {a: &a " + "x" * 5000 + ", b: [" + "*a, " * 200 + "]}", "", ["more than 1,000,000"]),
     ("task: \x00", "", ["not YAML"]),
     (b"\xff\xfe\x00\x01", "", ["no UTF-8 text", "a readable YAML file"]),
@@ -493,7 +439,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_passwords_are_never_shown() -> None:
+def test_passwords_are_never_shown_and_long_values_are_cut() -> None:
     for wrong in (
         {"store": "postgresql://me:se/cret@host/db x"},
         {"mlflow": ["http://me:se@cret@host/?password=cret"]},
@@ -502,18 +448,15 @@ def test_passwords_are_never_shown() -> None:
             parse_spec({"task": "d", **wrong})
         assert "cret" not in str(caught.value)
         assert "://***@host" in str(caught.value)
-
-
-def test_long_values_are_cut() -> None:
     with pytest.raises(SpecError) as caught:
         parse_spec({"task": "d", "budget": {"usd": "y" * 10_000}})
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("raw", [None, [], "task: d", 5, {1: 2}])
-def test_what_is_no_mapping_is_refused(raw: object) -> None:
-    with pytest.raises(SpecError, match=r"^here: found .*, allowed: "):
-        parse_spec(raw, source="here")
+def test_what_is_no_mapping_is_refused() -> None:
+    for raw in (None, [], "task: d", 5, {1: 2}):
+        with pytest.raises(SpecError, match=r"^here: found .*, allowed: "):
+            parse_spec(raw, source="here")
 
 
 json_like = st.recursive(
@@ -546,27 +489,14 @@ def test_whatever_is_given_there_is_a_spec_or_one_line(raw: dict[str, object], w
 
 def test_overrides_reach_every_part(load) -> None:
     spec = load(
-        DESIGN,
-        "budget.usd=5",
-        "training.epochs=3",
-        "space.learning_rate.low=1e-5",
-        "space.momentum.when.optimizer=adamw",
-        "objectives.0.metric=accuracy",
-        "objectives.0.direction=maximize",
-        "search.pruner={name: mo_asha, grace: 2}",
-        "search.pruner.eta=4",
-        "task_options.depth=[1, 2]",
-        "mlflow=off",
-        "store=postgresql://me@host/db?a=b",
-        "budget.hours=null",
-        "resources.slots=2",
-        "promotion.val_error=0.1",
-        "search.first_trials=[{optimizer: sgd}]",
-        "search.first_trials.0.momentum=0.5",
+        DESIGN, "budget.usd=5", "training.epochs=3", "space.learning_rate.low=1e-5",
+        "space.momentum.when.optimizer=adamw", "objectives.0.metric=accuracy", "objectives.0.direction=maximize",
+        "search.pruner={name: mo_asha, grace: 2}", "search.pruner.eta=4", "task_options.depth=[1, 2]", "mlflow=off",
+        "store=postgresql://me@host/db?a=b", "budget.hours=null", "resources.slots=2", "promotion.val_error=0.1",
+        "search.first_trials=[{optimizer: sgd}]", "search.first_trials.0.momentum=0.5",
         "baselines=[{name: plain, params: {optimizer: sgd}}, {name: earlier, metrics: {val_error: 0.5}}]",
-        "baselines.0.params.momentum=0.25",
-        "baselines.1.metrics.accuracy=0.5",
-    )
+        "baselines.0.params.momentum=0.25", "baselines.1.metrics.accuracy=0.5",
+    )  # fmt: skip
     assert (spec.budget.usd, spec.budget.hours, spec.training.epochs) == (5, None, 3)
     assert spec.promotion == {"val_error": 0.1}
     assert spec.search.first_trials == ({"optimizer": "sgd", "momentum": 0.5},)
@@ -575,7 +505,6 @@ def test_overrides_reach_every_part(load) -> None:
         {"optimizer": "sgd", "momentum": 0.25},
         {"val_error": 0.5, "accuracy": 0.5},
     ]
-    assert spec.space is not None
     assert spec.space.parameter("learning_rate") == Float(low=1e-5, high=1.0, log=True)
     assert "momentum" in spec.space.active({"optimizer": "adamw"})
     assert spec.objective_records[0] == Objective(metric="accuracy", direction="maximize")
@@ -586,11 +515,8 @@ def test_overrides_reach_every_part(load) -> None:
 
 def test_overrides_leave_the_given_mapping_alone() -> None:
     mapping = {"task": "d", "budget": {"usd": 1}}
-    assert apply_overrides(mapping, ["budget.usd=2", "budget.usd=3", "training.epochs=4"]) == {
-        "task": "d",
-        "budget": {"usd": 3},
-        "training": {"epochs": 4},
-    }
+    changed = apply_overrides(mapping, ["budget.usd=2", "budget.usd=3", "training.epochs=4"])
+    assert changed == {"task": "d", "budget": {"usd": 3}, "training": {"epochs": 4}}
     assert mapping == {"task": "d", "budget": {"usd": 1}}
 
 
@@ -598,14 +524,11 @@ def test_overrides_leave_the_given_mapping_alone() -> None:
     ("override", "parts"),
     [
         ("budget.usdd=5", ["budget.usdd", "the unknown key 'usdd'", "did you mean 'usd'?"]),
-        ("bugdet.usd=5", ["bugdet", "did you mean 'budget'?"]),
-        ("budget.usd.x=5", ["budget.usd.x", "nothing inside"]),
-        ("budget.usd", ["found 'budget.usd'", "path=value"]),
-        ("=5", ["found '=5'", "path=value"]),
+        ("bugdet.usd=5", ["bugdet", "did you mean 'budget'?"]), ("budget.usd.x=5", ["budget.usd.x", "nothing inside"]),
+        ("budget.usd", ["found 'budget.usd'", "path=value"]), ("=5", ["found '=5'", "path=value"]),
         ("budget..usd=5", ["path=value"]),
         ("budget.usd=-5", ["with --set 'budget.usd=-5'", "budget.usd: found -5", "above 0"]),
-        ("budget={usd: -5}", ["with --set", "budget.usd: found -5"]),
-        ("budget.usd=[", ["not YAML"]),
+        ("budget={usd: -5}", ["with --set", "budget.usd: found -5"]), ("budget.usd=[", ["not YAML"]),
         ("budget.usd={a: 1, a: 2}", ["'a'", "once"]),
         ("objectives.7.metric=x", ["objectives.7", "found '7'", "an index below 2"]),
         ("objectives.0.metrik=x", ["objectives.0.metrik", "did you mean 'metric'?"]),
@@ -613,7 +536,7 @@ def test_overrides_leave_the_given_mapping_alone() -> None:
         ("space.learning_rate.low.x=1", ["space.learning_rate.low", "found 0.0001", "a mapping or a list"]),
         ("search.pruner.grace=2", ["search.pruner.grace", "'grace'", "mo_asha and median have it"]),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_override_is_refused(load, override: str, parts: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         load(DESIGN, override)
@@ -666,8 +589,7 @@ def test_the_template_mentions_every_key() -> None:
 def test_milestones_of_the_design() -> None:
     assert milestones(50) == (3, 4, 6, 9, 13, 19, 28, 41, 50)
     assert milestones(50, 3, [9, 27]) == (3, 4, 6, 9, 13, 19, 27, 28, 41, 50)
-    assert milestones(1) == (1,)
-    assert milestones(2) == (2,)
+    assert (milestones(1), milestones(2)) == ((1,), (2,))
     assert milestones(20, 3, [3, 9, 27]) == (3, 4, 6, 9, 13, 20)
     with pytest.raises(ValueError, match="count from 1"):
         milestones(0)

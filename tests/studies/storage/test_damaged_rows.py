@@ -13,30 +13,24 @@ from tests.support.command_line import InProcess
 from tests.support.simulated_study import SimulatedStudy
 
 DAMAGE = [
-    ("automl_trials", "params", "'{\"width\": [1]}'"),
-    ("automl_trials", "params", "'{cut'"),
-    ("automl_trials", "state", "'walking'"),
-    ("automl_epochs", "metrics", "'[]'"),
-    ("automl_epochs", "wall_seconds", "'long'"),
-    ("automl_attempts", "started_at", "1e300"),
-    ("automl_attempts", "slots", "'[\"a\"]'"),
-    ("automl_charges", "kind", "'gift'"),
-    ("automl_studies", "spec", "'3'"),
-]
+    ("automl_trials", "params", "'{\"width\": [1]}'"), ("automl_trials", "params", "'{cut'"),
+    ("automl_trials", "state", "'walking'"), ("automl_epochs", "metrics", "'[]'"),
+    ("automl_epochs", "wall_seconds", "'long'"), ("automl_attempts", "started_at", "1e300"),
+    ("automl_attempts", "slots", "'[\"a\"]'"), ("automl_charges", "kind", "'gift'"), ("automl_studies", "spec", "'3'"),
+]  # fmt: skip
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> SimulatedStudy:
-    one = SimulatedStudy(tmp_path, epochs=9)
+def study(tmp_path: Path, request: pytest.FixtureRequest) -> SimulatedStudy:
+    url = str(request.getfixturevalue("either_url")) if "either_url" in request.fixturenames else None
+    one = SimulatedStudy(tmp_path, epochs=9, url=url)
     one.run_until_killed(Limits(trials=6), 20)
     one.run(Limits(trials=6))
     return one
 
 
-def test_what_a_study_has_written_is_in_order(either_url: str, tmp_path: Path) -> None:
-    study = SimulatedStudy(tmp_path, url=either_url, epochs=9)
-    study.run_until_killed(Limits(trials=6), 20)
-    study.run(Limits(trials=6))
+@pytest.mark.usefixtures("either_url")
+def test_what_a_study_has_written_is_in_order(study: SimulatedStudy) -> None:
     assert damage(study.store) == ""
 
 

@@ -17,7 +17,7 @@ from studies.storage.writing import retrying
 from studies.storage.writing.changes import Charged, EpochMeasured, TrialChanged
 from studies.storage.writing.retrying import retry
 from tests.support.lost_answers import CuttingProxy, LossyCommits
-from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
+from tests.support.simulated_study import SimulatedStudy, checked, essence
 
 SPEC: dict[str, Any] = {"objectives": [{"metric": "val_error"}], "budget": {}, "mlflow": "off"}
 TIMES = 40
@@ -48,9 +48,7 @@ def commit_often(store: Store, study_id: int, trial_id: int, epochs: range) -> i
     return len(told)
 
 
-@pytest.mark.medium
-def test_commits_whose_answers_the_driver_loses_are_applied_once(either_url: str) -> None:
-    store = Store(either_url)
+def test_commits_whose_answers_the_driver_loses_are_applied_once(store: Store) -> None:
     study_id = store.create_study("digits", SPEC, ".", 1.0)
     trial_id = store.enqueue(study_id, {}, world_size=1, origin="sampler")
     lossy = LossyCommits(store.engine)
@@ -61,10 +59,8 @@ def test_commits_whose_answers_the_driver_loses_are_applied_once(either_url: str
     assert [row.epoch for row in rows(store, t.epochs)] == list(range(1, TIMES + 1))
     assert [row.charged_at for row in rows(store, t.charges)] == [float(n) for n in range(1, TIMES + 1)]
     assert store.require("digits").revision == TIMES
-    store.close()
 
 
-@pytest.mark.medium
 def test_commits_whose_connections_are_cut_are_applied_once(postgres_url: str) -> None:
     """The server has applied the commit; its answer never arrives, since the connection breaks on the way."""
     proxy = CuttingProxy(postgres_url)
@@ -81,9 +77,9 @@ def test_commits_whose_connections_are_cut_are_applied_once(postgres_url: str) -
     proxy.close()
 
 
-def test_what_else_is_inserted_is_inserted_once(either_url: str) -> None:
+@pytest.mark.usefixtures("either_url")
+def test_what_else_is_inserted_is_inserted_once(store: Store) -> None:
     """Studies, queued trials and leases, by the calls that commands and controllers make."""
-    store = Store(either_url)
     lossy = LossyCommits(store.engine)
     for number in range(TIMES // 4):
         lossy.share = 0.5  # else no repetition would ever be answered
@@ -102,25 +98,14 @@ def test_what_else_is_inserted_is_inserted_once(either_url: str) -> None:
     assert lossy.lost > TIMES // 4
     counts = [len(rows(store, table)) for table in (t.studies, t.trials, t.leases, t.view_cursors)]
     assert counts == [TIMES // 4, TIMES // 4, TIMES // 4, 2 * (TIMES // 4)]
-    store.close()
-
-
-@pytest.fixture
-def quiet(tmp_path: Path) -> SimulatedStudy:
-    """The same study on a database that loses nothing."""
-    folder = tmp_path / "quiet"
-    folder.mkdir()
-    return SimulatedStudy(folder, price=360.0)
 
 
 @pytest.mark.medium
-def test_a_study_whose_answers_are_lost_is_the_same_study(
-    either_url: str, tmp_path: Path, quiet: SimulatedStudy
-) -> None:
+def test_a_study_whose_answers_are_lost_is_the_same_study(tmp_path: Path) -> None:
     """Every third answer to a COMMIT of its controller is lost."""
-    limits = Limits(trials=9)
+    limits, quiet = Limits(trials=9), SimulatedStudy(tmp_path / "quiet", price=360.0)
     quiet.run(limits)
-    study = SimulatedStudy(tmp_path, price=360.0, url=either_url)
+    study = SimulatedStudy(tmp_path, price=360.0)
     lossy = LossyCommits(study.store.engine)
 
     def until_it_is_over(machine: StudyMachine) -> None:
@@ -132,7 +117,6 @@ def test_a_study_whose_answers_are_lost_is_the_same_study(
     lossy.share = 0.0
     assert lossy.lost > TIMES
     assert essence(study.record()) == essence(quiet.record())
-    check_epochs(study.record())
-    check_ledger(study)
+    checked(study)
     assert len(study.rows(t.trials)) == len(quiet.rows(t.trials))
     study.store.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +13,10 @@ from werkzeug.serving import make_server
 
 from studies.money.budget import Limits
 from studies.storage.views import mirror, mlflow_view
-from tests.studies.storage.test_views import NAME, check_mlflow, drained, make_study, mlflow_template
+from tests.studies.storage.test_views import NAME, check_mlflow, drained, make_study
+from tests.support.databases import mlflow_database
 from tests.support.http_servers import serving
 
-__all__ = ["mlflow_template"]
 pytestmark = pytest.mark.filterwarnings("ignore:starlette.middleware.wsgi is deprecated")  # of MLflow's own server
 AWAY_SECONDS = 0.02
 
@@ -51,12 +50,12 @@ class FarAway:
 
 
 @pytest.fixture
-def far_away(tmp_path: Path, mlflow_template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FarAway]]:
+def far_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FarAway]]:
     """Address of MLflow's own server on a file, and what it saw."""
     from mlflow import server
     from mlflow.server import constants
 
-    shutil.copy(mlflow_template, tmp_path / "server.db")
+    (tmp_path / "server.db").write_bytes(mlflow_database())
     monkeypatch.setenv(constants.BACKEND_STORE_URI_ENV_VAR, f"sqlite:///{tmp_path}/server.db")
     monkeypatch.setenv(constants.ARTIFACT_ROOT_ENV_VAR, str(tmp_path / "artifacts"))
     app = FarAway(server.app)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,20 +65,27 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """One that a test may change."""
     return Place(tmp_path, monkeypatch)
 
 
-@pytest.mark.medium
-def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(place: Place) -> None:
-    record, metrics = place.study.record(), place.parent().data.metrics
+@pytest.fixture(scope="module")
+def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One that tests read, and to which they add nothing but a report."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield Place(tmp_path_factory.mktemp("place"), patch)
+
+
+def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(shared_place: Place) -> None:
+    record, metrics = shared_place.study.record(), shared_place.parent().data.metrics
     assert metrics["spent_usd"] == pytest.approx(record.cost_nano_usd / 1e9)
     assert metrics["trials"] == 6
     assert metrics["hypervolume"] == pytest.approx(analysis.hypervolume(record))
     for metric in ("val_error", "cost_usd"):
         assert metrics[f"best_{metric}"] == min(point.values[metric] for point in analysis.archive(record))
-    history = place.client.get_metric_history(place.parent().info.run_id, "spent_usd")
-    mirror.catch_up(place.study.store, NAME)
-    assert len(place.client.get_metric_history(place.parent().info.run_id, "spent_usd")) == len(history)
+    history = shared_place.client.get_metric_history(shared_place.parent().info.run_id, "spent_usd")
+    mirror.catch_up(shared_place.study.store, NAME)
+    assert len(shared_place.client.get_metric_history(shared_place.parent().info.run_id, "spent_usd")) == len(history)
 
 
 @pytest.mark.medium
@@ -118,14 +126,19 @@ def test_credentials_of_a_spec_are_hidden() -> None:
     assert set(params) == {"mlflow", "task_options.url"}
 
 
-@pytest.mark.medium
-def test_the_data_are_an_input_of_the_run(place: Place) -> None:
-    (one,) = place.parent().inputs.dataset_inputs
+def test_the_data_are_an_input_of_the_run(shared_place: Place, tmp_path: Path) -> None:
+    (one,) = shared_place.parent().inputs.dataset_inputs
     assert (one.dataset.name, one.dataset.source_type) == ("train.csv", "local")
-    assert json.loads(one.dataset.source) == {"uri": str(place.data)}
-    assert one.dataset.digest == digest_of(place.data)
-    place.data.write_text("a,b\n1,3\n")
-    assert one.dataset.digest != digest_of(place.data)
+    assert json.loads(one.dataset.source) == {"uri": str(shared_place.data)}
+    assert one.dataset.digest == digest_of(shared_place.data)
+    (tmp_path / "train.csv").write_text("a,b\n1,3\n")
+    assert one.dataset.digest != digest_of(tmp_path / "train.csv")
+
+
+def test_a_task_without_files_is_the_data() -> None:
+    (one,), (other,) = (mlflow_study.datasets({"task": "mine:Task", "task_options": {"samples": n}}) for n in (3, 4))
+    assert one.dataset.name == "mine:Task"
+    assert one.dataset.digest != other.dataset.digest
 
 
 def test_digests_of_folders_and_large_files_change_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,58 +154,48 @@ def test_digests_of_folders_and_large_files_change_with_them(tmp_path: Path, mon
     assert digest_of(large) != before
 
 
-@pytest.mark.medium
-def test_a_task_without_files_is_the_data(place: Place) -> None:
-    (one,) = mlflow_study.datasets({"task": "mine:Task", "task_options": {"samples": 3}})
-    (other,) = mlflow_study.datasets({"task": "mine:Task", "task_options": {"samples": 4}})
-    assert one.dataset.name == "mine:Task"
-    assert one.dataset.digest != other.dataset.digest
-
-
-@pytest.mark.medium
-def test_trials_are_found_by_state_cost_and_ranks(place: Place) -> None:
-    trials = place.study.record().started
+def test_trials_are_found_by_state_cost_and_ranks(shared_place: Place) -> None:
+    trials = shared_place.study.record().started
     complete = {trial.number for trial in trials if trial.state == "complete"}
-    assert place.found("tags.`automl.state` = 'complete'") == complete
-    assert place.found("tags.`automl.world_size` = '1'") == {t.number for t in trials if t.world_size == 1}
+    assert shared_place.found("tags.`automl.state` = 'complete'") == complete
+    assert shared_place.found("tags.`automl.world_size` = '1'") == {t.number for t in trials if t.world_size == 1}
     costs = {trial.number: trial.epochs[-1].metrics["cost_usd"] for trial in trials}
     bound = sorted(costs.values())[2]
-    assert place.found(f"metrics.cost_usd <= {bound}") == {number for number, cost in costs.items() if cost <= bound}
-    for run in place.client.search_runs([place.experiment], "tags.`automl.trial` = '0'"):
+    assert shared_place.found(f"metrics.cost_usd <= {bound}") == {
+        number for number, cost in costs.items() if cost <= bound
+    }
+    for run in shared_place.client.search_runs([shared_place.experiment], "tags.`automl.trial` = '0'"):
         assert float(run.data.tags["automl.cost_usd"]) == pytest.approx(trials[0].paid_nano_usd / 1e9)
 
 
-@pytest.mark.medium
-def test_the_report_is_an_artifact_of_the_run(place: Place, tmp_path: Path) -> None:
+def test_the_report_is_an_artifact_of_the_run(shared_place: Place, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     for text in ("first", "second"):
         report.write_text(text)
-        mirror.keep_report(place.study.store, NAME, report)
-    file = place.client.download_artifacts(place.parent().info.run_id, "report.html")
+        mirror.keep_report(shared_place.study.store, NAME, report)
+    file = shared_place.client.download_artifacts(shared_place.parent().info.run_id, "report.html")
     assert Path(file).read_text() == "second"
 
 
-@pytest.mark.medium
-def test_the_link_lands_on_the_runs(place: Place) -> None:
-    (mlflow_one,) = [one for one in place.study.record().views if one.view == "mlflow"]
-    assert mlflow_one.link == f"http://127.0.0.1:5000/#/experiments/{place.experiment}/runs"
-    assert analysis.summary(place.study.record())["views"]["mlflow"]["link"] == mlflow_one.link  # type: ignore[index]
+def test_the_link_lands_on_the_runs(shared_place: Place) -> None:
+    (mlflow_one,) = [one for one in shared_place.study.record().views if one.view == "mlflow"]
+    assert mlflow_one.link == f"http://127.0.0.1:5000/#/experiments/{shared_place.experiment}/runs"
+    assert analysis.summary(shared_place.study.record())["views"]["mlflow"]["link"] == mlflow_one.link  # type: ignore[index]
     assert mlflow_connect.runs_url("https://me:secret@host:8/x/", "7") == "https://host:8/x/#/experiments/7/runs"
 
 
-@pytest.mark.medium
 def test_figures_and_load_of_a_running_study_are_written_now_and_then(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    shared_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, written = 0.0, []
     monkeypatch.setattr(mlflow_study, "write", lambda *args, **_more: written.append({p.key for p in args[2:3][0]}))
     monkeypatch.setattr(mlflow_study, "_describe_spec", lambda *_: None)
-    study = load_mirrored_study(place.study.store, place.study.study_id)
+    study = load_mirrored_study(shared_place.study.store, shared_place.study.study_id)
     running = type(study)(**{name: getattr(study, name) for name in study.__slots__} | {"state": "running"})
     used = iter(range(1000))
     run = StudyRun(clock=lambda: now, processor_clock=lambda: next(used))  # each reading of the rows takes a second
     for now in (0.0, 5.0, 11.0, 49.0, 51.0):  # noqa: B007 - the clock reads it
-        run.describe(place.client, None, {}, place.study.store, running)  # type: ignore[arg-type]
+        run.describe(shared_place.client, None, {}, shared_place.study.store, running)  # type: ignore[arg-type]
     load = {"system/cpu_utilization_percentage", "system/system_memory_usage_percentage"}
     assert load <= written[0]
     assert [("spent_usd" in keys, load <= keys) for keys in written] == [

@@ -53,55 +53,28 @@ def test_idle_cores_are_those_since_the_last_measurement() -> None:
     assert unknown.number() == 0.0
 
 
-def scheduler_of_a_pass(idle: float, *, is_hurried: bool = False) -> int:
-    cores, hurried = Cores(), threading.Event()
-    if is_hurried:
-        hurried.set()
-    made = Pace(lambda: False, hurried, free_cores=FreeCores(lambda: cores.idle, lambda: cores.now))
-    cores.go_on(2.0, idle)
-    try:
-        return made.carry_out(lambda: os.sched_getscheduler(0))[0]
-    finally:
-        made.close()
-
-
-def test_a_pass_is_an_idle_thread_s_only_where_a_core_is_idle_and_nobody_waits() -> None:
-    own = os.sched_getscheduler(0)
-    assert scheduler_of_a_pass(1.0) == os.SCHED_IDLE
-    assert scheduler_of_a_pass(0.0) == own, "it would starve, and keep the store locked"
-    assert scheduler_of_a_pass(1.0, is_hurried=True) == own
-    assert os.sched_getscheduler(0) == own
-
-
-def scheduling_of_imports(idle: float, *, is_hurried: bool = False) -> tuple[int, int]:
-    """Policy and niceness with which a view is loaded."""
+def scheduling(idle: float, *, is_hurried: bool = False) -> tuple[int, tuple[int, int]]:
+    """Policy of a pass, and policy and niceness with which a view is loaded."""
     cores, hurried, found = Cores(), threading.Event(), []
     if is_hurried:
         hurried.set()
     made = Pace(lambda: False, hurried, free_cores=FreeCores(lambda: cores.idle, lambda: cores.now))
     cores.go_on(2.0, idle)
+    policy = made.carry_out(lambda: os.sched_getscheduler(0))[0]
     made.load(lambda: found.append((os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))))
-    with pytest.raises(ZeroDivisionError):
-        made.load(lambda: 1 / 0)
+    for failing in (made.load, made.carry_out):
+        with pytest.raises(ZeroDivisionError):
+            failing(lambda: 1 / 0)
     made.close()
-    return found[0]
+    return policy, found[0]
 
 
-def test_mlflow_is_imported_behind_what_is_busy_unless_a_command_waits() -> None:
+def test_what_views_do_is_an_idle_thread_s_only_where_a_core_is_idle_and_nobody_waits() -> None:
     own = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-    assert scheduling_of_imports(1.0) == (os.SCHED_IDLE, 19)
-    assert scheduling_of_imports(0.0) == (own[0], LOADING_NICENESS), "it would starve"
-    assert scheduling_of_imports(1.0, is_hurried=True) == own
+    assert scheduling(1.0) == (os.SCHED_IDLE, (os.SCHED_IDLE, 19))
+    assert scheduling(0.0) == (own[0], (own[0], LOADING_NICENESS)), "it would starve, and keep the store locked"
+    assert scheduling(1.0, is_hurried=True) == (own[0], own)
     assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == own
-
-
-def test_a_pass_that_fails_fails_here() -> None:
-    cores = Cores()
-    made = Pace(lambda: False, threading.Event(), free_cores=FreeCores(lambda: cores.idle, lambda: cores.now))
-    cores.go_on(2.0, 1.0)
-    with pytest.raises(ZeroDivisionError):
-        made.carry_out(lambda: 1 / 0)
-    made.close()
 
 
 def test_a_rest_is_short_for_a_command_that_waits_and_none_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from studies.control.machine.state import StudyMachine
 from studies.money.budget import Limits
 from studies.storage.writing import retrying
-from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
+from tests.support.simulated_study import SimulatedStudy, checked, essence
 
 
 @pytest.mark.large
@@ -21,9 +21,7 @@ def test_a_study_goes_on_when_its_server_was_away(
 ) -> None:
     """The server is really gone for a while: its connections break, and new ones are refused."""
     monkeypatch.setattr(retrying, "RETRY_FIRST_SECONDS", 0.05)
-    quiet = tmp_path / "quiet"
-    quiet.mkdir()
-    undisturbed = SimulatedStudy(quiet, price=360.0, epochs=9)
+    undisturbed = SimulatedStudy(tmp_path / "quiet", price=360.0, epochs=9)
     undisturbed.run(Limits(trials=6))
     study, refused = SimulatedStudy(tmp_path, price=360.0, epochs=9, url=postgres_url), list[str]()
     commits = 0
@@ -53,6 +51,5 @@ def test_a_study_goes_on_when_its_server_was_away(
     starter.join()
     assert len(refused) >= 2, "the server was never away"
     assert essence(study.record()) == essence(undisturbed.record())
-    check_epochs(study.record())
-    check_ledger(study)
+    checked(study)
     study.store.close()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,12 +23,13 @@ from studies.storage.writing.commit_writer import ChargedTwiceError
 SPEC = {"objectives": [{"metric": "val_error"}], "budget": {"usd": 1.0}, "mlflow": "off"}
 
 
+both = pytest.mark.usefixtures("either_url")
+
+
 @pytest.fixture
-def store(either_url: str) -> Iterator[Store]:
-    one = Store(either_url)
-    one.create_study("digits", SPEC, ".", 1.0)
-    yield one
-    one.close()
+def store(store: Store) -> Store:
+    store.create_study("digits", SPEC, ".", 1.0)
+    return store
 
 
 def charge_of(slots: tuple[int, ...], since: float, until: float) -> Charged:
@@ -50,6 +50,7 @@ def taken(store: Store) -> leases.Lease:
     return lease
 
 
+@both
 def test_a_slot_second_that_is_charged_is_refused_with_its_whole_commit(store: Store) -> None:
     lease = taken(store)
     opened = PoolChanged(columns={"pool_opened_at": 100.0, "pool_slots": 2, "usd_per_slot_hour": 36.0})
@@ -79,7 +80,6 @@ def killed(store: Store, what: str) -> None:
     """Let a process charge some times, and kill it."""
     command = [sys.executable, "-m", "tests.support.charging_process", str(store.url), what]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     for _ in range(4):
         assert process.stdout.readline() == "charged\n"
     os.kill(process.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ PAGE_BYTES = 4096
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "study.db"
+
+
+@pytest.fixture
+def made(path: Path) -> Iterator[tuple[Store, int]]:
+    """A store with a log of its own, and the id of a study in it."""
+    store = Store(f"sqlite:///{path}")
+    yield store, store.create_study("digits", SPEC, "/somewhere", 1.0)
+    store.close()
 
 
 def commit_some(store: Store, study_id: int, number: int) -> None:
@@ -38,22 +47,21 @@ def in_database_file_alone(path: Path, tmp_path: Path) -> int:
         return int(connection.execute("SELECT revision FROM automl_studies").fetchone()[0])
 
 
-def test_the_log_is_copied_without_a_commit_that_does_it(path: Path, tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{path}")
-    study_id = store.create_study("digits", SPEC, "/somewhere", 1.0)
+def test_the_log_is_copied_without_a_commit_that_does_it(made: tuple[Store, int], path: Path, tmp_path: Path) -> None:
+    store, study_id = made
     retrying.copy(store.engine)
     commit_some(store, study_id, 5)
     assert in_database_file_alone(path, tmp_path) == 0
     retrying.copy(store.engine)
     assert in_database_file_alone(path, tmp_path) == 5
-    store.close()
 
 
-def test_a_thread_copies_it_beside_the_commits(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_copies_it_beside_the_commits(
+    made: tuple[Store, int], path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retrying, "COPY_SECONDS", 0.001)
     monkeypatch.setattr(retrying, "COPY_COMMITS", 1)
-    store = Store(f"sqlite:///{path}")
-    study_id = store.create_study("digits", SPEC, "/somewhere", 1.0)
+    store, study_id = made
     retrying.copy(store.engine)
     with retrying.copied_beside(store.engine):
         for _ in range(100_000):  # as long as the thread needs
@@ -61,23 +69,21 @@ def test_a_thread_copies_it_beside_the_commits(path: Path, tmp_path: Path, monke
             if in_database_file_alone(path, tmp_path):
                 break
     assert in_database_file_alone(path, tmp_path) > 0
-    store.close()
 
 
-def test_a_writer_that_never_rests_keeps_the_log_short(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_never_rests_keeps_the_log_short(
+    made: tuple[Store, int], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside it the thread never finds a log that it can copy to its end, so commits have to do that now and then."""
     monkeypatch.setattr(retrying, "COPY_SECONDS", 0.001)
     monkeypatch.setattr(retrying, "COPY_COMMITS", 1)
     monkeypatch.setattr(engines, "SQLITE_LONGEST_WAL_PAGES", 100)
-    store = Store(f"sqlite:///{path}")
-    study_id = store.create_study("digits", SPEC, "/somewhere", 1.0)
+    store, study_id = made
     with retrying.copied_beside(store.engine):
         commit_some(store, study_id, 400)
     assert log_pages(path) < 300
-    store.close()
 
 
-@pytest.mark.medium
 def test_nothing_that_was_committed_is_lost_with_the_process(path: Path) -> None:
     """Each connection still syncs the log at each commit."""
     store = Store(f"sqlite:///{path}")

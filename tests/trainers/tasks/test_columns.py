@@ -92,7 +92,7 @@ def test_weights_of_another_scaling_are_refused_and_studies_scale_as_before(file
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm"])
+@pytest.mark.parametrize("architecture", ["mlp", "tabm"])
 def test_waves_learn_what_a_number_repeats(tmp_path: Path, architecture: str) -> None:
     places = np.random.default_rng(0).uniform(0, 1, 800)
     rows = [[place, math.sin(2 * math.pi * 6 * place)] for place in places]
@@ -167,7 +167,7 @@ def places(model: Any, rows: Tensor) -> Tensor:
 def test_an_unknown_or_missing_category_is_between_the_known_ones(tmp_path: Path, architecture: str) -> None:
     task = Tabular(colours(tmp_path), "y")
     new = task.encode(NEW)
-    logits = torch.stack([after_some_steps(task, seed, architecture)(new) for seed in range(4)])
+    logits = torch.stack([after_some_steps(task, seed, architecture)(new) for seed in range(2)])
     found = logits.detach().softmax(2)[:, :, 1]
     assert float(found.min()) > 0.2
     assert float(found.max()) < 0.8

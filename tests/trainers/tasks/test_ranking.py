@@ -13,11 +13,8 @@ from sklearn.metrics import ndcg_score
 
 from studies.spec.metric_names import likely_direction, quality_metric
 from tests.support.task_files import trained, write
-from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import evaluate
-from trainers.loop.trainer import Trainer
-from trainers.protocol import TaskError, TrialSpec
-from trainers.ranks.process_group import Group
+from trainers.protocol import TaskError
 from trainers.tasks.table.ranking import Ndcg
 from trainers.tasks.tabular import Tabular
 
@@ -88,22 +85,6 @@ def test_models_learn_to_rank(file: str, architecture: str) -> None:
     with torch.no_grad():
         estimates = np.array(task.decode(trainer.module.eval()(inputs)))
     assert found["val_mae"] == pytest.approx(np.abs(estimates - targets[:, 1].numpy()).mean(), rel=1e-4)
-
-
-def _as_rank(group: Group, file: str) -> dict[str, float]:
-    options = {"train": file, "target": "clicks", "query": "query"}
-    spec = TrialSpec(
-        study="t", trial=0, task="tabular", task_options=options, params={"architecture": "trees", "trees": 20},
-        training={"epochs": 1}, world_size=group.world_size,
-    )  # fmt: skip
-    trainer = Trainer(spec, load_task("tabular", options), group=group)
-    return dict(next(iter(trainer.advance(1))).metrics)
-
-
-def test_ndcg_over_two_ranks_is_that_of_one(file: str, ranks: Any) -> None:
-    alone = _as_rank(Group(device=torch.device("cpu")), file)
-    for rank in ranks.run(2, _as_rank, file):
-        assert rank["val_ndcg"] == alone["val_ndcg"]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 from tests.support.task_files import metrics_of, trained
-from tests.support.trainer_pool import run_trial
 from tests.trainers.tasks.test_vision import image_folder
 from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
 from trainers.model.model_size import count
-from trainers.protocol import TaskError, TrialSpec
+from trainers.protocol import TaskError
 from trainers.tasks.pictures.picture_networks import Layout, ResidualBody, fill, layout_of
 from trainers.tasks.vision import Vision
 
@@ -98,18 +97,6 @@ def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> N
     assert not torch.equal(now["body.layer1.0.bn1.weight"], then["layer1.0.bn1.weight"])
     assert "channels" not in task.space()  # type: ignore[attr-defined]
     assert any("10 layers" in line for line in task.describe())  # type: ignore[attr-defined]
-
-
-def test_two_ranks_train_as_one_does(folder: Path, file: str, ranks: Any) -> None:
-    def spec(world_size: int) -> TrialSpec:
-        return TrialSpec(
-            study="test", trial=0, task="vision", task_options={"train": str(folder), "checkpoint": file},
-            params={"learning_rate": 0.001, "batch_per_rank": 20 // world_size},
-            training={"epochs": 1, "reference_batch": 20}, world_size=world_size,
-        )  # fmt: skip
-
-    one, two = (ranks.run(size, run_trial, spec(size))[0]["weights"] for size in (1, 2))
-    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4
 
 
 def test_folders_of_images_have_a_size_that_suits_and_the_probe_finds_nothing_wrong(tmp_path: Path, file: str) -> None:

@@ -37,13 +37,9 @@ def trial(number: int, *, epochs: int, usd: float, width: int = 64) -> Snapshot:
 
 def searched(limits: TrialLimits) -> tuple[CurveModel, Acquisition]:
     problem = Problem(
-        space=SPACE,
-        objectives=ERROR,
-        epochs=27,
-        milestones=(3, 6, 12, 27),
-        usd_per_slot_hour=PRICE,
+        space=SPACE, objectives=ERROR, epochs=27, milestones=(3, 6, 12, 27), usd_per_slot_hour=PRICE,
         trial_limits=limits,
-    )
+    )  # fmt: skip
     model = CurveModel(problem)
     others = [trial(number, epochs=27, usd=CHEAP, width=8 + 4 * number) for number in range(6)]
     trials = [*others, trial(6, epochs=6, usd=CHEAP, width=100), trial(7, epochs=6, usd=DEAR, width=100)]
@@ -64,23 +60,18 @@ def up_to_the_next_rung(forecast: BatchForecast) -> BatchForecast:
 
 
 @pytest.mark.parametrize("limits", BETWEEN)
-@pytest.mark.parametrize("exact", [True, False])
-def test_what_a_trial_cannot_reach_adds_nothing_to_its_index(limits: TrialLimits, exact: bool) -> None:
+def test_what_a_trial_cannot_reach_adds_nothing_to_its_index_and_its_full_training_ends_there(
+    limits: TrialLimits,
+) -> None:
     model, free = searched(TrialLimits())
     _, bound = searched(limits)
     forecast = paused(model)
-    cheap, dear = bound.index(forecast, exact=exact)
-    free_cheap, free_dear = free.index(forecast, exact=exact)
-    assert cheap == free_cheap
-    assert dear == free.index(up_to_the_next_rung(forecast), exact=exact)[1]
-    assert 0 < dear < free_dear
-
-
-@pytest.mark.parametrize("limits", BETWEEN)
-def test_the_full_training_of_a_trial_ends_where_its_limit_does(limits: TrialLimits) -> None:
-    model, free = searched(TrialLimits())
-    _, bound = searched(limits)
-    forecast = paused(model)
+    for exact in (True, False):
+        cheap, dear = bound.index(forecast, exact=exact)
+        free_cheap, free_dear = free.index(forecast, exact=exact)
+        assert cheap == free_cheap
+        assert dear == free.index(up_to_the_next_rung(forecast), exact=exact)[1]
+        assert 0 < dear < free_dear
     cheap, dear = bound.full_training_value(forecast)
     assert cheap == free.full_training_value(forecast)[0]
     assert dear == free.full_training_value(up_to_the_next_rung(forecast))[1]

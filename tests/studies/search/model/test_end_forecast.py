@@ -10,7 +10,6 @@ import pytest
 from studies.records.records import Objective
 from studies.search.model.end_forecast import Ends, forecast_ends, regression_weights
 from studies.search.observations import Snapshot
-from studies.search.rungs import decision_rungs
 
 RUNGS = (3, 9, 27)
 ERROR, ACCURACY = Objective(metric="val_error"), Objective(metric="val_accuracy", direction="maximize")
@@ -55,8 +54,8 @@ def test_a_regression_finds_its_weights() -> None:
     assert regression_weights(np.zeros((0, 2)), np.zeros(0)).tolist() == [0.0, 0.0], "without data it is the prior"
 
 
-def test_forecasts_order_trials_by_their_ends() -> None:
-    seen = trials(60)
+def test_forecasts_order_trials_by_their_ends_and_are_better_the_farther_a_trial_got() -> None:
+    seen = trials(90)
     found = forecasts(seen)
     values = {number: own[0] for number, own in found.items() if own is not None}
     assert set(values) == cut_short(seen), "each trial that began, and none that has ended"
@@ -65,16 +64,8 @@ def test_forecasts_order_trials_by_their_ends() -> None:
     least, most = min(v[0] for t in seen for v in t.at.values()), max(t.at[3][0] for t in seen)
     assert all(least <= value <= most for value in values.values()), "clipped to the range seen"
     assert found == forecasts(seen), "nothing is drawn"
-
-
-def test_a_forecast_is_better_the_farther_a_trial_got() -> None:
-    seen, ends = trials(90), ends_of(trials(90))
-    off: dict[int, list[float]] = {3: [], 9: []}
-    for number, own in forecasts(seen).items():
-        assert own is not None
-        off[seen[number].epochs].append(abs(own[0] - ends[number]))
-    assert np.mean(off[9]) < np.mean(off[3])
-    assert np.mean(off[9]) < 0.02
+    off = {at: np.mean([abs(values[n] - ends[n]) for n in values if seen[n].epochs == at]) for at in (3, 9)}
+    assert off[9] < min(off[3], 0.02)
 
 
 def test_a_larger_accuracy_stays_the_better_one() -> None:
@@ -91,14 +82,10 @@ def test_only_objectives_that_no_formula_knows_are_forecast() -> None:
     assert forecasts(seen, SIZE, COST) == {}, "constants need no forecast"
 
 
-def test_before_enough_was_seen_there_are_no_forecasts() -> None:
+def test_before_enough_was_seen_and_before_its_first_rung_a_trial_has_no_forecast() -> None:
     few = trials(6)  # two of them crossed two links, two crossed one
-    few = [*few[:2], few[3], few[4], Snapshot(number=9, params={}, state="running")]
-    assert forecasts(few) == {}
+    assert forecasts([*few[:2], few[3], few[4], Snapshot(number=9, params={}, state="running")]) == {}
     assert forecasts([]) == {}
-
-
-def test_a_trial_that_did_not_reach_the_first_rung_has_no_forecast() -> None:
     seen = [*trials(30), Snapshot(number=30, params={}, state="paused", epochs=2, at=curve(0.1, 2))]
     assert forecasts(seen)[30] is None
 
@@ -108,10 +95,6 @@ def test_a_failed_trial_teaches_the_others_and_gets_no_forecast() -> None:
     found = forecasts(seen, cut=cut_short(seen) - {30})
     assert 30 not in found
     assert all(own is None or np.isfinite(own[0]) for own in found.values())
-
-
-def test_the_rungs_of_an_earlier_study() -> None:
-    assert decision_rungs(52) == (2, 5, 11, 24, 52)
 
 
 def test_a_training_that_stopped_improving_stays_as_it_was() -> None:

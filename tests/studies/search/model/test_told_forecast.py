@@ -23,19 +23,12 @@ def told(objective: Objective, *given: Any) -> Any:
     return told_forecast((objective,), forecast(*given))[objective.metric]
 
 
-def test_logarithms_of_what_is_minimized_are_told_as_they_are() -> None:
-    found = told(Objective(metric="val_loss"), math.log(0.2), 0.1, "lognormal")
-    assert found.is_log
-    assert found.mean == (math.log(0.2),) * 2
-
-
-def test_a_metric_to_be_maximized_that_is_never_positive_is_forecast_below_zero() -> None:
-    found = told(Objective(metric="log_likelihood", direction="maximize"), math.log(0.2), 0.1, "lognormal")
-    assert not found.is_log
-    assert found.mean == pytest.approx((-0.2,) * 2)
-    assert found.deviation == pytest.approx((0.02,) * 2)
-
-
-def test_a_metric_to_be_maximized_has_its_own_sign() -> None:
-    found = told(Objective(metric="val_accuracy", direction="maximize"), -0.9, 0.1, "gaussian")
-    assert found.mean == (0.9,) * 2
+def test_each_metric_is_told_in_its_own_direction_and_sign() -> None:
+    loss = told(Objective(metric="val_loss"), math.log(0.2), 0.1, "lognormal")
+    assert (loss.is_log, loss.mean) == (True, (math.log(0.2),) * 2)
+    never_positive = told(Objective(metric="gain", direction="maximize"), math.log(0.2), 0.1, "lognormal")
+    assert not never_positive.is_log
+    assert never_positive.mean == pytest.approx((-0.2,) * 2)
+    assert never_positive.deviation == pytest.approx((0.02,) * 2)
+    accuracy = Objective(metric="val_accuracy", direction="maximize")
+    assert told(accuracy, -0.9, 0.1, "gaussian").mean == (0.9,) * 2

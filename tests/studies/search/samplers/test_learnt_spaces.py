@@ -49,8 +49,8 @@ def grown(sampler: str, trials: int, seed: int = 0) -> list[Observation]:
     return history
 
 
-@pytest.mark.large
-@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2", "gp"])
+@pytest.mark.medium
+@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
 def test_samplers_propose_what_trials_have_asked_for(sampler: str) -> None:
     history = grown(sampler, 16)
     names = {"units_0", "units_1", "units_2", "drop", "kind"}
@@ -64,16 +64,18 @@ def test_samplers_propose_what_trials_have_asked_for(sampler: str) -> None:
 @pytest.mark.medium
 def test_tpe_learns_from_what_was_asked_for() -> None:
     found, by_chance = (
-        [float(one.params["units_0"] or 0) for one in grown(name, 50)[20:]] for name in ("tpe", "random")
+        [float(one.params["units_0"] or 0) for one in grown(name, 40)[20:]] for name in ("tpe", "random")
     )
     assert statistics.median(found) < 0.6 * statistics.median(by_chance), "small ones are better"
 
 
-def test_a_suggester_that_is_made_anew_suggests_the_same() -> None:
+def test_a_suggester_that_is_made_anew_suggests_the_same_and_a_declared_space_has_no_proposals() -> None:
     history, kept = grown("tpe", 14), suggester("tpe")
     for number in range(14):
         kept.suggest(number, tuple(history[:number]))
     assert kept.suggest(14, tuple(history)) == suggester("tpe").suggest(14, tuple(history))
+    plain = OptunaSuggester(space=SPACE, directions=("minimize",), sampler="tpe", seed=0, study_attributes={})
+    assert PROPOSED not in plain.suggest(0, ()).trial_attributes
 
 
 def test_ranges_may_change_and_the_latest_one_counts() -> None:
@@ -130,8 +132,3 @@ def test_what_would_walk_the_way_of_a_trial_is_drawn_again() -> None:
         history.append(ended(number, suggestion.params, asked))
         seen.add(repr(sorted(history[-1].params.items())))
     assert len(seen) >= 5
-
-
-def test_a_declared_space_has_no_proposals() -> None:
-    plain = OptunaSuggester(space=SPACE, directions=("minimize",), sampler="tpe", seed=0, study_attributes={})
-    assert PROPOSED not in plain.suggest(0, ()).trial_attributes

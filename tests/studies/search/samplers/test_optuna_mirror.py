@@ -41,7 +41,6 @@ def contents(study: optuna.Study) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(("objectives", "bounds", "seed"), [(1, False, 0), (2, True, 0), (1, True, 1), (2, False, 2)])
 def test_a_study_that_follows_is_the_study_that_is_made_anew(objectives: int, seed: int, *, bounds: bool) -> None:
     """Trials start, end, are paused, go on, fail and diverge; asking in between leaves nothing behind."""

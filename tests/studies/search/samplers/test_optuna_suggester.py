@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,9 @@ def values_of(params: Mapping[str, Any]) -> tuple[float, float]:
 
 def told(number: int, suggestion: Suggestion, *, running: bool = False) -> Observation:
     return Observation(
-        trial_id=number + 1,
-        params=suggestion.params,
-        outcome="running" if running else "finished",
-        values=None if running else values_of(suggestion.params),
-        attributes=suggestion.trial_attributes,
-    )
+        trial_id=number + 1, params=suggestion.params, outcome="running" if running else "finished",
+        values=None if running else values_of(suggestion.params), attributes=suggestion.trial_attributes,
+    )  # fmt: skip
 
 
 def search(sampler: str, trials: int, *, rebuild: bool, lag: int = 1, seed: int = 3) -> list[Suggestion]:
@@ -78,14 +75,10 @@ def test_a_rebuilt_sampler_suggests_what_an_uninterrupted_one_does(sampler: str,
     assert [one.params for one in parts] == [one.params for one in whole]
     assert [one.trial_attributes for one in parts] == [one.trial_attributes for one in whole]
     assert len({str(one.params) for one in whole}) == trials, "a rebuilt seeded sampler must not repeat itself"
-
-
-@pytest.mark.medium
-def test_nsga2_knows_its_generation_after_a_resume() -> None:
-    made = search("nsga2", 120, rebuild=True)
-    generations = [value for one in made for key, value in one.trial_attributes.items() if "generation" in key]
-    assert max(generations) >= 1, "it would be back at generation 0 for ever"
-    assert generations == sorted(generations)
+    generations = [value for one in parts for key, value in one.trial_attributes.items() if "generation" in key]
+    if sampler == "nsga2":
+        assert max(generations) >= 1, "it would be back at generation 0 for ever"
+        assert generations == sorted(generations)
 
 
 def test_asks_depend_on_the_study_seed_and_on_the_number() -> None:
@@ -98,29 +91,17 @@ def test_asks_depend_on_the_study_seed_and_on_the_number() -> None:
 
 
 @pytest.mark.medium
-def test_a_study_is_the_same_when_it_is_run_again(tmp_path: Path) -> None:
-    params = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        study = SimulatedStudy(tmp_path / name, sampler="tpe", epochs=9)
-        study.run(Limits(trials=15))
-        params.append([dict(trial.params) for trial in study.record().started])
-    assert params[0] == params[1]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
-def test_a_resumed_study_asks_as_if_it_had_never_stopped(tmp_path: Path, sampler: str) -> None:
+@pytest.mark.parametrize(("sampler", "trials"), [("tpe", 30), ("nsga2", 60)])
+def test_a_resumed_study_asks_as_if_it_had_never_stopped(tmp_path: Path, sampler: str, trials: int) -> None:
     """Through the store: attributes of trials and study survive as JSON."""
     params = []
-    for name, budgets in (("whole", [1.0]), ("parts", [0.004, 0.01, 0.03, 0.031, 1.0])):
-        (tmp_path / name).mkdir()
+    for name, budgets in (("whole", [1.0]), ("parts", [0.004, 0.01, 0.0101, 1.0])):
         study = SimulatedStudy(tmp_path / name, sampler=sampler, slots=1, epochs=1, policy=Policy(pruner=NoPruner()),
                                curve=lambda p, w: smooth_curve(p, w, epochs=1))  # fmt: skip
         for usd in budgets:
-            study.run(Limits(trials=60, usd=usd))
+            study.run(Limits(trials=trials, usd=usd))
         params.append([dict(trial.params) for trial in study.record().started])
-    assert len(params[0]) == 60
+    assert len(params[0]) == trials
     assert params[0] == params[1]
 
 
@@ -215,16 +196,22 @@ def test_a_diverged_trial_is_told_as_the_worst_seen() -> None:
     assert [trial.values for trial in frozen] == [[0.5, 7.0], [0.25, 9.0], [0.5, 9.0]]
     maximized = suggester("random", space=few(9), directions=("maximize", "minimize"))._study_with(history).trials
     assert maximized[2].values == [0.25, 9.0], "the worst is the smallest where larger is better"
+    whole_numbers = Observation(trial_id=1, params={"depth": 1}, outcome="finished", values=(3, 4))
+    (trial,) = suggester("tpe", space=few(9))._study_with((whole_numbers,)).trials
+    assert all(type(value) is float for value in trial.values)
     alone = suggester("random", space=few(9))._study_with((diverged,)).trials
     assert alone[0].state == optuna.trial.TrialState.FAIL, "before anything was seen there is no worst"
 
 
-def test_a_trial_that_ran_out_of_memory_is_infeasible_and_the_others_are_not() -> None:
+def test_a_trial_that_ran_out_of_memory_is_infeasible_and_nothing_is_learned_from_a_lost_one() -> None:
     memory = Observation(trial_id=3, params={"depth": 9}, outcome="infeasible")
     history = (plain_told(0, {"depth": 1}), plain_told(1, {"depth": 2}), memory)
     trials = suggester("random", space=few(9))._study_with(history).trials
     assert [all(v <= 0 for v in trial.constraints.values()) for trial in trials] == [True, True, False]
     assert all(trial.constraints for trial in trials)
+    lost = Observation(trial_id=1, params={"depth": 1}, outcome="failed")
+    trials = suggester("random", space=few(9))._study_with((lost, plain_told(1, {"depth": 2}))).trials
+    assert trials[0].state == optuna.trial.TrialState.FAIL
 
 
 def test_tpe_keeps_away_from_what_runs_out_of_memory() -> None:
@@ -243,18 +230,6 @@ def test_tpe_keeps_away_from_what_runs_out_of_memory() -> None:
             Observation(trial_id=number + 1, params=params, outcome="finished" if fits else "infeasible", values=values)
         )
     assert sum(one.outcome == "finished" for one in history[-20:]) >= 15, "half of them would be chance"
-
-
-def test_nothing_is_learned_from_lost_trials() -> None:
-    lost = Observation(trial_id=1, params={"depth": 1}, outcome="failed")
-    trials = suggester("random", space=few(9))._study_with((lost, plain_told(1, {"depth": 2}))).trials
-    assert trials[0].state == optuna.trial.TrialState.FAIL
-
-
-def test_values_are_floats_for_optuna() -> None:
-    whole_numbers = Observation(trial_id=1, params={"depth": 1}, outcome="finished", values=(3, 4))
-    (trial,) = suggester("tpe", space=few(9))._study_with((whole_numbers,)).trials
-    assert all(type(value) is float for value in trial.values)
 
 
 def test_tpe_learns_from_pruned_trials_cost_only_as_carried_on(tmp_path: Path) -> None:
@@ -325,14 +300,6 @@ def test_what_is_no_sampler_is_refused_in_one_line(name: str, says: str) -> None
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["auto", "tpe", "random", "nsga2", "gp"])
-def test_the_samplers_of_the_spec_exist(name: str) -> None:
-    made: Callable[[int], Any] = sampler_factory(name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        assert isinstance(made(1), optuna.samplers.BaseSampler)
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ["tpe", "random", "nsga2", "gp"])
 def test_a_constant_of_the_space_is_in_every_suggestion(name: str) -> None:
@@ -340,7 +307,7 @@ def test_a_constant_of_the_space_is_in_every_suggestion(name: str) -> None:
     asker, history = suggester(name, space=space), list[Observation]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        for number in range(13):
+        for number in range(11):
             params = asker.suggest(number, tuple(history)).params
             assert (params["optimizer"], params["rate"]) == ("adamw", 0.1)
             history.append(plain_told(number, params, (float(number), 1.0)))

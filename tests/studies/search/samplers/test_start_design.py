@@ -61,8 +61,7 @@ def first_trials(count: int, *, seed: int, usd_per_epoch: float = 0.001, **chang
     return [dict(one.params) for one in history]
 
 
-@pytest.mark.parametrize("candidates", [None, GRID])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("candidates", "seed"), [(None, 0), (GRID, 1), (None, 2)])
 def test_as_many_trials_as_the_longest_list_of_choices_has_try_all_of_them(candidates: Any, seed: int) -> None:
     trials = first_trials(len(KINDS), seed=seed, candidates=candidates)
     assert {one["kind"] for one in trials} == set(KINDS)
