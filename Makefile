@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-fast test-slow test-gpu test-gpu-studies chaos screenshots install install-dev lint clean
+.PHONY: demo test test-fast test-slow test-gpu test-gpu-studies chaos docs screenshots install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -47,6 +47,10 @@ test-gpu-studies: $(VENV)/.installed-dev
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/chaos.py --minutes $(CHAOS_MINUTES) --seed 1 --store sqlite
 	$(BIN)/python benchmarks/chaos.py --minutes $(CHAOS_MINUTES) --seed 2 --store postgresql
+
+# The documentation site, into build/site; a dead link or anchor is an error.
+docs: $(VENV)/.installed-dev
+	env PYTHONPATH=. $(BIN)/zensical build --clean --strict
 
 # The pictures of README and docs, from the report of the demo; needs Chromium.
 screenshots: $(VENV)/.installed-dev

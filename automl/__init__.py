@@ -1,10 +1,10 @@
 """Hyperparameter search for PyTorch that accounts for every cent.
 
-import automl
-
-study = automl.launch("digits.yaml")        # or automl.load("digits")
-study.front, study.archive, study.trials
-model = study.load_model(trial=12, epoch=20)
+Examples:
+    >>> import automl
+    >>> study = automl.launch("digits.yaml")  # or automl.load("digits")
+    >>> study.front, study.archive, study.trials
+    >>> model = study.load_model(trial=12, epoch=20)
 """
 
 from __future__ import annotations

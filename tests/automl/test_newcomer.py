@@ -11,6 +11,7 @@ import pytest
 from tests.support import newcomer
 from tests.support.command_line import InProcess, Workplace
 from tests.support.newcomer import Newcomer
+from tests.support.paths import ROOT
 
 OTHER_HOST = "needs another host"
 MAKE = "sets the checkout up or runs all tests, of which this is one; CI calls it"
@@ -20,7 +21,14 @@ CLUSTER = "needs SLURM, Kubernetes or Docker; tests/automl/clusters runs and che
 STAYS = "a server that stays; tests/automl starts it"
 SERVES = "a server that stays, and requests to it; tests/automl/serving starts and asks it"
 CURVES = "needs recorded curves, which are no part of the repository; tests/studies/simulation has made-up ones"
+WATCHES = "follows a study until its end; tests/automl/test_watch.py does"
 LEFT_OUT = {
+    "python examples/search_digits.py": "searches for a minute; tests/test_wheel.py runs it for two trials",
+    "automl launch cluster.yaml --set resources.ray_address=10.0.0.5:6379 --set resources.slots=16": OTHER_HOST,
+    "automl status cluster --watch": WATCHES,
+    "automl worker --slots 8": STAYS,
+    "automl serve-model models:/flowers@champion": SERVES,
+    "python ask.py flowers.csv": "needs that server; tests/test_tutorials.py has one",
     "pip install .": INSTALLS,
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
     "pip install -c constraints.txt -e '.[serve]'": INSTALLS,
@@ -77,6 +85,13 @@ WINE = (
     "python -c \"from sklearn.datasets import load_wine as d; d(as_frame=True).frame.to_csv('wine.csv', index=False)\"",
     'automl launch --task tabular --data wine.csv --target target --set budget="2 min"',
 )
+WINE_MODEL = (
+    "automl trials wine --sort val_error",
+    "automl export wine best --out wine-model",
+    "automl predict wine-model wine.csv --out answers.csv",
+)
+TUTORIALS = (ROOT / "docs" / "start" / "script.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md")))
+"""Pages whose commands are run in the order of the page, in a folder with the files of examples/tutorials."""
 SAVED_SPEC = "automl launch --task tabular --data train.csv --target income --save-spec income.yaml --dry-run"
 OWN_TABLE = "automl train tabular --option train=train.csv --option target=income"
 TRAININGS = (
@@ -148,8 +163,9 @@ CLUSTERS = (
 )
 RUN = {
     "automl launch digits.yaml --dry-run", *CLUSTERS,
-    *WINE, *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
-    PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED, *MONEY, BACKUP,
+    *WINE, *WINE_MODEL, *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED,
+    *COMPLETION, CONFIRMED, PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED, *MONEY, BACKUP,
+    *(line for page in TUTORIALS for line in newcomer.commands_of(page) if line not in LEFT_OUT),
 }  # fmt: skip
 pytestmark = [pytest.mark.xdist_group("newcomer"), pytest.mark.medium, pytest.mark.timeout(1500)]
 
@@ -197,6 +213,19 @@ def test_the_readmes_table(tmp_path: Path) -> None:
     said = [person.types(command) for command in WINE]
     assert "Take " in said[-1]
     assert "automl export wine " in said[-1]
+    for command in WINE_MODEL:
+        person.types(command)
+    assert (tmp_path / "answers.csv").read_text(encoding="utf-8").startswith("row,label,confidence,")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial(page: Path, tmp_path: Path) -> None:
+    newcomer.tutorials(tmp_path)
+    person = Newcomer(tmp_path)
+    for command in newcomer.commands_of(page):
+        if command not in LEFT_OUT:
+            person.types(command)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ import yaml
 from automl.terminal.exit_codes import INTERRUPTED
 from tests.support.paths import EXAMPLES, ROOT
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 _BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"(?:^|\s+)# .*$")
 SECONDS = 240.0
@@ -33,11 +33,15 @@ def commands() -> dict[str, list[str]]:
     """Return every command of a shell block, without its comment, and the pages that have it."""
     found: dict[str, list[str]] = {}
     for page in PAGES:
-        for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
-            for line in _lines(block):
-                pages = found.setdefault(line, [])
-                pages += [page.name] if page.name not in pages else []
+        for line in commands_of(page):
+            pages = found.setdefault(line, [])
+            pages += [page.name] if page.name not in pages else []
     return found
+
+
+def commands_of(page: Path) -> list[str]:
+    """Return the commands of a page, in its order."""
+    return [line for block in _BLOCK.findall(page.read_text(encoding="utf-8")) for line in _lines(block)]
 
 
 def _lines(block: str) -> Iterator[str]:
@@ -126,6 +130,11 @@ def moons(folder: Path, trials: int | None = None) -> None:
         assert "trials: 20" in block
         block = block.replace("trials: 20", f"trials: {trials}") + "resources: {slots: 2}\n"
     (folder / "moons.yaml").write_text(block, encoding="utf-8")
+
+
+def tutorials(folder: Path) -> None:
+    """Copy the programs and specs of the tutorials."""
+    shutil.copytree(EXAMPLES / "tutorials", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def table(path: Path, rows: int, seed: int) -> None:
