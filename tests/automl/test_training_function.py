@@ -128,7 +128,7 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
 def test_a_spec_of_a_function_needs_a_space_and_a_plain_function(place: Workplace) -> None:
     path = place.spec({name: value for name, value in SPEC.items() if name != "space"})
     refused = place.run("launch", path, code=2)
-    assert "space: found none, allowed: a space" in refused.stderr
+    assert "space: a training function has no space of its own" in refused.stderr
     refused = place.run("launch", place.spec(SPEC, task="training_functions:waits"), code=2)
     assert "async function" in refused.stderr
     refused = place.run("launch", place.spec(SPEC, task_options={"steps": 3}), code=2)
