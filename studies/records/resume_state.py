@@ -1,4 +1,4 @@
-"""State that earlier controllers of a study left in the store, for the controller that resumes it."""
+"""State of a study that earlier controllers left in the store, for the controller that resumes it."""
 
 from __future__ import annotations
 

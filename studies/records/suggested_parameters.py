@@ -1,6 +1,6 @@
-"""Parameters that trials requested at run time, and the space as far as these define it.
+"""Parameters that trials requested at run time, and the search space that they define.
 
-The values are among the trial's parameters. Its attributes hold domains, and proposals for later calls.
+The values are among the trial's parameters. The trial's attributes hold domains, and proposals for later calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studies.records.records import StudyRecord
 
 ASKED, PROPOSED = "automl:asked", "automl:proposed"
-"""Keys beside a sampler's attributes of a trial."""
+"""Keys in a trial's stored attributes, beside the sampler's own keys."""
 
 
 def asked_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
