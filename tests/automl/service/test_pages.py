@@ -124,7 +124,7 @@ def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService,
     assert ">queued<" in client.get("/studies/a").text
     running = client.post("/studies/a/delete", data={"sure": "yes"})
     assert running.status_code == 409
-    assert "allowed: one that has ended" in problem(running.text)
+    assert "wait until it has ended" in problem(running.text)
     client.post("/studies/a/cancel")
     assert client.post("/studies/a/delete", data={"sure": "yes"}).headers["location"] == "/"
 
@@ -209,7 +209,7 @@ def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedServic
         ({"how": "form", "study": "a", "task": "digits", "budget.usd": "much"}, "budget.usd"),
         ({"how": "form", "study": "a", "task": "digits", "objectives": "[{"}, "form: objectives"),
         ({"how": "form", "study": "a", "task": "os:system"}, "task"),
-        ({"how": "yaml", "yaml": "study: [a"}, "found text that is not YAML"),
+        ({"how": "yaml", "yaml": "study: [a"}, "the text is not YAML"),
         ({"how": "yaml", "yaml": "- a"}, "no mapping"),
         ({"how": "yaml", "yaml": "study: a\ntask: digits", "code": "nowhere"}, "code: found 'nowhere'"),
     ],
