@@ -186,7 +186,7 @@ def test_a_folder_that_cannot_be_looked_at_keeps_its_files(place: Place) -> None
 def test_a_copy_that_goes_on_in_the_folder_while_the_user_is_asked_keeps_its_files(place: Place) -> None:
     what = doomed(place.store, "small")
     (place.artifacts / NOTE).write_text("a lease of the copy")
-    with pytest.raises(StoreError, match=r"a copy of the study in another store has gone on.*--keep-files"):
+    with pytest.raises(StoreError, match=r"a copy of the study in another store also uses.*--keep-files"):
         delete_study(place.store, what)
     assert place.store.study_names() == ["small", "other"]
     assert len(list(place.artifacts.rglob("*.pt"))) == 2

@@ -66,7 +66,7 @@ def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room(tmp_path:
     assert largest <= 9.0 < unlimited
     record = study.record()
     reasons = {trial.reason for trial in record.started if "evicted" in trial.reason}
-    assert reasons == {"evicted: checkpoints may take 9 GiB (checkpoints.max_gib), and it was worth least"}
+    assert reasons == {"evicted as the least valuable paused trial: checkpoints may take 9 GiB (checkpoints.max_gib)"}
     assert len(record.started) == 24
     assert any(trial.state == "complete" for trial in record.started)
     check_epochs(record)

@@ -174,7 +174,7 @@ def test_the_watchdog_ends_a_gang_that_hangs(tmp_path: Path) -> None:
     trial = check(study).started[0]
     assert trial.state == "complete"
     assert [a.outcome for a in trial.attempts] == ["timeout", "complete"]
-    assert "no sign of life" in str(trial.error)
+    assert "no rank reported for" in str(trial.error)
     assert 30.0 <= by_kind(study, trial)["lost"] <= 35.0
 
 
@@ -679,7 +679,7 @@ def test_a_trial_that_needs_more_slots_than_there_are_ends_the_study_with_the_nu
     study.store.enqueue(study.study_id, {"learning_rate": 0.1, "width": 32}, world_size=4, origin="enqueue")
     machine = study.run(Limits(trials=5))
     assert (machine.state, machine.stop_reason) == ("failed", "error")
-    assert study.record().error == "a queued trial needs 4 slots, the study has 2"
+    assert study.record().error == "a queued trial needs 4 slots, but the study has 2"
     study.slots = 4
     assert study.run(Limits(trials=5)).state == "closed"
     assert len(check(study).started) == 5

@@ -182,7 +182,7 @@ def test_a_process_that_waits_for_a_disk_does_not_go_on_with_a_spec_that_was_cha
         filler.unlink()
 
     done = place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=change, code=2)
-    assert "with another spec than when this process began to stand by" in done.stderr.splitlines()[-1]
+    assert "changed while this process stood by" in done.stderr.splitlines()[-1]
     with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
         trials = load_study(store, "small").started
     assert [len(trial.attempts) for trial in trials] == [1] * len(trials), "nothing was trained after that"
