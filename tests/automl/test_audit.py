@@ -338,7 +338,7 @@ def test_a_store_is_copied_whole_and_its_studies_go_on_there(study, request, tmp
     assert load_study(target, NAME).charges == load_study(study.store, NAME).charges
     catch_up(target, NAME)
     assert findings(target) == []
-    with pytest.raises(StoreError, match="found 1 rows in automl_studies, allowed: an empty store"):
+    with pytest.raises(StoreError, match=r"it has 1 rows in automl_studies\. Name an empty store"):
         copy_store(study.store, target)
     study.store.close()
     moved = study
