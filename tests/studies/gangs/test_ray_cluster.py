@@ -77,8 +77,8 @@ def test_only_a_start_that_was_too_slow_is_tried_again(
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        ("connect('auto')", "resources.ray_address: found '127.0.0.1:1', which does not answer"),
-        ("wait_for_nodes('127.0.0.1:1', 2, 1.0)", "2 nodes are wanted at 127.0.0.1:1, found 0 within 1 s"),
+        ("connect('auto')", "resources.ray_address: '127.0.0.1:1' does not answer"),
+        ("wait_for_nodes('127.0.0.1:1', 2, 1.0)", "2 nodes are needed at 127.0.0.1:1, but 0 joined within 1 s"),
     ],
 )
 def test_a_cluster_that_is_not_there_is_named(call: str, says: str) -> None:
