@@ -144,7 +144,7 @@ def test_a_study_in_a_store_is_the_one_in_memory(tmp_path: Path) -> None:
         (m.trial, m.epoch, m.values) for m in brief.milestones
     ]
     assert kept.record.alive_seconds == pytest.approx(kept.wall_seconds)
-    with pytest.raises(CurvesError, match="which the store has already"):
+    with pytest.raises(CurvesError, match="exists in the store already"):
         study(made_up, store=store, study="kept")
 
 
@@ -276,7 +276,7 @@ def test_nothing_is_simulated_if_one_of_the_studies_is_there_already(tmp_path: P
     wanted = (str(path), "--objective", "val_error:min", "--sampler", "random", "--store", url)
     assert invoke(*wanted, "--seeds", "1").exit_code == 0
     again = invoke(*wanted, "--seeds", "0:2")
-    assert "which the store has already" in str(again.exception)
+    assert "exists in the store already" in str(again.exception)
     assert Store(url).study_names() == ["simulated-made-up-1"]
     twice = invoke(str(path), *wanted)
     assert "found two tables named" in str(twice.exception)
