@@ -38,7 +38,7 @@ def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return the latest domain of each name that matches its first one: a range may change."""
+    """Return the latest domain of each name that is compatible with its first domain, since ranges may change."""
     trials = list(trials)
     first, latest = first_domains(trials), dict[str, Domain]()
     for asked in trials:
@@ -49,7 +49,7 @@ def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
-    """Return the form of each parameter of a study, declared ones before those requested at run time."""
+    """Return the form of each parameter of a study, declared parameters first, then those requested at run time."""
     declared = study.spec.get("space")
     known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
     learnt = latest_domains(trial.asked for trial in study.started)

@@ -189,7 +189,7 @@ class SearchSpec(Section):
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
     from_studies: Annotated[
         tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
-        Field(description="a list of studies: names of this store, or URL#NAME of another one or of Optuna's"),
+        Field(description="a list of studies: names in this store, or URL#NAME in another store or in Optuna's"),
     ] = ()
 
     first_trials: Annotated[

@@ -37,7 +37,7 @@ def in_full(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_of(text: str) -> dict[str, float | int | None]:
-    """Return the limits that a text names, the others of usd, hours and trials as None."""
+    """Return the limits usd, hours and trials from a text; None for a limit that it does not name."""
     limits: dict[str, float | int | None] = {"usd": None, "hours": None, "trials": None}
     for part in text.lower().split(","):
         name, value = _limit(part.strip())

@@ -39,7 +39,7 @@ class CheckpointKeeper:
     total_bytes: int = 0
 
     def weigh(self, path: str, size: int) -> None:
-        """Note the size in bytes of a kept file; other paths are ignored."""
+        """Record the size in bytes of a kept file; other paths are ignored."""
         if path in self._reasons:
             self.total_bytes += size - self._bytes.get(path, 0)
             self._bytes[path] = size

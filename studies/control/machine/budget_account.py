@@ -79,7 +79,7 @@ class BudgetAccount:
         return self._clock.deadline - min(wanted, MOST_GUARD_SHARE * self._clock.total_seconds)
 
     def looked(self, late_seconds: float) -> None:
-        """Note the delay of the watchdog."""
+        """Record the delay of the watchdog."""
         self._late_seconds.append(late_seconds)
 
     def left_seconds(self, now: float) -> float:

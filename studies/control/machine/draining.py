@@ -59,7 +59,7 @@ class Draining:
         """Make gangs stop whose devices will be gone soon."""
         for trial in self._live.registry.running:
             if trial.attempt is not None and self.must_leave(trial.attempt):
-                self._stop_soon(trial, trial.attempt, "taken off a device that will be gone")
+                self._stop_soon(trial, trial.attempt, "its device will be removed; stopped")
 
     def _stop_soon(self, trial: Trial, attempt: Attempt, why: str) -> None:
         """Stop a gang within seconds; at once before its first step, since its start may take long and has no value."""

@@ -102,7 +102,7 @@ class Trial:
     epoch_seconds: list[float] = field(default_factory=list)
     epoch_costs_nano_usd: list[int] = field(default_factory=list)
     part: Paid = field(default_factory=Paid)  # duration and cost of the saved part of an unfinished epoch
-    epoch_ranks: dict[int, int] = field(default_factory=dict)  # number of ranks by epoch, where not all trained
+    epoch_ranks: dict[int, int] = field(default_factory=dict)  # number of ranks by epoch, for narrower epochs only
     paid_nano_usd: int = 0
     wall_seconds: float = 0.0
     slot_seconds: float = 0.0  # slot time spent on training

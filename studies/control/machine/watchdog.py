@@ -29,7 +29,7 @@ class Watchdog:
         self._silences: dict[int, _Silence] = {}
 
     def started(self, gang: int, timeouts: int = 0) -> None:
-        """Watch the gang of a trial; each earlier timeout of the trial doubles the longest silence."""
+        """Watch the gang of a trial; each earlier timeout of the trial doubles the allowed silence."""
         factor = 2.0**timeouts
         self._silences[gang] = _Silence(factor=factor, allowed_seconds=factor * self._limits.start_seconds)
 

@@ -30,7 +30,7 @@ LEAST_WIDTH = 1e-3
 TAIL_QUANTILE = 0.25
 """Quantile of z below which values form the tail of good values."""
 EXTRAPOLATION = 2.0
-"""Slope of z per score below the smallest value, as a multiple of the mean slope in the tail: a search looks for
+"""Slope of z per score below the smallest value, as a multiple of the mean slope in the tail, since searches look for
 outliers."""
 TAIL_PRIOR, TAIL_PRIOR_WEIGHT = 0.2, 6
 """Prior slope of z per score below the smallest value, and the number of values that the prior weighs as much as: few

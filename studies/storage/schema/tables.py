@@ -203,7 +203,7 @@ charges = sa.Table(
     sa.Column("charged_at", sa.Float, nullable=False),
     sa.Column("since", sa.Float),  # the interval that is charged; null in charges of earlier versions
     sa.Column("until", sa.Float),
-    sa.Column("slot_numbers", sa.JSON),  # which slots of the lease's pool are charged
+    sa.Column("slot_numbers", sa.JSON),  # charged slots of the lease's pool
     # Each turn of a queue with limits sums all ledgers; the index alone has the values for that.
     sa.Index("ix_automl_charges_sums", "study_id", "lease_id", "cost_nano_usd"),
 )
@@ -280,7 +280,7 @@ pool_rates = sa.Table(
     _key(),
     sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=False, index=True),
     sa.Column("since", sa.Float, nullable=False),
-    sa.Column("slot_numbers", sa.JSON, nullable=False),  # which slots of the lease's pool cost money
+    sa.Column("slot_numbers", sa.JSON, nullable=False),  # slots of the lease's pool that cost money
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
 )
 
