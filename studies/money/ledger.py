@@ -47,7 +47,7 @@ class PriceHistory:
         self._prices.append((max(at, self.changed_at), usd_per_slot_hour))
 
     def spans(self, since: float, until: float) -> Iterator[PricedSpan]:
-        """Return the parts of an interval with one price each, in order."""
+        """Yield the parts of an interval with one price each, in order."""
         if since >= self.changed_at:  # by far the most frequent case
             yield PricedSpan(since, until, self.usd_per_slot_hour)
             return

@@ -42,7 +42,7 @@ def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str])
 
 
 def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
-    """Return different values, by path; only the first of a list, since an insertion moves all that follow."""
+    """Yield different values with their paths; only the first of a list, since an insertion moves all others."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys([*before, *after]):
             yield from _differing(before.get(key, _NOTHING), after.get(key, _NOTHING), (*path, key))

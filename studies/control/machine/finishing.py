@@ -58,7 +58,7 @@ class Finishing:
         leaders = self._leaders() if self._may_be_due(natural[0]) else []
         if not leaders or not self._is_due(leaders, natural[0]):
             return natural
-        return self._finish(leaders[0], "later would be too late")
+        return self._finish(leaders[0], "it must start now")
 
     def after_search(self) -> Chosen | None:
         """Return the leader to finish after the search; None without one."""
@@ -74,7 +74,7 @@ class Finishing:
             return None
         if any(trial is leader for leader in leaders):
             self._begin(trial)
-            return self._decision(trial, "later would be too late")
+            return self._decision(trial, "it must start now")
         if len(self._live.free) >= self._live.ranks(leaders[0]):
             return None
         why = f"its slots are needed for trial {leaders[0].number}, a leader that was cut short"
@@ -123,7 +123,7 @@ class Finishing:
         return chosen
 
     def _places(self) -> Iterator[int]:
-        """Yield the places of the knee, of the best first objective and of the knee's neighbours worth their cost."""
+        """Yield places: the knee, the best in objective 1, the knee's neighbours (the worse one unless costs count)."""
         values = [one.values for one in self._live.keeper.archive]
         if not values:
             return

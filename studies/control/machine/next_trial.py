@@ -21,7 +21,7 @@ from studies.search.samplers.suggester import Suggestion
 
 
 class FirstErrors:
-    """Counts trials that failed by errors of the user's code under this controller; it may have been fixed before."""
+    """Counts failures by the user's code under this controller only, since the code may have been fixed before."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
