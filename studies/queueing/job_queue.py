@@ -101,7 +101,7 @@ class JobQueue:
 
     def submit(self, submission: Submission) -> Job:
         """Insert a queued job. Raises StoreError if a job or a study of this name exists."""
-        taken = StoreError(f"study: {submission.study!r} exists in the store already. Choose another name")
+        taken = StoreError(f"study: {submission.study!r} exists already in the store. Take another name")
         try:
             with self.store.engine.begin() as connection:
                 there = sa.select(t.studies.c.id).where(t.studies.c.name == submission.study)

@@ -61,7 +61,7 @@ class StoreRecording:
     def __init__(self, store: Store, spec: StudySpec) -> None:
         name = spec.study
         if store.study_row(name) is not None:
-            raise CurvesError(f"study: {name!r} exists in the store already. Choose another name")
+            raise CurvesError(f"study: {name!r} exists already in the store. Take another name")
         self.rows: Rows = store
         self._store, self._name = store, name
         self.study_id = store.create_study(name, recorded_spec(spec), ".", time.time())

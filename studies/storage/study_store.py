@@ -126,7 +126,7 @@ class Store:
                 raise
             if found.uid == row["uid"]:  # the first attempt made it, but its answer was lost
                 return int(found.id)
-        raise StudyExistsError(f"study: {row['name']!r} exists in the store already. Choose another name")
+        raise StudyExistsError(f"study: {row['name']!r} exists already in the store. Take another name")
 
     def _insert_study(self, row: Mapping[str, Any]) -> int:
         with self.engine.begin() as connection:

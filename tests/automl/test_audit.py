@@ -354,7 +354,7 @@ def test_a_store_with_a_study_that_runs_is_not_copied(study: SimulatedStudy, tmp
     (tmp_path / "target.db").write_bytes(empty_database())
     target = Store(f"sqlite:///{tmp_path}/target.db")
     assert isinstance(leases.acquire(study.store, study.study_id), leases.Lease)
-    with pytest.raises(StoreError, match="found 'simulated', which a controller drives"):
+    with pytest.raises(StoreError, match="'simulated' is driven by a controller"):
         copy_store(study.store, target)
     assert target.study_names() == []
     study.store.close()

@@ -153,8 +153,8 @@ def test_without_anybody_to_answer_nothing_is_deleted(place: Place, monkeypatch:
 def test_a_study_that_a_controller_drives_is_refused(place: Place) -> None:
     place.study.taken_by(os.getpid())
     line = place.refusal("delete", "small", "--yes")
-    assert "automl: study: found 'small', which process" in line
-    assert "allowed: `automl stop small` first" in line
+    assert "automl: study: 'small' is driven by process" in line
+    assert "Stop it first: `automl stop small`" in line
     assert len(list(place.artifacts.rglob("*.pt"))) == 2
 
 

@@ -212,11 +212,11 @@ def test_a_study_that_is_being_confirmed_is_not_resumed(service: TestedService) 
     assert (service.store.require("small").spec, ann.job("small").state) == (before, "stopped")
     ann.cancel(first)
     second = confirm_jobs.submit(ann, "small", (), 3, 1.0).study
-    with pytest.raises(ConflictError, match=f"found '{first}', while {second} is queued"):
+    with pytest.raises(ConflictError, match=f"'{first}' cannot continue while {second} is queued"):
         ann.resume(first)
     ann.cancel(second)
     assert ann.resume("small", ("budget.trials=99",)).state == "queued"
-    with pytest.raises(ConflictError, match=f"found '{first}', while small is queued"):
+    with pytest.raises(ConflictError, match=f"'{first}' cannot continue while small is queued"):
         ann.resume(first)
 
 

@@ -85,7 +85,7 @@ def test_a_name_is_taken_once_by_jobs_and_studies_alike(queue: JobQueue) -> None
     submit(queue)
     queue.store.create_study("launched", {}, ".", 1.0)
     for name in ("s", "launched"):
-        with pytest.raises(StoreError, match=f"'{name}' exists in the store already. Choose another name"):
+        with pytest.raises(StoreError, match=f"'{name}' exists already in the store. Take another name"):
             submit(queue, name)
 
 
