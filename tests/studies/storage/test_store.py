@@ -185,7 +185,7 @@ def test_numbers_and_names_are_given_once(store: Store, study_id: int) -> None:
     store.commit(study_id, None, [TrialChanged(trial_id=ids[0], columns={"number": 0})])
     with pytest.raises(IntegrityError):
         store.commit(study_id, None, [TrialChanged(trial_id=ids[1], columns={"number": 0})])
-    with pytest.raises(StudyExistsError, match="found 'digits'"):
+    with pytest.raises(StudyExistsError, match="'digits' exists already in the store"):
         store.create_study("digits", SPEC, ".", 1.0)
 
 
