@@ -124,7 +124,7 @@ def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService,
     assert ">queued<" in client.get("/studies/a").text
     running = client.post("/studies/a/delete", data={"sure": "yes"})
     assert running.status_code == 409
-    assert "wait until it has ended" in problem(running.text)
+    assert "allowed: one that has ended" in problem(running.text)
     client.post("/studies/a/cancel")
     assert client.post("/studies/a/delete", data={"sure": "yes"}).headers["location"] == "/"
 
