@@ -105,7 +105,9 @@ class StoreBackend:
 
         queue = JobQueue(self.store)
         if (job := queue.find(study)) is None:
-            raise StoreError(f"TRIAL: found none, and {study!r} is not in the queue; allowed: a trial of it")
+            raise StoreError(
+                f"{study!r} is not in the queue, so name the trial to cancel: `automl cancel {study} TRIAL`"
+            )
         return plain_job(queue.ask(job, "cancel"))
 
     def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
@@ -347,7 +349,7 @@ class QueueBackend:
         """Say why the user may not train on this machine, past queue and accounts; empty if they may (an admin)."""
         if self._studies.identity.is_admin:
             return ""
-        return "role: trains on the machine of the service, past its queue and accounts; allowed: admin"
+        return "role: only an admin may train on the machine of the service, since that bypasses its queue and accounts"
 
     @staticmethod
     def _plain(job: Any) -> dict[str, Any]:

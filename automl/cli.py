@@ -181,8 +181,8 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
         return
     given = "--server" if is_typed else "AUTOML_SERVER"
     raise UserError(
-        f"{given}: found {command}, which does not run over HTTP; allowed: {', '.join(sorted(OVER_HTTP))}; or run it "
-        "beside the store"
+        f"automl {command} does not run over HTTP, and {given} is set. Run it on the store (--store), or use "
+        f"one of {', '.join(sorted(OVER_HTTP))}"
     )
 
 

@@ -180,13 +180,13 @@ def _point(record: StudyRecord, name: str, epochs: int) -> Point:
     number, epoch = named_point(record, name)
     started = {trial.number: trial for trial in record.started}
     if number not in started:
-        raise StoreError(f"trial: found {number}, allowed: 0 to {len(started) - 1}")
+        raise StoreError(f"{record.name} has no trial {number}: its trials are 0 to {len(started) - 1}")
     if epoch is None:
         done = started[number].epochs
         kept = [one.epoch for one in done if one.checkpoint is not None]
         epoch = max(kept) if kept else done[-1].epoch if done else epochs
     if not 1 <= epoch <= epochs:
-        raise StoreError(f"trial: found {name!r}, allowed: epochs 1 to {epochs}, such as {number}@{epochs}")
+        raise StoreError(f"{name}: a training of {record.name} has epochs 1 to {epochs}, for example {number}@{epochs}")
     return Point(trial=number, epoch=epoch)
 
 
@@ -198,8 +198,9 @@ def _contenders(record: StudyRecord) -> list[Point]:
     points = [Point(trial=one.trial, epoch=one.epoch) for one in (*named, *best) if one is not None]
     if not points:
         why = feasibility.nothing_feasible(record)
-        empty = f"the archive of {record.name} is empty{f' since {why}' if why else ''}"
-        raise StoreError(f"trial: found none, and {empty}; allowed: name trials")
+        reason = f" ({why})" if why else ""
+        cure = f"Name the trials to confirm, for example `automl confirm {record.name} 3`"
+        raise StoreError(f"{record.name} has no saved models to choose from{reason}. {cure}")
     return list(dict.fromkeys(points))
 
 
@@ -329,7 +330,7 @@ def _train(
 def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Iterator[leases.Lease]:
     lease = leases.acquire(store, study_id, job_id=job_id)
     if isinstance(lease, leases.Holder):
-        raise StoreError(f"study: found one that {lease} drives; allowed: one that is over, or `automl stop` it first")
+        raise StoreError(f"the study is running: {lease} drives it. Stop it first (`automl stop`), or wait for its end")
     stopped = threading.Event()
 
     def stop() -> None:

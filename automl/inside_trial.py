@@ -102,7 +102,7 @@ class _Connection:
         except OSError as error:
             raise ConnectionError(
                 f"the trial cannot be reached at {os.environ[CHANNEL]} ({CHANNEL}): {error.strerror or error}; "
-                "allowed: a program that sees this path, or one that is started without the variable"
+                "start the program where it sees this path, or without the variable"
             ) from None
         self._answers = self._socket.makefile("rb")
 

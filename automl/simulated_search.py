@@ -161,7 +161,7 @@ def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[in
     for table in tables:
         for seed in seeds if there else ():
             if (name := _name(wanted, table, seed)) in there:
-                raise CurvesError(f"--study: found {name!r}, which the store has already; allowed: another name")
+                raise CurvesError(f"--study: {name!r} exists already in the store. Take another name")
     return store
 
 
@@ -170,9 +170,7 @@ def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> No
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
         paths = ", ".join(wanted.paths)
-        raise CurvesError(
-            f"{paths}: found two tables named {doubled!r}, allowed: tables that are all named differently"
-        )
+        raise CurvesError(f"{paths}: two tables are named {doubled!r}. Give each table a name of its own")
 
 
 def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:

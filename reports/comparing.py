@@ -85,8 +85,8 @@ def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
     for study in studies[1:]:
         if set(study.objectives) != set(first.objectives):
             raise ComparisonError(
-                f"report: found {first.name} for {_in_words(first.objectives)} and {study.name} for "
-                f"{_in_words(study.objectives)}, allowed: studies with the same objectives"
+                f"report: {first.name} is for {_in_words(first.objectives)} and {study.name} for "
+                f"{_in_words(study.objectives)}. Only studies with the same objectives can be compared"
             )
     known = [reference for study in studies if (reference := reference_of(study)) is not None]
     worst = {

@@ -1,1 +1,1 @@
-"""Many trials under one budget: the spec, the search, the money, the gangs, the store and who drives them."""
+"""Studies, many trials under one budget: spec, search, money, gangs, store and the controller that drives them."""

@@ -1,4 +1,4 @@
-"""Hides credentials in text for people, logs and browsers."""
+"""Removal of credentials from text for users, logs and browsers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from search_spaces.wording import without_password as redact
 
 
 def redact_deep(value: object) -> object:
-    """A copy of plain data (mappings, lists, scalars) in which every string, keys included, is redacted."""
+    """Return a copy of plain data (mappings, lists, scalars) in which every string, including keys, is redacted."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The clock of a controller's process: seconds since 1970 at its begin, and from then on a clock that nobody sets."""
+"""Clock of a controller's process: seconds since 1970 at its start, and from then on a clock that cannot be set."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _BEGAN_AT = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """The present moment in seconds since 1970, by a clock that nobody sets."""
+    """Return the current moment in seconds since 1970, by a clock that cannot be set."""
     return _BEGAN_AT + time.monotonic()

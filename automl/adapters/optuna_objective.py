@@ -83,7 +83,7 @@ class ObjectiveTrial:
         if name in PASSED_ON:
             return getattr(self._trial, name)
         allowed = listed(["params", "report", "should_prune", "suggest_*", *sorted(PASSED_ON)])
-        raise AttributeError(f"trial.{name}: it is not there for an objective in automl.search, allowed: {allowed}")
+        raise AttributeError(f"trial.{name} does not exist for an objective in automl.search, which has {allowed}")
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -131,7 +131,7 @@ class ObjectiveTrial:
         """
         if self._pending is not None and not self._advanced():
             raise TaskError(
-                f"trial.report: found more than {self._planned} reports, allowed: training.epochs of them; set that"
+                f"trial.report: more than {self._planned} reports. Set training.epochs to the number of reports"
             )
         self._pending = self._named("trial.report", value)
 
@@ -168,7 +168,7 @@ class ObjectiveTrial:
             raise TaskError(f"{place}: found {len(values)} values, allowed: {allowed}")
         for one in values:
             if one is None:
-                raise TaskError(f"{place}: found None, allowed: a number for each of {listed(self._metrics)}")
+                raise TaskError(f"{place} is None. Return a number for each of {listed(self._metrics)}")
         return dict(zip(self._metrics, values, strict=True))
 
     def _may_ask(self, name: str) -> bool:

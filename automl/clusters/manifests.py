@@ -81,7 +81,9 @@ def write_manifests(
             values |= {"ranks": ranks, "arguments": arguments}
         case "compose":
             if machines.nodes > 1:
-                raise UserError(f"--nodes: found {machines.nodes}, allowed: 1, the machine of the only worker")
+                raise UserError(
+                    f"--nodes is {machines.nodes}, but this form has one worker on one machine. Leave --nodes out"
+                )
             values |= {"mlflow_port": _MLFLOW_PORT, "postgres": _POSTGRES, "worker_slots": machines.cpus_per_node}
         case "kustomize":
             pass
@@ -98,7 +100,7 @@ def arguments_of_training(
     `given` has parameters as NAME=VALUE. UserError for a command, or a parameter that cannot be read.
     """
     if spec.task == COMMAND:
-        raise UserError("task: found a command, which trains in studies only; allowed: a task or a training function")
+        raise UserError("task: a command trains in studies only. Name a task or a training function")
     read_params(given)
     options = [f"--option={name}={as_text(value)}" for name, value in spec.task_options.items()]
     return [
@@ -121,7 +123,9 @@ def arguments_of_training(
 
 def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
     if spec.resources.autoscale:
-        raise UserError("resources.autoscale: found true, allowed: false in a RayJob of a fixed number of workers")
+        raise UserError(
+            "resources.autoscale: this RayJob has a fixed number of workers. Set resources.autoscale to false"
+        )
     overrides = ["resources.ray_address=auto"]
     if not is_url(spec.checkpoints.folder):
         overrides.append(f"checkpoints.folder={CHECKPOINTS}")

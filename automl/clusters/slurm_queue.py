@@ -40,8 +40,8 @@ def check_installed() -> None:
     """Raise UserError, with advice, where SLURM's commands are not installed."""
     if shutil.which("sbatch") is None:
         raise UserError(
-            "--slurm: found no sbatch on this machine, allowed: a machine that submits to SLURM; "
-            "`automl export-cluster slurm SPEC --out FILE` writes the script without it"
+            "--slurm: this machine has no sbatch. Run the command on a machine that submits to SLURM, or write the "
+            "script alone: `automl export-cluster slurm SPEC --out FILE`"
         )
 
 

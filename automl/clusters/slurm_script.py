@@ -39,10 +39,10 @@ class Allocation:
         """Raise UserError if SLURM would refuse an option, or a run would have no time."""
         seconds = seconds_of(self.time)
         if not _LEAST_WARNING_SECONDS <= self.warning_seconds <= seconds / 2:
-            allowed = f"{_LEAST_WARNING_SECONDS} to {seconds // 2}, half of --time {self.time}"
+            allowed = f"{_LEAST_WARNING_SECONDS} to {seconds // 2} (half of --time {self.time})"
             raise UserError(
-                f"--warning-seconds: found {self.warning_seconds}, allowed: {allowed}: a drain needs time, and so does "
-                "what comes before it"
+                f"--warning-seconds: found {self.warning_seconds}, allowed: {allowed}. The study "
+                "needs time to save its trials, and time to train before that"
             )
         for option, name in (("--partition", self.partition), ("--account", self.account)):
             if name is not None and not _NAME.fullmatch(name):
@@ -119,15 +119,17 @@ def seconds_of(time: str) -> int:
 def _check_room(spec: StudySpec, allocation: Allocation) -> None:
     resources, there = spec.resources, allocation.slots(spec)
     if resources.autoscale:
-        raise UserError("resources.autoscale: found true, allowed: false in a job, whose nodes are there at once")
+        raise UserError(
+            "resources.autoscale: a SLURM job has all its nodes from the start. Set resources.autoscale to false"
+        )
     if resources.device == "cuda" and not allocation.gpus_per_node:
-        raise UserError("--gpus-per-node: found 0, allowed: at least 1, since resources.device is cuda")
+        raise UserError("--gpus-per-node is 0, but resources.device is cuda. Ask for at least 1 GPU per node")
     wanted = 1 if resources.slots == "auto" else resources.slots
     if there < wanted:
         gpus, cpus = allocation.gpus_per_node, allocation.cpus_per_task
         each = f"{gpus} GPUs" if gpus else f"{cpus} CPUs, {resources.cpus_per_rank} for each rank"
         raise UserError(
-            f"resources.slots: found {resources.slots}, allowed: at most {there}: {allocation.nodes} nodes with {each}"
+            f"resources.slots is {resources.slots}, but {allocation.nodes} nodes with {each} have room for {there}"
         )
 
 
@@ -150,11 +152,10 @@ def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
 
 
 def _check(file: Path) -> None:
-    allowed = "allowed: a new one, or one that `automl export-cluster` has written"
     if file.is_dir():
-        raise UserError(f"--out: found {file}, which is a folder, allowed: a file to write")
+        raise UserError(f"--out: {file} is a folder. Name a file to write")
     if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
-        raise UserError(f"--out: found {file}, which something else has written, {allowed}")
+        raise UserError(f"--out: {file} exists, and `automl export-cluster` did not write it. Name a new file")
 
 
 _SQLITE = (

@@ -71,7 +71,7 @@ def submit_to_slurm(
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
     if running := slurm_queue.job_of_name(name):
-        raise UserError(f"SLURM: found job {running}, which runs {parsed.study}; allowed: `scancel {running}` first")
+        raise UserError(f"SLURM job {running} runs {parsed.study} already. End it first: `scancel {running}`")
     script, warnings = write_job(parsed, spec, allocation_of(dict(allocation)), out)
     for line in warnings:
         warn(line)

@@ -84,8 +84,8 @@ def code_beside(file: Path) -> list[Path]:
             found.append(code)
     if len(found) > _MOST_FILES:
         raise UserError(
-            f"{base}: found {len(found)} Python files beside {file.name} and below, allowed: at most {_MOST_FILES}; "
-            "put the spec and its code into a folder of their own"
+            f"{base}: the image would hold {len(found)} Python files, more than {_MOST_FILES}. Put {file.name} and "
+            "its code into a folder without other code"
         )
     return found
 

@@ -30,7 +30,9 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
     """Ranks of each training, ascending, from a text such as 1,2,4."""
     parts = value.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"found {value!r}, allowed: whole numbers of at least 1 with commas between, as 1,2,4")
+        raise click.BadParameter(
+            f"found {value!r}, allowed: whole numbers of at least 1 with commas between, for example 1,2,4"
+        )
     return tuple(sorted({int(part) for part in parts}))
 
 

@@ -89,7 +89,7 @@ def _confirm_there(
 
     plan = backend.check_confirm(study, points, seeds)
     if usd is None:
-        raise UserError(f"--usd: found nothing, allowed: the dollars that it may cost; {plan['message']}")
+        raise UserError(f"--usd is missing: a service needs the most dollars that it may spend. {plan['message']}")
     say_on_stderr(plan["message"])
     job = backend.confirm(study, points, seeds, usd)
     code = follow_job(backend.client, job["study"], Telling(as_json=as_json))

@@ -46,4 +46,4 @@ def _consents(question: str) -> bool:
         if sys.stdin is not None and sys.stdin.isatty():
             raise
         echo("", err=True)
-        raise StoreError("--yes: found no answer on stdin, allowed: y, or --yes, which does not ask") from None
+        raise StoreError("Nothing was deleted: stdin gave no answer. Pass --yes to delete without a question") from None

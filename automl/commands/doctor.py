@@ -34,10 +34,10 @@ def doctor(
     else:
         root = click.get_current_context().find_root()
         if root.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE:
-            allowed = "`automl --server URL doctor --service`"
-            raise UserError(f"--server: found doctor, which does not run over HTTP; allowed: {allowed}")
+            cure = "To check the service, run `automl --server URL doctor --service`"
+            raise UserError(f"automl doctor checks this machine, not a service. {cure}")
         if artifacts is not None:
-            raise UserError("--artifacts: found without --service, allowed: with it")
+            raise UserError("--artifacts needs --service")
         findings = examine(store, bandwidth=bandwidth, backend=backend)
     if as_json:
         print_json(findings)
@@ -53,7 +53,7 @@ def doctor(
 def _check_goes_with_service(*, bandwidth: bool, backend: BackendChoice) -> None:
     if bandwidth or backend != "auto":
         given = "--bandwidth" if bandwidth else "--backend"
-        raise UserError(f"{given}: found with --service, which looks at no device; allowed: one of them")
+        raise UserError(f"{given} and --service exclude each other: a check of the service tests no device")
 
 
 def _of_service(store: str | None, artifacts: str | None) -> list[dict[str, Any]]:

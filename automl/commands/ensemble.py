@@ -39,7 +39,9 @@ def ensemble(  # noqa: PLR0917 - click gives each option by name
     """
     if docker is not None:
         if form is not None or out is not None:
-            raise click.UsageError("--docker: found --format or --out beside it, allowed: --docker DIR alone")
+            raise click.UsageError(
+                "--docker DIR takes neither --format nor --out: it writes the whole folder of an image"
+            )
         out, form = docker, "docker"
     opened = open_store(store)
     row, record = opened.require(study), load_study(opened, study)

@@ -52,8 +52,10 @@ def _target_of(out: Path | None, docker: Path | None, form: Target | None) -> tu
     """Return what is to be written, and in which form."""
     if docker is not None:
         if form is not None or out is not None:
-            raise click.UsageError("--docker: found --format or --out beside it, allowed: --docker DIR alone")
+            raise click.UsageError(
+                "--docker DIR takes neither --format nor --out: it writes the whole folder of an image"
+            )
         return docker, "docker"
     if out is None:
-        raise click.UsageError("--out: found nothing, allowed: a file or a folder to write, or --docker DIR")
+        raise click.UsageError("Nothing to write: name a file or a folder (--out), or --docker DIR")
     return out, form or format_of(out)

@@ -136,10 +136,10 @@ def _launch_there(
     from automl.remote.following import Telling, take_leave_or_follow
 
     if spec is None:
-        raise click.UsageError("found no SPEC, allowed: a YAML file", click.get_current_context())
+        raise click.UsageError("Nothing to run: name a spec (a YAML file)", click.get_current_context())
     if code_of(spec) is not None:
         raise click.UsageError(
-            f"SPEC: found code {spec} with --server, allowed: a YAML file, whose task is in --code",
+            f"A service does not take {spec} as SPEC. Name a YAML file, and a code folder of the service (--code)",
             click.get_current_context(),
         )
     if dry_run:
@@ -165,7 +165,7 @@ def _prepared(
         code = None if spec is None else code_of(spec)
         _refuse_stray(quick if code is not None else {**quick, "save_spec": save_spec})
         if spec is None:
-            raise click.UsageError("found neither SPEC nor --task, allowed: one of them", click.get_current_context())
+            raise click.UsageError("Nothing to run: name a spec, or --task and --data", click.get_current_context())
         if code is not None:
             return _of_code(code, overrides, store, save_spec)
         _refuse_data(spec)
@@ -173,7 +173,9 @@ def _prepared(
         new = with_options_of_new_studies(parsed)
         return prepare(new, source=str(spec), base_folder=folder), ""
     if spec is not None:
-        raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
+        raise click.UsageError(
+            f"SPEC {spec} and --task exclude each other: name one of them", click.get_current_context()
+        )
     picked = quickstart(task, quick, overrides, store)
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
     if save_spec is not None:
@@ -196,7 +198,7 @@ def _refuse_stray(options: Mapping[str, Any]) -> None:
     """Refuse options that only --task takes."""
     stray = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if stray:
-        raise click.UsageError(f"found {stray[0]}, allowed: beside --task only", click.get_current_context())
+        raise click.UsageError(f"{stray[0]} needs --task", click.get_current_context())
 
 
 def _of_code(code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None) -> tuple[Prepared, str]:

@@ -27,6 +27,6 @@ def logs(  # noqa: PLR0917 - click gives each option by name
     Of long output the end is kept: 8 MiB, or task.log_mib of a command; a service sends its last million characters.
     """
     if follow and seed is not None:
-        raise click.UsageError("--follow: found --seed beside it, allowed: one of them")
+        raise click.UsageError("--follow and --seed exclude each other")
     for text in backend_of(store).output(study, trial, rank=rank, attempt=attempt, seed=seed, follow=follow):
         echo(text, nl=False)

@@ -32,7 +32,7 @@ def predict(  # noqa: PLR0917 - click gives each option by name
     may be larger than the memory. Without --out the answers are printed as CSV.
     """
     if as_json and out is None:
-        raise click.UsageError("--json: the answers themselves go to stdout without --out, allowed: both")
+        raise click.UsageError("--json needs --out: without it the answers themselves go to stdout")
     with local_model(model, mlflow) as (place, _):
         loaded = opened_model(place, device)
     with counted(shown=out is not None) as show:

@@ -37,7 +37,7 @@ def promote(  # noqa: PLR0917 - click gives each option by name
     or if it is better than the champion on the same samples; else challenger.
     """
     if force is not None and not force.strip():
-        raise click.UsageError("--force: found an empty text, allowed: the reason")
+        raise click.UsageError("--force: the reason is empty")
     opened = open_store(store)
     record = load_study(opened, study)
     base_folder = opened.require(study).base_folder

@@ -30,7 +30,7 @@ def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_jso
     """
     if len(set(studies)) < len(studies):
         twice = next(name for name in studies if studies.count(name) > 1)
-        raise click.UsageError(f"STUDY: found {twice!r} twice, allowed: each study once")
+        raise click.UsageError(f"STUDY: {twice!r} is named twice. Name each study once")
     backend = backend_of(store)
     records = [backend.record(name) for name in studies]
     path = out or backend.report_path(records[0])

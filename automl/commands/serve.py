@@ -84,7 +84,7 @@ def _named(text: str) -> tuple[str, Path]:
     name, equals, folder = text.partition("=")
     path = Path(folder if equals else text).absolute()
     if not path.is_dir():
-        raise UserError(f"--code: found {text}, allowed: [NAME=]FOLDER with a folder that is there")
+        raise UserError(f"--code {text}: there is no such folder. The form is [NAME=]FOLDER")
     return (name if equals else path.name), path
 
 
@@ -93,6 +93,7 @@ def _server(url: str | None) -> str:
     parts = urlsplit(url or "")
     if url and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query):
         raise UserError(
-            f"--mlflow-server: found {url}, allowed: http://HOST:PORT of `mlflow server --static-prefix /mlflow`"
+            f"--mlflow-server {url}: this is no address of a server. Start `mlflow server --static-prefix /mlflow`, "
+            "and pass http://HOST:PORT"
         )
     return (url or "").rstrip("/")

@@ -25,7 +25,7 @@ def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> 
     """
     if watch and as_json:
         context = click.get_current_context()
-        raise click.UsageError("found --watch and --json, allowed: one of them", context)
+        raise click.UsageError("--watch and --json exclude each other", context)
     backend = backend_of(store)
     record: StudyRecord | None = backend.record(study)
     if watch and record is not None:

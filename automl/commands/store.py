@@ -63,9 +63,9 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 def back_up(source: Store, file: Path) -> dict[str, int]:
     """Write a consistent copy of a store in use; UserError if the file exists, RunError if it cannot be written."""
     if file.exists():
-        raise UserError(f"FILE: found {file}, which is there already; allowed: a new file")
+        raise UserError(f"FILE: {file} exists already. Name a new file")
     if not file.parent.is_dir():
-        raise UserError(f"FILE: found {file}, whose folder is not there; allowed: a file in a folder that is")
+        raise UserError(f"FILE: the folder of {file} does not exist. Create it first")
     try:
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=".backup-") as folder:
             made = Path(folder, "store.db")

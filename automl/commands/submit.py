@@ -64,8 +64,8 @@ def _check(*, slurm: bool, follow: bool, out: Path | None, as_json: bool, queuei
     """Refuse options that do not go together."""
     context = click.get_current_context()
     if not slurm and (follow or out is not None):
-        raise click.UsageError("found --follow or --out, allowed: beside --slurm", context)
+        raise click.UsageError("--follow and --out need --slurm", context)
     if slurm and queueing:
-        raise click.UsageError("found --priority or --set beside --slurm, allowed: without it", context)
+        raise click.UsageError("--slurm takes neither --priority nor --set", context)
     if follow and as_json:
-        raise click.UsageError("found --follow and --json, allowed: one of them", context)
+        raise click.UsageError("--follow and --json exclude each other", context)

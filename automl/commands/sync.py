@@ -33,7 +33,7 @@ def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> Non
     opened = open_store(store)
     if with_models and is_off(opened.require(study).spec["mlflow"]):
         raise StoreError(
-            f"--models: found the study {study!r}, whose `mlflow` is off, allowed: one with a tracking URI"
+            f"--models: the study {study!r} does not log to MLflow (its `mlflow` is off), so it has no models there"
         )
     opened.require(study)
     errors = catch_up(opened, study) if with_models else rebuild(opened, study)

@@ -176,4 +176,4 @@ def _refuse(context: click.Context, where: str, names: tuple[str, ...]) -> None:
     """Refuse options that say nothing here."""
     for name in names:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"found --{name.replace('_', '-')} {where}, allowed: without it", context)
+            raise click.UsageError(f"--{name.replace('_', '-')} has no effect {where}: leave it out", context)

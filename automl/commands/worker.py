@@ -37,7 +37,7 @@ def worker(store: str | None, slots: int | None, device: str, name: str | None, 
     places = find_slots(device, 1, None)
     most = slots or places.slots
     if places.device == "cuda" and most > places.slots:
-        raise UserError(f"--slots: found {most}, allowed: at most {places.slots}, the number of GPUs here")
+        raise UserError(f"--slots is {most}, but this machine has {places.slots} GPUs")
     queue = JobQueue(Store(absolute_url(store_url(store), Path.cwd())))
     log = writer()
     one = Worker(

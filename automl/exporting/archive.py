@@ -32,7 +32,7 @@ def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
             with told_as_output(out):
                 _extract(archive, out)
     except (BadZipFile, KeyError, ValueError):
-        raise ExportError("model: found an answer that is no exported model, allowed: that of `automl serve`") from None
+        raise ExportError("the server's answer is no exported model. Does --server name an `automl serve`?") from None
     return written
 
 

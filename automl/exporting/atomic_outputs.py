@@ -14,7 +14,7 @@ from automl.exporting.export_errors import ExportError
 def check_new_folder(out: Path) -> None:
     """Raise ExportError if `out` is a file, or a folder that is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
+        raise ExportError(f"--out: {str(out)!r} exists already. Name a folder that is new or empty")
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def check_kind(source: Source) -> None:
     """Raise ExportError, naming the kind, for a model whose answers have no mean."""
     kind = source.answers["kind"]
     if kind not in MEANS or source.task is None:
-        raise ExportError(f"ensemble: found answers of the kind {kind!r}, allowed: classes and numbers, of a task")
+        raise ExportError(f"ensemble: the models return {kind!r}; only classes and numbers can be averaged")
 
 
 def meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -68,7 +68,9 @@ def _part_of(sources: Sequence[Source], part: str) -> Part:
         assert task is not None  # noqa: S101 - `check_kind` asks for one
         samples = load_samples(task, part, source.content["spec"]["params"], _CPU)
         if isinstance(samples, StreamSamples):
-            raise ExportError(f"ensemble: found a {part} part that is a stream, allowed: samples that have numbers")
+            raise ExportError(
+                f"ensemble: the {part} part is a stream, and scoring needs a dataset with numbered samples"
+            )
         made, wanted = [], []
         source.call.model.eval()
         for inputs, some in samples.batches(torch.split(torch.arange(len(samples)), _BATCH)):

@@ -18,6 +18,7 @@ from automl.exporting.exports import opened_sources, traced_program
 from automl.exporting.manifest import manifest_of
 from automl.exporting.source import Source, with_data
 from automl.exporting.writers import WRITERS, Writer
+from reports.phrases import plural
 from studies.records.records import NANO, Objective, StudyRecord
 from studies.results.recommendation import takeable
 from studies.storage.schema.engine import StoreError
@@ -146,7 +147,7 @@ def _members(record: StudyRecord, base_folder: str) -> list[Member]:
     kept = [(name, path, training, cost) for name, path, training, cost in named if path]
     if len(kept) < 2:
         raise StoreError(
-            f"ensemble: found {len(kept)} kept models of {record.name}, allowed: at least 2, of the archive or of "
+            f"ensemble: {record.name} has {plural(len(kept), 'saved model')}, and an ensemble needs 2. Train more: "
             f"`automl confirm {record.name} --keep-models`"
         )
     sources = opened_sources(record, [path for _, path, _, _ in kept], base_folder, None, what=WHAT)
@@ -159,7 +160,7 @@ def _members(record: StudyRecord, base_folder: str) -> list[Member]:
     wanted = first.rows, meaning(first.answers)
     alike = [one for one in found if (one.source.rows, meaning(one.source.answers)) == wanted]
     if len(alike) < 2:
-        raise StoreError(f"ensemble: found {len(found)} models that take different rows, allowed: at least 2 alike")
+        raise StoreError(f"ensemble: the {len(found)} saved models take different rows, so they cannot answer together")
     return alike
 
 

@@ -41,7 +41,7 @@ def check_target(out: Path, form: Target) -> None:
     if form in _FOLDERS:
         check_new_folder(out)
     elif form != "weights" and out.is_dir():
-        raise ExportError(f"--out: found the folder {str(out)!r}, allowed: a file, which --format {form} writes")
+        raise ExportError(f"--out: {str(out)!r} is a folder, and --format {form} writes a file. Name a file")
 
 
 def export_point(
@@ -129,8 +129,8 @@ def check_rows(source: Source, *, what: str) -> None:
     """Raise ExportError, naming `what` was asked for, if only the model's own code knows its rows."""
     if source.rows is None:
         raise ExportError(
-            f"{what}: found a model whose inputs or outputs its own code alone knows, as those with several tensors; "
-            "allowed: automl export with --format package, torch-export or onnx"
+            f"{what}: the model takes or returns several tensors, which no general form of rows describes. Use "
+            "`automl export` with --format package, torch-export or onnx"
         )
 
 

@@ -150,8 +150,8 @@ def save_program(
     except NotImplementedError as error:
         reason = " ".join(str(error).split())[:200]
         raise ExportError(
-            f"torch.export cannot write the model's inputs or outputs down: {reason}; allowed: tensors, and tuples, "
-            "lists and dicts of them"
+            f"torch.export cannot write the model's inputs or outputs: {reason}. It can write tensors, and "
+            "tuples, lists and dicts of them"
         ) from error
 
 

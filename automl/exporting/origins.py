@@ -84,7 +84,7 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
     ExportError if none are kept, or the format holds only one model; StoreError for another form of point.
     """
     if form not in _SEVERAL:
-        raise ExportError(f"--ensemble: found --format {form}, which holds one model, allowed: {', '.join(_SEVERAL)}")
+        raise ExportError(f"--ensemble: --format {form} holds one model. Use one of {', '.join(_SEVERAL)}")
     trial, epoch = named_point(record, point)
     is_of_epoch = "@" in point
     runs = _kept(record, trial, epoch if is_of_epoch else None)

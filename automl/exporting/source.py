@@ -72,13 +72,15 @@ def source_of(
     shared = None if like is None or like.content["spec"]["task_options"] != spec["task_options"] else like.task
     task = load_trainable(named, spec["task_options"], python_path) if shared is None else copy.copy(shared)
     if isinstance(task, Command):
-        raise TaskError("a command's model is known to its program alone; allowed: --format weights, its kept files")
+        raise TaskError(
+            "only the program of a command can read its model. Pass --format weights to copy its saved files"
+        )
     rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
     if isinstance(task, TrainingFunction):
         call = model_of_function(task, _one_rank(spec, python_path), content, checkpoint, model)
         return Source(call=call, rows=_rows(task, call), answers={"kind": "array"}, data={}, content=rest)
     if model is not None:
-        raise TaskError(f"--model: found {model!r}, allowed: with a training function only")
+        raise TaskError(f"--model {model}: only training functions have several models. Leave --model out")
     params = spec["params"]
     network = rebuild(checkpoint, task, params, content["model"])
     samples = few_of(load_samples(task, "validation", params, _CPU), 2)

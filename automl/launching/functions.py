@@ -51,9 +51,9 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     """
     name = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
-        raise SpecError(_PLACE, (), "found a lambda, allowed: a function made by def, which has a name")
+        raise SpecError(_PLACE, (), "a lambda has no name to record. Define the function with def")
     if not is_training_function(function):
-        raise SpecError(_PLACE, (), f"found {name}, allowed: a function whose first parameter is called trial")
+        raise SpecError(_PLACE, (), f"the first parameter of {name} is not called trial. Write def {name}(trial, ...)")
     if problem := problem_of(function):
         raise SpecError(_PLACE, (), f"found {name}: {problem}")
     module = sys.modules.get(function.__module__)

@@ -77,7 +77,7 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         problem = (
             f"found {name!r}, which exists with another spec: {lines[0]}{more}; "
-            "allowed: another name, or `automl resume` to go on with the stored one"
+            "Take another name (study), or `automl resume` to continue the stored study"
         )
         raise SpecError(prepared.source, ("study",), problem)
     if stored.budget != prepared.spec.budget:
@@ -108,7 +108,11 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder))
     resets_price = any(split_override(one)[0] in PRICE_PATHS for one in overrides)
     if row.usd_per_slot_hour == 0 and not resets_price and changed.budget.is_of_dollars_alone:
-        raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")
+        raise SpecError(
+            name,
+            ("budget",),
+            "slots are free, so a dollar budget would never be reached. Add budget.hours or budget.trials",
+        )
     if overrides:
         check_in_place(mentioned_checkpoints(store, row.id))
         store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)

@@ -68,7 +68,9 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
         spec = spec.model_copy(update={"space": Space(described.parameters), "search": search})
     if spec.space is not None and "world_size" in spec.space and not _prepares_a_model(objective):
         problem = f"found a number of ranks for {name}, an objective for Optuna that calls no trial.prepare"
-        raise SpecError(source, ("space", "world_size"), f"{problem}, so that it trains on one; allowed: without")
+        raise SpecError(
+            source, ("space", "world_size"), f"{problem}, so it trains on one rank. Remove world_size from the space"
+        )
     return spec
 
 

@@ -174,7 +174,9 @@ def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
         problem = f"{name!r} cannot name its rungs ({type(error).__name__}: {error})"
     else:
         if not all(type(rung) is int and 0 < rung < epochs for rung in rungs) or list(rungs) != sorted(set(rungs)):
-            problem = f"{name!r} gives the rungs {rungs}, allowed: whole numbers from 1 to {epochs - 1}, ascending"
+            problem = (
+                f"{name!r} returns the rungs {rungs}. They must be whole numbers from 1 to {epochs - 1}, ascending"
+            )
     if problem is not None:
         raise SpecError(source, ("search", "pruner"), " ".join(problem.split()))
     return rungs
@@ -184,14 +186,13 @@ def _check_gpus(spec: StudySpec, places: AvailableSlots, slots: int, source: str
     if spec.resources.autoscale:
         return
     if (places.device == "cuda" or spec.resources.ray_address is not None) and slots > places.slots:
-        problem = f"found {slots}, allowed: at most {places.slots}, the number of slots here"
+        problem = f"found {slots}, but there are {places.slots} slots here"
         raise SpecError(source, ("resources", "slots"), problem)
 
 
 def _check_is_limited(spec: StudySpec, price: Price, source: str) -> None:
     if price.usd_per_slot_hour == 0 and spec.budget.is_of_dollars_alone:
-        allowed = "budget.hours or budget.trials as well"
-        problem = f"found {spec.budget.usd:g}, which slots of $0 an hour never spend; allowed: {allowed}"
+        problem = "slots are free, so a dollar budget would never be reached. Add budget.hours or budget.trials"
         raise SpecError(source, ("budget", "usd"), problem)
 
 

@@ -99,10 +99,10 @@ def write_spec(path: Path, picked: Quickstart) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(as_yaml(picked))
     except FileExistsError:
-        raise SpecError("--save-spec", (), f"found {str(path)!r}, which exists, allowed: a new file") from None
+        raise SpecError("--save-spec", (), f"{str(path)!r} exists already. Name a new file") from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise SpecError("--save-spec", (), f"found {str(path)!r} ({reason}), allowed: a file to write") from None
+        raise SpecError("--save-spec", (), f"{str(path)!r} cannot be written ({reason})") from None
 
 
 def as_yaml(picked: Quickstart) -> str:
@@ -134,13 +134,13 @@ def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
     for name in given:
         if name not in taken:
             flags = listed(_flag(one) for one in taken) or "none"
-            problem = f"found {_flag(name)}, which the task {task} does not take, allowed: {flags}"
+            problem = f"the task {task} does not take {_flag(name)}. Its options: {flags}"
             raise SpecError(f"launch --task {task}", (), problem)
     if taken and "data" not in given:
         what = {"vision": "a folder of images", "language_model": "a text file, or a folder of them"}.get(
             task, "a CSV, TSV or Parquet file"
         )
-        raise SpecError(f"launch --task {task}", (), f"found no --data, allowed: {what}")
+        raise SpecError(f"launch --task {task}", (), f"--data is missing: name {what}")
     return {taken[name]: _column(name, value) for name, value in given.items()}
 
 

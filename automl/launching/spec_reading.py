@@ -123,9 +123,7 @@ def check_outputs(spec: StudySpec, source: str) -> None:
 
 def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
     if file.exists() and not (file.is_file() and os.access(file, os.W_OK)):
-        raise SpecError(
-            source, ("mlflow",), f"found {uri!r}, which is no file that can be written to, allowed: {ALLOWED}"
-        )
+        raise SpecError(source, ("mlflow",), f"found {uri!r}, a file that cannot be written, allowed: {ALLOWED}")
     check_folder(source, ("mlflow",), uri, file.parent)
 
 
@@ -141,7 +139,7 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
         if getattr(error, "is_lasting", True):
             here = f": {error.filename}" if error.filename else ""  # a copy is made on this machine before
             problem = f"found {value!r}, but it cannot be written to ({error.strerror}{here})"
-            raise SpecError(source, key, f"{problem}, allowed: a place that can be written to") from None
+            raise SpecError(source, key, f"{problem}. Name a place that can be written") from None
 
 
 def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
@@ -155,4 +153,4 @@ def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) ->
         problem = f"{str(there)!r} is not a folder"
     except OSError as error:
         problem = f"{str(there)!r} cannot be written to ({error.strerror})"
-    raise SpecError(source, key, f"found {value!r}, but {problem}, allowed: a place that can be written to")
+    raise SpecError(source, key, f"found {value!r}, but {problem}. Name a place that can be written")

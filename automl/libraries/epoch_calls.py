@@ -36,8 +36,8 @@ class EpochCalls:
         """
         if next(self._loop, None) is None:
             raise TaskError(
-                f"epochs: found more than {self._trial.max_epochs}, allowed: at most those of training.epochs, which "
-                "are trial.max_epochs"
+                f"the code trained more than {self._trial.max_epochs} epochs, the number in training.epochs. Train "
+                "trial.max_epochs epochs"
             )
 
     def are_all_done(self) -> bool:
@@ -48,8 +48,8 @@ class EpochCalls:
         """Report the metrics that a library measured in this epoch; TaskError if there are none."""
         if not metrics and self._trial.rank == 0:
             raise TaskError(
-                f"epoch {self._trial.epoch}: {library} gave no metrics, allowed: at least those of the objectives; "
-                "validate in every epoch"
+                f"epoch {self._trial.epoch}: {library} measured nothing. Validate in every epoch, so that the "
+                "objectives have values"
             )
         self._trial.report(**metrics)
 
@@ -57,4 +57,4 @@ class EpochCalls:
 def check_one_rank(trial: Trial, library: str) -> None:
     """Raise TaskError for a gang, because the library trains in one process."""
     if trial.world_size > 1:
-        raise TaskError(f"world_size: found {trial.world_size} with {library}, allowed: 1, since it trains on one rank")
+        raise TaskError(f"world_size is {trial.world_size}, but {library} trains in one process. Set world_size to 1")

@@ -41,9 +41,11 @@ def fit(
     check_one_rank(trial, "Keras")
     taken = sorted({"epochs", "initial_epoch"} & options.keys())
     if taken:
-        raise TaskError(f"{taken[0]}: found in fit, allowed: without it, since the trial knows its epochs")
+        raise TaskError(f"fit: leave out {taken[0]}, because the trial sets its epochs")
     if not model.built or not model.compiled:
-        raise TaskError("fit: found a model that is not built or not compiled, allowed: one that has keras.Input first")
+        raise TaskError(
+            "fit: the model is not built or not compiled. Begin it with keras.Input, and call compile first"
+        )
     calls = EpochCalls(trial, keras=_Kept(model))
     if isinstance(model, torch.nn.Module):
         trial.modules.append(model)

@@ -72,7 +72,7 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
         TaskError: The trainer has other ranks than the trial, or the trial sets an argument itself.
     """
     if "ckpt_path" in more:
-        raise TaskError("ckpt_path: found in fit, allowed: without it, since the trial knows its checkpoint")
+        raise TaskError("fit: leave out ckpt_path, because the trial knows its checkpoint")
     ranks = trainer.world_size, trainer.global_rank
     if ranks != (trial.world_size, trial.rank):
         raise TaskError(

@@ -50,8 +50,8 @@ class EstimatorState:
         unknown = sorted({*skops.io.get_untrusted_types(data=content)} - {*self._trusted})
         if unknown:
             raise TaskError(
-                f"EstimatorState: found {', '.join(unknown)} in {type(self._estimator).__name__}, allowed: types that "
-                "skops trusts; name others that you trust in trusted=[...]"
+                f"EstimatorState: skops does not trust {', '.join(unknown)} in {type(self._estimator).__name__}. If "
+                "you do, name the types in trusted=[...]"
             )
         return {"estimator": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 

@@ -24,7 +24,7 @@ def connection(store: str | None = None) -> ServiceClient | None:
     if not server:
         return None
     if store is not None:
-        raise UserError("found --store and --server, allowed: one of them")
+        raise UserError("--store and --server exclude each other: name a database or a service")
     from automl.remote.client import ServiceClient  # loads requests, which no store needs
 
     return ServiceClient(server, token())

@@ -46,7 +46,7 @@ class ModelArchive:
     def begun(cls) -> ModelArchive:
         """Return an empty archive; BusyError if `MOST_ARCHIVES` others wait for their readers."""
         if not _archives.acquire(blocking=False):
-            raise BusyError(f"export: found {MOST_ARCHIVES} downloads under way, allowed: at most that many; ask later")
+            raise BusyError(f"export: {MOST_ARCHIVES} downloads are under way, the most at once. Try again later")
         try:
             return cls(TemporaryFile())
         except BaseException:

@@ -116,7 +116,7 @@ def _end(error: Exception, code: int) -> None:
 @contextmanager
 def _turn(kind: Kind) -> Iterator[None]:
     at_work = plural(kind.most, kind.name)
-    busy = BusyError(f"{kind.name}: found {at_work} at work, allowed: at most that many; ask again in some seconds")
+    busy = BusyError(f"{kind.name}: {at_work} are at work, the most at once. Try again in a few seconds")
     if not _taken.acquire(blocking=False):
         raise busy
     try:

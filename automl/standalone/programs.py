@@ -38,7 +38,9 @@ def _moved(program: Any, device: Any) -> Any:
     try:
         from torch.export.passes import move_to_device_pass
     except ImportError:
-        raise ModelError(f"found the device {device}, allowed: cpu, or a newer torch, which moves programs") from None
+        raise ModelError(
+            f"found the device {device}, allowed: cpu. A newer torch can move programs to other devices"
+        ) from None
     return move_to_device_pass(program, str(device))
 
 

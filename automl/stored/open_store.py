@@ -30,9 +30,7 @@ def open_store(given: str | None) -> Store:
     """Open an existing store (None: AUTOML_STORE, else `DEFAULT_STORE`); StoreError if there is none at the URL."""
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
-        raise StoreError(
-            f"store: {redact(text)}: holds no studies; allowed: --store or AUTOML_STORE names one that does"
-        )
+        raise StoreError(f"No studies in {redact(text)}. Pass --store URL or set AUTOML_STORE")
     return _opened(Store(text))
 
 

@@ -47,7 +47,7 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
     study_id = store.require(study).id
     trial = _find(store, study_id, study, name)
     if not store.request_cancel(trial.id):
-        raise StoreError(f"trial: found {name}, which is {trial.state}; allowed: one that is queued, runs or is paused")
+        raise StoreError(f"trial: found {name}, which is {trial.state}; name one that is queued, runs or is paused")
     deadline = time.monotonic() + wait_seconds
     while True:
         driven = leases.current_holder(store, study_id) is not None
@@ -203,7 +203,7 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
             f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour from 0 to {MOST_PRICE:,.0f}"
         )
     if usd_per_slot_hour == 0 and from_store(row.spec, name).budget.is_of_dollars_alone:
-        raise StoreError(f"price: found 0, with which budget.usd would never end {name}; allowed: more than 0")
+        raise StoreError(f"price: at 0 dollars budget.usd would never end {name}. Name a price above 0")
     store.set_price(row.id, usd_per_slot_hour)
     driven = leases.current_holder(store, row.id) is not None
     when = "from now on" if driven else "from its next start on"

@@ -28,4 +28,4 @@ def from_store(form: Mapping[str, Any], name: str) -> StudySpec:
 def check_launched(form: Mapping[str, Any], name: str) -> None:
     """Raise `StoreError` if a study was simulated: it has no models, and it cannot continue."""
     if form.get("task") == SIMULATED_TASK:
-        raise StoreError(f"study: found {name!r}, which was simulated; allowed: a study that was launched")
+        raise StoreError(f"{name!r} was simulated, so it cannot run. Name a study that was launched")

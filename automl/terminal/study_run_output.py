@@ -35,7 +35,7 @@ class Talk:
     def check(self) -> None:
         """Refuse contradictory options, and a log file that cannot be written to."""
         if self.quiet and self.verbose:
-            raise UserError("found --quiet and --verbose, allowed: one of them")
+            raise UserError("--quiet and --verbose exclude each other")
         check_log_file(self.log_file)
 
 

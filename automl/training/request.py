@@ -106,9 +106,7 @@ def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> N
     """Raise SpecError if a training cannot write these files; the message names the option."""
     for option, path in (("--profile", wanted.trace), ("--rank-logs", wanted.rank_logs)):
         if is_function and path is not None:
-            raise SpecError(
-                option, (), f"found the training function {task!r}, whose steps are its own; allowed: a task"
-            )
+            raise SpecError(option, (), f"{task!r} is a training function, whose steps are its own. Name a task")
     if wanted.tensorboard is not None and find_spec("tensorboard") is None:
         cure = f"the package tensorboard is not installed; install it: {install_command('tensorboard')}"
         raise SpecError("--tensorboard", (), f"found {wanted.tensorboard!r}, but {cure}")
@@ -129,7 +127,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     found = load_trainable(task, options, _python_path(task))
     if isinstance(found, Command):
-        raise SpecError(task, (), "found a command, which trains in studies only; allowed: a task or a function")
+        raise SpecError(task, (), "a command trains in studies only. Name a task or a training function")
     check_params(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)

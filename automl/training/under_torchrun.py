@@ -44,7 +44,7 @@ def train_under_torchrun(
     from trainers.ranks.rendezvous import presence_in_environment
 
     if resume and checkpoints is None:
-        raise SpecError("train", (), "found --resume without --checkpoints, allowed under torchrun: both")
+        raise SpecError("train", (), "under torchrun, --resume needs --checkpoints")
     group = GroupOptions(backend=backend, seconds=group_seconds)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     presence = presence_in_environment(group.seconds)  # before the task is loaded, which takes time

@@ -46,14 +46,14 @@ def compare(
     if there are others.
     """
     if "RANK" in os.environ:
-        problem = "found RANK in the environment, as under torchrun; allowed: without, since it starts its own ranks"
+        problem = "RANK is set, as under torchrun. Run `automl compare` without torchrun: it starts its own ranks"
         raise SpecError("automl compare", (), problem)
     asked = asked_for(task, given, task_options=task_options, device=device)
     if asked.is_function:
-        problem = f"found the training function {task!r}, whose steps are its own; allowed: a task"
+        problem = f"{task!r} is a training function, whose steps are its own. Name a task"
         raise SpecError("automl compare", (), problem)
     if "world_size" in asked.params:
-        raise SpecError("--param", ("world_size",), "found a parameter that is compared here, allowed: --world-sizes")
+        raise SpecError("--param", ("world_size",), "this parameter is compared here. Use --world-sizes")
     check_backend(group, asked.places, max(world_sizes))
     price = asked.price.usd_per_slot_hour if usd_per_slot_hour is None else usd_per_slot_hour
     warnings = [warning for one in world_sizes if (warning := asked.crowded(one))]

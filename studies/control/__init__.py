@@ -1,1 +1,1 @@
-"""The controller: a state machine without I/O, and the shell that carries its commands out."""
+"""The controller: a state machine without I/O, and the loop that carries out its commands."""

@@ -1,4 +1,4 @@
-"""Builds policy, suggester and settings of a study from its spec and pool, for launches, adapters and simulations."""
+"""Policy, suggester and settings of a study, built from its spec and pool, for launches, adapters and simulations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainers.checkpoints.locations import study_folder
 from trainers.protocol import Params
 
 NOWHERE = "/nowhere"
-"""Folder of the checkpoints of a study that writes none."""
+"""Checkpoint folder of a study that writes no checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +45,13 @@ class PoolSpec:
     usd_per_slot_hour: float
 
     def at_price(self, usd_per_slot_hour: float | None) -> PoolSpec:
-        """Returns the same slots at the price set by `automl price set`; None keeps the price."""
+        """Return the same slots at the price set by `automl price set`; None keeps the price."""
         return self if usd_per_slot_hour is None else replace(self, usd_per_slot_hour=usd_per_slot_hour)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """Policy, suggester and what belongs to them."""
+    """Policy and suggester of a study."""
 
     policy: Policy
     suggester: Suggester
@@ -66,7 +66,7 @@ def assemble(
     study_attributes: Mapping[str, Any] | None = None,
     source: str = "spec",
 ) -> Assembled:
-    """Builds policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made."""
+    """Build policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made."""
     problem = problem_of(spec, pool, earlier, counted)
     return assemble_search(
         spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept_epochs
@@ -74,7 +74,7 @@ def assemble(
 
 
 def kept_epochs(pruner: Pruner, epochs: int) -> tuple[int, ...]:
-    """Returns the milestones of a study with this pruner and this number of epochs in a full training."""
+    """Return the milestones of a study with this pruner and this number of epochs in a full training."""
     return milestones(epochs, getattr(pruner, "grace", DEFAULT_GRACE), pruner.rungs(epochs))
 
 
@@ -88,13 +88,13 @@ def assemble_search(
     source: str = "spec",
     milestones_of: Callable[[Pruner, int], tuple[int, ...]] | None = None,
 ) -> Assembled:
-    """Builds policy and suggester, and a learning-curve model if one of them uses it; raises as `assemble` does.
+    """Build policy and suggester, and a learning-curve model if one of them uses it; raises as `assemble` does.
 
     `candidates` is the finite set from which the sampler `cokriging` chooses; None allows any configuration. If
-    threaded, policy and suggester need a model each. `milestones_of` is None for the milestones of the problem.
+    threaded, policy and suggester get a model each. `milestones_of` None keeps the milestones of the problem.
     """
     search = search.chosen
-    # Both take a second, which `--help` and commands that only read need not wait for.
+    # Each import takes a second, which `--help` and commands that only read should not pay.
     from studies.search.model.curve_model import CurveModel
     from studies.search.samplers.model_suggester import ModelSuggester
 
@@ -104,7 +104,7 @@ def assemble_search(
     try:
         pruner = make_pruner(search.pruner.name, search.pruner.options, context)
         if milestones_of is not None and has_model(search):
-            # Last: a pruner made with the model knows its decision epochs only afterwards.
+            # Comes last: a pruner that uses the model has its decision epochs only now.
             model().count_milestones(milestones_of(pruner, problem.epochs))
         suggester: Suggester = (
             ModelSuggester(model().sharing_fits() if is_threaded else model(), seed=search.seed, candidates=candidates)
@@ -127,13 +127,13 @@ def assemble_search(
 
 
 def has_model(search: SearchSpec) -> bool:
-    """Returns whether the sampler or the pruner uses the learning-curve model."""
+    """Return whether the sampler or the pruner uses the learning-curve model."""
     search = search.chosen
     return search.sampler == "cokriging" or takes_context(search.pruner.name)
 
 
 def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
-    """Returns the epochs that the learning-curve model reads besides milestones."""
+    """Return the epochs that the learning-curve model reads besides milestones."""
     if not has_model(search):
         return ()
     rungs = decision_rungs(epochs)
@@ -146,7 +146,7 @@ def problem_of(
     earlier: Sequence[EarlierStudy] = (),
     counted: Callable[[], SizeModel | None] = nothing_counted,
 ) -> Problem:
-    """Returns the inputs of `cokriging` and `break_even`; arguments as in `assemble`."""
+    """Return the inputs of `cokriging` and `break_even`; arguments as in `assemble`."""
     given = spec.reference_point
     epochs = spec.training.epochs
     space = spec.space or Space({})
@@ -169,13 +169,13 @@ def problem_of(
 
 
 def _trial_limits(budget: BudgetSpec, pool: PoolSpec) -> TrialLimits:
-    """A dollar limit has no effect on a pool without a price."""
+    """Return the limits of a trial; a dollar limit has no effect on a pool without a price."""
     usd, hours = budget.usd_per_trial if pool.usd_per_slot_hour else None, budget.hours_per_trial
     return TrialLimits(usd=math.inf if usd is None else usd, seconds=math.inf if hours is None else 3600.0 * hours)
 
 
 def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
-    """Budget in dollars; a limit of hours counts at the pool's price, and alone on a pool without a price."""
+    """Return the budget in dollars; hours count at the pool's price, or alone on a pool without a price."""
     price, budget = pool.usd_per_slot_hour, spec.budget
     usd = math.inf if budget.usd is None or not price else float(budget.usd)
     hours = math.inf if budget.hours is None else float(budget.hours)
@@ -190,7 +190,7 @@ def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | 
 
 
 def checkpoint_folder(spec: StudySpec, base_folder: Path, uid: str) -> str:
-    """Returns the path or URL of a study's checkpoint folder; relative paths start at `base_folder`."""
+    """Return the path or URL of a study's checkpoint folder; relative paths start at `base_folder`."""
     return study_folder(spec.checkpoints.folder, base_folder, spec.study, uid)
 
 
@@ -203,7 +203,7 @@ def setup_of(
     *,
     folder: str = NOWHERE,
 ) -> StudySetup:
-    """Returns the settings of a study for its state machine; without checkpoints its folder is `NOWHERE`."""
+    """Return the settings of a study for its state machine; without checkpoints its folder is `NOWHERE`."""
     epochs, budget = spec.training.epochs, spec.budget
     return StudySetup(
         study=spec.study,

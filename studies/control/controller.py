@@ -1,4 +1,4 @@
-"""Carries out the commands of the state machine.
+"""Carries out the commands of a study's state machine.
 
     events ─► machine.handle ─► grants at once ─► one commit ─► everything else
 
@@ -47,7 +47,7 @@ from studies.storage.writing.changes import Change
 from studies.storage.writing.retrying import retry
 
 TICK_SECONDS = 0.5
-_MEANWHILE = "training goes on, measurements wait"
+_MEANWHILE = "training continues, measurements wait"
 log = logging.getLogger(__name__)
 
 
@@ -84,14 +84,14 @@ class Rows(Protocol):
         ...
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Return the dollars per slot-hour that replace the spec's price; None if nobody has set a price."""
+        """Return the dollars per slot-hour set by `automl price set`, which replace the spec's; None if not set."""
         ...
 
 
 class Controller:
     """Drives one study until it is closed, drained or failed.
 
-    Without a `suggester` all trials are known, and without a `lease_token` there are no possible rivals. `background`
+    Without a `suggester` all trials are known; without a `lease_token` no other controller can exist. `background`
     prepares suggestions in a thread; off in virtual time, which must not depend on real time.
     """
 
@@ -132,7 +132,7 @@ class Controller:
             while not self.machine.finished:
                 self._advance()
         except LeaseLostError:
-            log.warning("another controller has taken this study over")
+            log.warning("another controller has taken over this study, so this one stops")
             raise
         finally:
             if self._asker is not None:
@@ -155,11 +155,11 @@ class Controller:
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def lose_lease(self) -> None:
-        """End `run` before its next commit, because another controller drives the study; callable from any thread."""
+        """End `run` before its next commit, since another controller drives the study; callable from any thread."""
         self._is_lease_lost.set()
 
     def look_for_requests(self) -> None:
-        """Read what other processes have written: enqueued configurations, cancel requests and the price."""
+        """Read the requests of other processes: enqueued configurations, cancellations and the price."""
         price = self._store.price_that_was_set(self._study_id)
         if price is not None:
             self._pool.post(PriceSet(usd_per_slot_hour=price))
@@ -170,17 +170,17 @@ class Controller:
                     trial_id=queued.id, params=queued.params, origin=queued.origin, world_size=queued.world_size
                 )
                 self._pool.post(event)
-        for trial_id in self._store.cancel_requests(self._study_id):  # among them may be some that were just enqueued
+        for trial_id in self._store.cancel_requests(self._study_id):  # may include trials enqueued just now
             if trial_id not in self._known_cancelled:
                 self._known_cancelled.add(trial_id)
                 self._pool.post(CancelRequested(trial_id=trial_id))
 
     def _advance(self) -> None:
-        """Handle all waiting events in one commit. The watchdog looks at every tick, also under load."""
+        """Handle all waiting events in one commit. Watchdog ticks come on time even under load."""
         next_look = min(self._looked_at + self._tick_seconds, self.machine.cut_at)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
         if self._is_lease_lost.is_set():
-            raise LeaseLostError("another controller has taken this study over")
+            raise LeaseLostError("another controller has taken over this study")
         if not events or self._pool.now() >= next_look:
             self._looked_at = self._pool.now()
             events = [*events, Tick(late_seconds=max(self._looked_at - next_look, 0.0))]
@@ -199,7 +199,7 @@ class Controller:
             self._do(command)
 
     def _commit(self, changes: list[Change]) -> None:
-        """Retries while the database is away; the id keeps a lost answer from writing twice."""
+        """Commit, retrying while the database is away; the id prevents a second write if the answer was lost."""
         write = partial(self._store.commit, self._study_id, self._lease_token, changes, commit_id=new_id())
         retry(write, _MEANWHILE)
 
@@ -222,7 +222,7 @@ class Controller:
             case ClosePool():
                 self._pool.close()
             case Grant():
-                pass  # done already, ahead of the commit
+                pass  # done already, before the commit
 
     def _suggest(self, command: Suggest) -> None:
         if self._asker is None:
@@ -237,7 +237,7 @@ class Controller:
         error = done.exception()
         if error is None:
             self._pool.post(done.result())
-        else:  # else the study would wait for its next trial for ever
+        else:  # without this event the study would wait for its next trial forever
             self._pool.post(SuggestionFailed(message=f"no trial could be queued: {type(error).__name__}: {error}"))
 
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:

@@ -1,4 +1,4 @@
-"""Charges the slots of dead controllers from their last charges to their last sign of life."""
+"""Charges for the slots of dead controllers, from their last charges to their last heartbeat."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from studies.storage.writing.retrying import retry_patiently
 
 
 def settle_dead_pools(store: Store, lease: Lease) -> None:
-    """Charge the uncharged time of dead controllers' pools; waits some seconds for a locked store."""
+    """Charge the uncharged time of dead controllers' pools; retries for some seconds if the store is locked."""
     retry_patiently(lambda: dead_pools.settle(store, lease, gap_charges))
 
 
 def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
-    """Settle what dead controllers and confirmations left of a study that may never be driven again.
+    """Settle the pools that dead controllers and confirmations left, for a study that may never be driven again.
 
-    `at_once`: a living holder is known to have had the time to renew its lease (`lease.acquire`).
+    `at_once`: a living holder is known to have had time to renew its lease (`lease.acquire`).
     """
     if not dead_pools.are_left(store, study_id) or leases.current_holder(store, study_id) is not None:
         return

@@ -1,4 +1,4 @@
-"""A controller's session with a study: takes the lease, settles dead pools, drives, and releases the lease."""
+"""Session of a controller with a study: takes the lease, settles dead pools, drives, and releases the lease."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from studies.storage.writing.retrying import retry
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Exempt all present objects from garbage collection: a full one stops all threads, here for 80 ms."""
+    """Exempt all existing objects from garbage collection, whose full pass would stop all threads for 80 ms."""
     gc.collect()
     gc.freeze()
     try:
@@ -57,7 +57,7 @@ def set_aside() -> Iterator[None]:
 
 @contextmanager
 def none_meanwhile() -> Iterator[None]:
-    """Collect no garbage in a block that makes many lasting objects."""
+    """Switch garbage collection off in a block that makes many lasting objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -103,7 +103,7 @@ class Session:
         self._stood_by = False
 
     def drain(self, reason: str) -> None:
-        """Let each gang stop at the end of its epoch, or stop the wait for the lease; safe in signal handlers."""
+        """Make each gang stop at the end of its epoch, or end the wait for the lease; safe in signal handlers."""
         self._drain_reason = reason
         if self._controller is not None:
             self._controller.drain(reason)
@@ -113,10 +113,10 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The study was deleted, its spec changed meanwhile, or a folder of its checkpoints is gone.
+            StoreError: The study was deleted, its spec changed while standing by, or a checkpoint folder is missing.
         """
         if self._is_over():
-            settle_left(self._store, self._row.id)  # of a confirmation that was killed
+            settle_left(self._store, self._row.id)  # a confirmation may have been killed
             return None
         lease = self._take_lease()
         if lease is None:
@@ -136,47 +136,47 @@ class Session:
             if made is None:
                 return None
             machine, suggester = made
-            if self._stood_by:  # the controller before may have died a moment ago
+            if self._stood_by:  # ranks of the previous controller may still run
                 wait_for_ranks(self._row.uid)
             self._delete_orphans()
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
             self._controller = controller
-            if self._drain_reason is not None:  # asked for before there was a controller
+            if self._drain_reason is not None:  # requested before there was a controller
                 controller.drain(self._drain_reason)
             with set_aside(), retrying.copied_beside(self._store.engine):
                 controller.run()
-            wait_for_ranks(self._row.uid)  # those that were cut while they wrote
+            wait_for_ranks(self._row.uid)  # ranks that were cut may still be writing
             self._delete_orphans()
             return machine
 
     def _check_unchanged(self) -> None:
-        """A deleted study may have given its id and name to another one, so the spec is compared too."""
+        """Raise StoreError if study or spec changed; a new study can have a deleted study's id and name."""
         name, row = self._row.name, self._store.study_row(self._row.name)
         if row is None or row.uid != self._row.uid:
-            raise StoreError(f"study: found {name!r} deleted while this process stood by; allowed: to launch it anew")
+            raise StoreError(f"study: {name!r} was deleted while this process stood by. Launch it again")
         if row.spec != self._row.spec:
             raise StoreError(
-                f"study: found {name!r} with another spec than when this process began to stand by; "
-                f"allowed: `automl resume {shlex.quote(name)}`, which reads it anew"
+                f"study: the spec of {name!r} changed while this process stood by. "
+                f"Read it again with `automl resume {shlex.quote(name)}`"
             )
 
     def _delete_orphans(self) -> None:
-        """Needs the lease and no writing rank; files that a copy of the study may need stay."""
+        """Delete orphans, with the lease and no writing rank; files that a copy of the study may need stay."""
         folder = self._folder
         try:
             if is_shared(folder, self._store, self._row.id):
                 return
             orphans = find_orphans(folder, mentioned_checkpoints(self._store, self._row.id), is_running=False)
-        except OSError as error:  # a store that does not answer now may do so when the first checkpoint is written
-            log.warning("%s: cannot be looked through for files that no trial needs (%s)", folder, error.strerror)
+        except OSError as error:  # not fatal: an object store may answer again by the first checkpoint
+            log.warning("%s: cannot search for files that no trial needs (%s)", folder, error.strerror)
             return
         gone = delete_orphans(orphans)
         if gone:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
     def _look_for_requests(self) -> None:
-        """Called at each heartbeat."""
+        """Read requests; called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
 
@@ -185,7 +185,7 @@ class Session:
             self._controller.lose_lease()
 
     def _is_over(self) -> bool:
-        """Answered without a lease, whose time would count."""
+        """Return whether the study is over, without taking the lease, whose time would count as the study's."""
         closed: bool = self._store.require(self._row.name).state == "closed"
         return closed and self._machine(NO_LEASE, time.time()) is None
 
@@ -195,7 +195,7 @@ class Session:
         return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
-        """Waits for the lease; None if this session or the study was stopped (`automl stop` also ends standbys)."""
+        """Wait for the lease; None if this session or the study was stopped (`automl stop` also ends standbys)."""
         first: leases.Holder | None = None
         again = self._patiently
         while isinstance(lease := leases.acquire(self._store, self._row.id, patiently=again), leases.Holder):
@@ -213,7 +213,7 @@ class Session:
         return lease
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Repeats the action while the database is away, as long as a commit does."""
+        """Repeat the action while the database is away, for as long as a commit would."""
 
         def warn(line: str) -> None:
             if self._drain_reason is not None:
@@ -226,13 +226,13 @@ class Session:
         return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))
 
     def _was_stopped_in_order(self, first: leases.Holder) -> bool:
-        """Whether the controller that had the lease was stopped, and has drained."""
+        """Return whether the controller that held the lease was stopped, and has drained."""
         if not self._was_stopped(first):
             return False
         return bool(self._patiently(lambda: self._store.require(self._row.name)).state != "running")
 
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
-        """None if there is nothing left to do."""
+        """Return the state machine and the suggester; None if there is nothing left to do."""
         row = self._store.require(self._row.name)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
@@ -280,7 +280,7 @@ class Session:
 
 
 def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
-    """False where an earlier version closed the study."""
+    """Return whether no limit was raised since the budget closed the study; False if an earlier version closed it."""
     if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
         return False
     return not has_more(setup, row.closed_by)

@@ -11,7 +11,7 @@ from trainers.protocol import Diagnostics
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnLogging:
-    """Where the user's code of a study logs; `mlflow` is a tracking URI, empty if the code does not use MLflow."""
+    """Settings for the user code's own logging; `mlflow` is a tracking URI, empty if the code does not use MLflow."""
 
     study: str
     study_uid: str

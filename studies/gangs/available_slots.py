@@ -1,4 +1,4 @@
-"""Slots on this machine, or on a cluster that is joined. Does not load torch."""
+"""Slots of this machine, or of a cluster to join. Does not load torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLICE, _UNKNOWN_SLICE = "MIG-", "GPU (MIG slice)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AvailableSlots:
-    """Room for ranks; `device_name` is the name of the GPUs, or "CPU"."""
+    """Slots that are available for ranks; `device_name` is the name of the GPUs, or "CPU"."""
 
     device: Literal["cpu", "cuda"]
     device_name: str
@@ -27,7 +27,7 @@ class AvailableSlots:
 
 
 def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, autoscale: bool = False) -> AvailableSlots:
-    """Return the slots of a cluster, or of this machine; PoolError if wanted GPUs are missing, or the cluster is.
+    """Return the slots of a cluster, or of this machine; PoolError if the GPUs or the cluster are missing.
 
     `device` is "cpu", "cuda" or "auto" (GPUs if there are any). With `autoscale` the cluster may get more devices.
     """
@@ -40,14 +40,14 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, auto
     if device == "cuda" and autoscale:
         return AvailableSlots(device="cuda", device_name=(gpu_names or ("GPU",))[0], slots=len(gpu_names))
     if device == "cuda" and not gpu_names:
-        raise PoolError("resources.device: found 'cuda', but there is no GPU here; allowed: auto, cpu")
+        raise PoolError("resources.device is 'cuda', but there is no GPU here. Set it to auto or cpu")
     if gpu_names and device in {"auto", "cuda"}:
         return AvailableSlots(device="cuda", device_name=gpu_names[0], slots=len(gpu_names))
     return AvailableSlots(device="cpu", device_name="CPU", slots=max(cpu_slots, 1))
 
 
 def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
-    """Return each slot's own CPUs; empty if CPUs are left over, where the system's scheduler does better."""
+    """Return each slot's own CPUs; empty if some CPUs are left over, since the system then schedules better."""
     if not hasattr(os, "sched_getaffinity"):
         return {}
     cpus = sorted(os.sched_getaffinity(0))
@@ -58,7 +58,7 @@ def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
 
 @cache
 def local_gpu_names() -> tuple[str, ...]:
-    """Return the names of this machine's NVIDIA GPUs according to the driver and CUDA_VISIBLE_DEVICES."""
+    """Return the names of this machine's NVIDIA GPUs, according to the driver and CUDA_VISIBLE_DEVICES."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()
@@ -78,7 +78,7 @@ def _answer(*command: str) -> list[str]:
 
 
 def _slices(listed: list[str]) -> list[tuple[str, str]]:
-    """UUID and torch's name of each MIG slice, from the lines of `nvidia-smi -L`."""
+    """Return UUID and torch's name of each MIG slice, from the lines of `nvidia-smi -L`."""
     found, gpu = [], ""
     for line in listed:
         if one := re.match(r"GPU \d+: (.+) \(UUID:", line):
@@ -93,8 +93,8 @@ def visible_gpu_names(
 ) -> tuple[str, ...]:
     """Return the names of the GPUs that CUDA shows to a process, in its order.
 
-    `visible` is CUDA_VISIBLE_DEVICES: indices or UUID prefixes, up to the first that names no GPU. Unlisted MIG UUIDs
-    count, because drivers also accept older names of slices.
+    `visible` is CUDA_VISIBLE_DEVICES: indices or UUID prefixes, up to the first entry that names no GPU. MIG UUIDs that
+    are not listed count, because drivers also accept older names of slices.
     """
     if visible is None:
         return tuple(name for _, name in gpus)

@@ -1,7 +1,7 @@
-"""Watches the nodes of a joined cluster: which are gone, which will be preempted, and their room.
+"""Watch over the nodes of a joined cluster: nodes that are gone, nodes that will be preempted, and free devices.
 
-Ray notices a silent node after 10 to 40 seconds, which the study would pay for. So this connects to each raylet's port:
-a dead node refuses if its host lives, and is silent otherwise.
+Ray notices a silent node only after 10 to 40 seconds, which the study would pay for. So this module connects to the
+port of each raylet: a dead node refuses the connection if its host lives, and is silent otherwise.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 1.0
 MOST_SILENT_LOOKS = 4
-"""Number of unanswered looks in a row after which a node counts as dead."""
+"""Number of consecutive looks without an answer after which a node counts as dead."""
 
 Address = tuple[str, int]
 
 
 class NodeWatch:
-    """Asks the nodes of a cluster once a second whether they are there.
+    """Checks once a second whether the nodes of a cluster are alive.
 
-    A node counts as dead only if it has answered before: a firewall may block this process. `on_change` is called after
-    each change, and then after each further look until it succeeds. The cluster will take the nodes `draining` away.
+    A node counts as dead only if it has answered before, since a firewall may block this process. `on_change` is called
+    after each change, and again after each look until it succeeds. Nodes in `draining` will be taken away.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -49,11 +49,11 @@ class NodeWatch:
         """Look once, and ignore errors of the look."""
         try:
             self.look()
-        except Exception as error:  # noqa: BLE001 - Ray raises many kinds while a node dies, and at the pool's end
-            log.debug("the nodes of the cluster cannot be looked at: %s", error)
+        except Exception as error:  # noqa: BLE001 - Ray raises many types while a node dies or the pool closes
+            log.debug("cannot check the nodes of the cluster: %s", error)
 
     def look(self) -> None:
-        """Look once."""
+        """Check all nodes once."""
         with self._looking:
             nodes = _nodes()
             dead = self._dead_of(nodes)
@@ -66,11 +66,11 @@ class NodeWatch:
             self._answered_changes = max(changes, self._answered_changes)
 
     def is_leaving(self, node: str) -> bool:
-        """Return whether a node is gone, or will be."""
+        """Return whether a node is gone, or soon will be."""
         return node in self.dead or node in self.draining
 
     def room(self, cpus_per_slot: int) -> int:
-        """Return the number of slots for which the remaining nodes have devices, see `slots_of_nodes`."""
+        """Return the number of slots for which the remaining nodes have devices (see `slots_of_nodes`)."""
         return slots_of_nodes([node for node in _nodes() if not self.is_leaving(node["NodeID"])], cpus_per_slot)
 
     def _dead_of(self, nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -88,14 +88,14 @@ class NodeWatch:
 
 
 def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) -> int:
-    """Return for how many slots living nodes (as in `ray.nodes`) have devices, used or not; 0 CPUs: a slot is a GPU."""
+    """Return the number of slots for which living nodes (`ray.nodes`) have devices; 0 CPUs: a slot is a GPU."""
     kind, each = ("CPU", cpus_per_slot) if cpus_per_slot else ("GPU", 1)
     living = [node["Resources"] for node in nodes if node["Alive"]]
     return sum(int(resources.get(kind, 0) // each) for resources in living if isinstance(resources, Mapping))
 
 
 def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, bool | None]:
-    """Connect to all addresses at once; returns for each whether it accepted, None without an answer in time."""
+    """Connect to all addresses at once; returns for each whether it accepted, None if it did not answer in time."""
     answers: dict[Address, bool | None] = dict.fromkeys(addresses)
     waiting: dict[int, tuple[socket.socket, Address]] = {}
     poll, deadline = select.poll(), time.monotonic() + seconds
@@ -106,7 +106,7 @@ def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, boo
             begun = trying.connect_ex(address)
         except OSError:
             continue
-        if begun not in (0, errno.EINPROGRESS):  # there may be no way to it
+        if begun not in (0, errno.EINPROGRESS):  # for example, no route to the host
             answers[address] = _ANSWERS.get(begun)
             trying.close()
             continue
@@ -124,7 +124,7 @@ def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, boo
 
 
 _ANSWERS = {0: True, errno.ECONNREFUSED: False}
-"""Whether a connection was accepted, by socket error; other errors say nothing about the process."""
+"""Result of a connection by socket error: accepted or refused; other errors leave open whether the process lives."""
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -138,13 +138,13 @@ def _address(node: Mapping[str, Any]) -> Address:
 
 
 def _draining() -> frozenset[str]:
-    """None through `ray://`, where Ray cannot be asked."""
+    """Return the nodes that Ray drains; empty through `ray://`, where Ray cannot be asked."""
     client = gcs_client()
     return frozenset() if client is None else frozenset(client.get_draining_nodes(timeout=ANSWER_SECONDS))
 
 
 def gcs_client() -> Any:
-    """Return Ray's client of the process that knows all nodes; None without one, as through `ray://`."""
+    """Return Ray's client of the process that knows all nodes; None if there is none, as through `ray://`."""
     import ray
 
     return getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""A pool on Ray: a warm actor for each slot, and a process group for each gang, over one store.
+"""A pool on Ray: a warm actor for each slot, and a process group for each gang, all over one store.
 
     controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.ranks.rank_process.RankProcess)
          ▲                                             │
@@ -36,7 +36,7 @@ from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialS
 
 
 class EventQueue:
-    """Events in the order of their arrival."""
+    """Queue of events, in the order of their arrival."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -46,7 +46,7 @@ class EventQueue:
         self._events.put(event)
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return all events in the queue, or the first one within that time."""
+        """Return all events in the queue; if it is empty, wait at most this time for the next one."""
         events = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=seconds))
@@ -74,7 +74,7 @@ class PoolThreads:
         return [thread for thread in self._threads if thread.is_alive()]
 
     def join(self, seconds: float) -> None:
-        """Wait for all threads but the current one, `seconds` in all."""
+        """Wait for all threads except the current one, for at most `seconds` in all."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -93,7 +93,7 @@ class RunningGangs:
         return iter(list(self._gangs.values()))
 
     def add(self, gang: Gang) -> None:
-        """Take a gang in."""
+        """Add a gang."""
         with self._changing:
             self._gangs[gang.trial_id, gang.attempt] = gang
 
@@ -186,7 +186,7 @@ class RayPool:
         self._counter = itertools.count()
 
     def open(self, slots: int) -> None:
-        """Connect to the cluster and start to warm the slots up; PoolError if it is too small and does not grow."""
+        """Connect to the cluster and begin to warm up the slots; PoolError if it is too small and does not grow."""
         self._cluster.open(slots, must_fit=not self._autoscale)
         self._rank_slots.open(slots)
         if self._has_gangs and (slots > 1 or self._grows):
@@ -201,7 +201,7 @@ class RayPool:
         return self._rank_slots.by_number
 
     def _new_rank(self, number: int) -> Any:
-        self._groups.forget(number)  # what its process had formed is gone with it
+        self._groups.forget(number)  # the group of the slot's earlier process is gone with it
         if self._groups.stuck():
             self._threads.start("stuck", self._replace_stuck)
         old = self._slots.get(number)
@@ -213,20 +213,20 @@ class RayPool:
             self._store.find(self._closed.is_set)
 
     def _look_at_nodes(self) -> None:
-        """Ends gangs on lost nodes, gives up their slots, and drains gangs on nodes that will leave."""
+        """End gangs on lost nodes, give up their slots, and drain gangs on nodes that will leave."""
         for gang in self._gangs:
             dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
             if dead and self._gangs.remove(gang):
                 lost = gang.lost(f"the node of {self._rank_slots.name_of(dead[0])} is gone")
                 try:
                     self._rank_slots.replace_there(gang.slots)
-                finally:  # the next look does not find the gang any more
+                finally:  # the next look no longer finds the gang
                     self._end_of_gang(gang, lost)
         self._rank_slots.look_at_nodes()
 
     def _lose_all(self, died: str) -> None:
-        """Ends all gangs and the study: a dead cluster never answers."""
-        message = f"the study's own Ray cluster is gone, its {died} died; `automl resume` goes on in a new one"
+        """End all gangs and the study: a dead cluster never answers."""
+        message = f"the study's own Ray cluster is gone: its {died} died; `automl resume` continues in a new cluster"
         self._cluster.is_dead = True
         log.error("%s", message)
         for gang in self._gangs.take_all():
@@ -234,7 +234,7 @@ class RayPool:
         self.post(DrainRequested(reason="error", message=message))
 
     def close(self) -> None:
-        """Kill the actors; end the cluster if it is our own."""
+        """Kill the actors; end the cluster if it is the pool's own."""
         import ray
 
         with self._changing:
@@ -245,25 +245,25 @@ class RayPool:
         if not ray.is_initialized():
             return
         stores = [] if self._store is None else [self._store.actor]
-        if self._cluster.is_dead:  # what Ray is asked then is answered after a minute, or never
+        if self._cluster.is_dead:  # a dead cluster answers Ray's calls after a minute, or never
             kill_processes(self._slots.values())
         else:
             for actor in [*self._rank_slots.actors(), *stores]:
                 kill(actor)
-        # A thread that asks Ray for something after its end makes Ray end this process.
+        # If a thread calls Ray after Ray's end, Ray ends this process.
         self._threads.join(CLOSE_DEADLINE_SECONDS)
         self._cluster.close()
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Return a standing process group's slots if all are free, else slots of the fullest node with room."""
+        """Return the slots of a standing process group if all are free, else slots of the fullest node with room."""
         return self._groups.pick({number: self._slots[number].node for number in free}, world_size)
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Return free slots whose end empties most nodes."""
+        """Return free slots whose release empties the most nodes."""
         return least_shared({number: slot.node for number, slot in self._slots.items()}, free, count)
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """End the actors of slots: the autoscaler removes nodes without actors."""
+        """End the actors of slots, since the autoscaler removes nodes without actors."""
         self._threads.start("release", self._end_processes, slots, self._rank_slots.release)
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
@@ -277,36 +277,36 @@ class RayPool:
         self._threads.start(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Let each rank of the gang train on."""
+        """Let each rank of the gang train up to epoch `until`."""
         if gang := self._gangs.get(trial_id, attempt):
             for actor in gang.actors:
                 actor.call.remote("grant", gang.key, until)
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Tell rank 0, which informs the other ranks between two steps or with the reduced measurement."""
+        """Make rank 0 stop the gang: it informs the other ranks between two steps or with the reduced measurement."""
         if gang := self._gangs.get(trial_id, attempt):
             gang.actors[0].call.remote("drain", gang.key, within_seconds)
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return slots whose process served long enough or leaks memory, as measured after its previous trial."""
+        """Return slots whose process has served long enough or leaks memory, as measured after its latest trial."""
         most = self._trials_per_process, self._growth_bytes_per_process
         return tuple(number for number in slots if self._slots[number].is_worn(*most))
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Let the ranks release the trial; their processes stay, except in the `retire` slots."""
+        """Make the ranks release the trial; their processes stay, except in the `retire` slots."""
         gang = self._gangs.take(trial_id, attempt)
         if gang is None:
             return
         for actor in gang.actors:
             actor.call.remote("close", gang.key)
         if retire:
-            log.info("slots %s get new processes: theirs have served long enough, or have grown", list(retire))
+            log.info("slots %s get new processes: the old ones served long enough or use too much memory", list(retire))
             self._threads.start("retire", self._end_processes, retire, self._rank_slots.replace)
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)
 
     def _end_processes(self, slots: tuple[int, ...], end: Callable[[tuple[int, ...]], None]) -> None:
-        """All members leave shared groups first, so that the others can go on."""
+        """Make all members leave shared groups before the processes end, so that the others can continue."""
         with contextlib.suppress(StuckGroupError):
             self._groups.dissolve(slots)
         end(slots)
@@ -333,16 +333,16 @@ class RayPool:
             self._refuse(gang, stuck.slots, "could not leave the process group of an earlier trial")
             self._replace_stuck()
             return
-        except Exception as error:  # noqa: BLE001 - in a thread: the controller has to hear of it
+        except Exception as error:  # noqa: BLE001 - in a thread, so the controller must be informed
             failures = [as_failure(error, "a rank")]
         if failures and not gang.over.is_set():
             self._report_failure(gang, failures)
 
     def _first_assignment(self, gang: Gang) -> RankAssignment:
-        """Leaves the ranks' earlier groups first."""
+        """Return rank 0's assignment, after the ranks have left their earlier groups."""
         if len(gang.slots) > 1:
             with self._changing:
-                if self._store is None:  # nobody expected a gang
+                if self._store is None:  # gangs were not expected
                     self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
                     self._find_store()
         return RankAssignment(
@@ -356,7 +356,7 @@ class RayPool:
         )
 
     def _refuse(self, gang: Gang, unfit: Sequence[int], why: str) -> None:
-        """Gives up a gang some of whose slots have no usable process."""
+        """Give up a gang in which some slots have no usable process."""
         if not self._gangs.remove(gang):
             return
         mine = [number for number in unfit if number in gang.slots]
@@ -369,7 +369,7 @@ class RayPool:
         return all_leave({number: self._slots[number].actor for number in group.slots}, group.id, is_hopeless)
 
     def _replace_stuck(self) -> None:
-        """Replaces processes in groups that cannot be left."""
+        """Replace processes in groups that cannot be left."""
         stuck = self._groups.stuck()
         for gang in self._gangs:
             if stuck & set(gang.slots) and self._gangs.remove(gang):
@@ -380,7 +380,7 @@ class RayPool:
 
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
         if not self._cluster.is_own:
-            self._nodes.try_to_look()  # where a node is gone, this ends the gang
+            self._nodes.try_to_look()  # if a node is gone, this ends the gang
         if not self._gangs.remove(gang):
             return
         failure, message = most_telling(failures)
@@ -393,8 +393,8 @@ class RayPool:
             self._rank_slots.replace_dead(gang.slots)
 
     def _end_of_gang(self, gang: Gang, event: GangFailed, usable: tuple[int, ...] = ()) -> None:
-        """Reports the gang's end before its slots, so that the time until then is charged to its trial."""
-        self.post(event)  # ignored where the controller has closed the attempt; the slots are free all the same
+        """Report the gang's end before its slots, so that the time until then is charged to its trial."""
+        self.post(event)  # the controller ignores it if it has closed the attempt; the slots become free anyway
         if free := tuple(number for number in usable if not self._nodes.is_leaving(self._slots[number].node)):
             self.post(SlotsReady(slots=free))
         self._rank_slots.give_back_leaving(gang.slots)
@@ -404,9 +404,9 @@ class RayPool:
         self._events.post(event)
 
     def now(self) -> float:
-        """Return seconds since 1970, by a clock that nobody sets."""
+        """Return seconds since 1970, by a clock that cannot be set back."""
         return steady_clock.now()
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return all events in the queue, or the first one within that time."""
+        """Return all events in the queue; if it is empty, wait at most this time for the next one."""
         return self._events.wait(seconds)

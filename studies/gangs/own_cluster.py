@@ -1,4 +1,4 @@
-"""The processes of a local cluster that this process has started."""
+"""Processes of a local cluster that this process has started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from studies.storage.leases.processes import started_at
 
 _VITAL = ("raylet", "gcs_server")
-"""Processes without which a local cluster is dead; Ray itself notices after minutes, or never."""
+"""Processes without which a local cluster is dead, which Ray itself notices only after minutes, or never."""
 
 
 class OwnCluster:
@@ -24,7 +24,7 @@ class OwnCluster:
                 self._started[name, pid] = start
 
     def what_died(self) -> str:
-        """Return the name of a vital process that is gone; empty while all run."""
+        """Return the name of a vital process that has died; empty while all run."""
         for (name, pid), start in self._started.items():
             if started_at(pid) != start:
                 return f"{name} (process {pid})"
@@ -32,7 +32,7 @@ class OwnCluster:
 
 
 def end_vital_processes() -> None:
-    """End the vital processes of a half-started cluster; Ray's others end with them."""
+    """Kill the vital processes of a half-started cluster; Ray's other processes end with them."""
     for pid in _children():
         if _name(pid) in _VITAL:
             with contextlib.suppress(ProcessLookupError):

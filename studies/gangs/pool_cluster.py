@@ -1,4 +1,4 @@
-"""The cluster of a pool: a joined one, or one of this process's own."""
+"""Cluster of a pool: a joined cluster, or the pool's own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainers.protocol import GROUP_INTERFACE
 class PoolCluster:
     """Joins or starts a cluster, and leaves or ends it.
 
-    Without an address it starts its own cluster, which `is_dead` once a vital process is gone. Each slot's ranks are
-    bound to their CPUs, if there are any in `cpus`.
+    Without an address it starts its own cluster, and `is_dead` is set once a vital process is gone. The ranks of a slot
+    are bound to its CPUs in `cpus`, if there are any.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class PoolCluster:
             self.cpus = own_cpus(slots, self._cpus_per_rank)
 
     def own(self) -> OwnCluster | None:
-        """Return the processes of the cluster, if it is our own."""
+        """Return the processes of the cluster; None if the cluster was joined."""
         return OwnCluster() if self.is_own else None
 
     def close(self) -> None:
-        """Leave the cluster; end it if it is our own."""
+        """Leave the cluster, or end it if it is the pool's own."""
         import ray
 
         if self.is_own or self._address is not None:

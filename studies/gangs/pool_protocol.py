@@ -1,7 +1,7 @@
 """Calls and events between the controller and a pool of slots, on Ray or simulated.
 
-A trial holds k slots, all or none, from `start` to `end`, `kill` or a `GangFailed`. Ranks train up to the granted epoch
-and wait only there.
+A trial holds k slots, all or none, from `start` until `end`, `kill` or a `GangFailed`. Ranks train up to the granted
+epoch and wait only there.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class SlotsLost:
     """Slots whose processes died while no gang had them; `SlotsReady` follows for each."""
 
     slots: tuple[int, ...]
-    with_device: bool = False  # the device is gone as well, so that it costs nothing
+    with_device: bool = False  # whether the device is gone too, so that the slot costs nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLeaving:
-    """Slots of gangs whose node will be taken away soon; `SlotsLost` follows for each once its gang has ended."""
+    """Slots of gangs whose node will be taken away soon; `SlotsLost` follows for each after its gang has ended."""
 
     slots: tuple[int, ...]
 
@@ -50,7 +50,7 @@ class GangStarted:
     trial_id: int
     attempt: int
     facts: Mapping[str, object] = field(default_factory=dict)  # the trainer's `TrialFacts` as a mapping
-    seconds: float | None = None  # duration of the start, measured in rank 0; None for the time from the lease to now
+    seconds: float | None = None  # duration of the start, measured by rank 0; None counts from the lease until now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,25 +83,25 @@ class PartSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A rank has got further within its epoch, or begins something for the first time."""
+    """A rank has progressed within its epoch, or begins an action for the first time."""
 
     trial_id: int
     attempt: int
     epoch: int  # the running epoch, from 1; 0 before the first one
     fraction: float  # part of that epoch's work that rank 0 has done, from 0 to 1
-    # Whether a rank does something for the first time, which may be compiled and take as long as a start
+    # Whether a rank does an action for the first time, which may involve compiling and take as long as a start
     is_first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangFailed:
-    """A gang cannot go on; its ranks end. `SlotsReady` follows for each usable slot."""
+    """A gang cannot continue, and its ranks end. `SlotsReady` follows for each usable slot."""
 
     trial_id: int
     attempt: int
     failure: Failure
     message: str
-    counts: bool = True  # whether as an attempt of the trial; not if a process died before the gang started
+    counts: bool = True  # whether it counts as an attempt; False if a process died before the gang started
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +131,7 @@ class PriceSet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuggestionFailed:
-    """The sampler raised an error; the study cannot go on."""
+    """The sampler raised an error; the study cannot continue."""
 
     message: str
 
@@ -146,7 +146,7 @@ class DrainRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """The watchdog's interval has passed; the look is `late_seconds` late."""
+    """The watchdog's interval has passed; the tick is `late_seconds` late."""
 
     late_seconds: float = 0.0
 
@@ -174,15 +174,15 @@ class GangPool(Protocol):
     """Slots, and the gangs that lease them. Calls return at once; their results are events from `wait`."""
 
     def open(self, slots: int) -> None:
-        """Begin to bring up the slots; `SlotsReady` follows for each. Raises PoolError without room for them."""
+        """Begin to start the slots; `SlotsReady` follows for each. Raises PoolError if the cluster lacks devices."""
         ...
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Choose free slots for a gang: a standing group's, else those of one node if it has enough."""
+        """Choose free slots for a gang: of a standing group, else of one node if it has enough."""
         ...
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Choose free slots to release: first those of nodes that nobody else uses."""
+        """Choose free slots to release: first slots of nodes without other users."""
         ...
 
     def release(self, slots: tuple[int, ...]) -> None:
@@ -194,11 +194,11 @@ class GangPool(Protocol):
         ...
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Let the ranks train on, up to epoch `until`."""
+        """Let the ranks train up to epoch `until`."""
         ...
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Let the ranks stop with a checkpoint at the end of their epoch, or within it after `within_seconds`."""
+        """Make the ranks stop with a checkpoint at the end of their epoch, or within it after `within_seconds`."""
         ...
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
@@ -206,7 +206,7 @@ class GangPool(Protocol):
         ...
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Take a waiting or drained gang's slots; `retire` slots get new processes, and `SlotsReady` follows."""
+        """Take the slots of a waiting or drained gang; `retire` slots get new processes, and `SlotsReady` follows."""
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:
@@ -222,9 +222,9 @@ class GangPool(Protocol):
         ...
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return the events in the queue, or the first one within `seconds`."""
+        """Return all events in the queue; if it is empty, wait at most `seconds` for the next one."""
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the pool and end all its processes."""
         ...

@@ -1,6 +1,6 @@
-"""Asks the ranks on Ray for their progress, to tell slow ranks from hanging ones.
+"""Polling of the ranks on Ray for their progress, to distinguish slow ranks from hanging ranks.
 
-A second thread of the rank answers. If the rank hangs, its count stands still or it does not answer: both are silence.
+A second thread of each rank answers. A hanging rank's count does not change, or it does not answer: both are silence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from studies.gangs.pool_protocol import Event, Progress
 from studies.gangs.rank_deaths_and_reports import Gang
 
 ASK_SECONDS = 2.0
-"""Interval between two questions to a rank; gangs with shorter epochs report by themselves."""
+"""Seconds between two questions to a rank; gangs with shorter epochs report often enough by themselves."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class ProgressWatch:
         self._heard: dict[str, _Heard] = {}
 
     def run(self, closing: threading.Event) -> None:
-        """Ask until the pool is closed."""
+        """Poll until the pool is closed."""
         while not closing.wait(self.ask_seconds):
             self.look()
 
@@ -64,7 +64,7 @@ class ProgressWatch:
             rank = heard.asked.pop(ref)
             try:
                 heard.counts[rank] = ray.get(ref)
-            except Exception:  # noqa: BLE001 - a rank that died is told by what reads its reports
+            except Exception:  # noqa: BLE001 - the reader of the rank's reports handles its death
                 heard.counts.pop(rank, None)
         now = (sum(one.count for one in heard.counts.values()), any(one.is_first for one in heard.counts.values()))
         if now == heard.told or not heard.counts:

@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 SECOND_REPORT_SECONDS = 2.0
 DIED = " died: "
-"""Marks the message of a rank that died; other ranks only lost their connection to it."""
+"""Mark in the message of a rank that died; other ranks only lost their connection to it."""
 TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
 """Failures that all ranks notice at the same step, so that their processes can be used again."""
 # Root causes first: an error of the user's code before the lost connections that follow from it.
 _TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
 _EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
 _OVER: tuple[Failure, str] = ("lost", "")
-"""Marks the orderly end of a rank; compared by identity."""
+"""Mark for the orderly end of a rank; compared by identity."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,14 +37,14 @@ class Gang:
     attempt: int
     slots: tuple[int, ...]
     actors: list[Any]
-    reports: list[Any] = field(default_factory=list)  # rank 0's stream and the other ranks' ends, by rank
+    reports: list[Any] = field(default_factory=list)  # rank 0's stream and the other ranks' results, by rank
     spoke_at: float = field(default_factory=time.monotonic)  # start or latest report of rank 0, on the monotonic clock
     # Set once the pool has taken the slots; later reports are ignored
     over: threading.Event = field(default_factory=threading.Event)
     changing: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, spec: TrialSpec, first: RankAssignment, until: int) -> bool:
-        """Start the ranks from rank 0's assignment, unless the gang is over and others are leaving its group."""
+        """Start the ranks from rank 0's assignment, unless the gang has been ended and others are leaving its group."""
         with self.changing:
             if self.over.is_set():
                 return False
@@ -98,7 +98,7 @@ class GangReports:
         return []
 
     def _next_of(self, stream: Any) -> tuple[Failure, str] | None:
-        """Posts one message of rank 0; returns its failure, `_OVER` at the stream's end, else None."""
+        """Post one message of rank 0; returns its failure, `_OVER` at the stream's end, else None."""
         import ray
 
         gang = self._gang
@@ -106,7 +106,7 @@ class GangReports:
             message = ray.get(next(stream))
         except StopIteration:
             return _OVER
-        except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
+        except Exception as error:  # noqa: BLE001 - any transport error is a lost rank
             return as_failure(error, self._name_of(stream))
         gang.spoke_at = time.monotonic()
         if isinstance(message, list):
@@ -135,12 +135,12 @@ class GangReports:
 
         try:
             failure = ray.get(ref)
-        except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
+        except Exception as error:  # noqa: BLE001 - any transport error is a lost rank
             return as_failure(error, self._name_of(ref))
         return _OVER if failure is None else failure
 
     def _further_failures(self, pending: list[Any]) -> list[tuple[Failure, str]]:
-        """Waits a moment, since the first rank to report is not always the cause."""
+        """Return further failures after a short wait, since the first rank to report is not always the cause."""
         import ray
 
         failures = []
@@ -169,7 +169,7 @@ def most_telling(failures: list[tuple[Failure, str]]) -> tuple[Failure, str]:
 
 
 def as_failure(error: Exception, who: str) -> tuple[Failure, str]:
-    """Return failure and message for a transport error; Ray reports a rank killed for its memory in words only."""
+    """Return failure and message for a transport error; Ray reports ranks killed for their memory as text only."""
     from ray.exceptions import OutOfMemoryError, RayActorError
 
     text = " ".join(str(error).split())[:2000]

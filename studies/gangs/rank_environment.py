@@ -1,4 +1,4 @@
-"""Variables of the user's shell that ranks elsewhere need, to find each other (NCCL) and the right model folders."""
+"""Environment variables of the user's shell that ranks on other machines need, such as settings of NCCL."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Collection, Mapping
 PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")
 """Prefixes of variables that are always passed on."""
 OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV"})
-"""Variables of one machine; Ray sets the first for each process."""
+"""Variables that are valid on one machine only; Ray sets the first for each process."""
 ROLES_OF_THE_NODE = "AWS_CONTAINER_"
-"""Prefix of variables by which a container gets its role; useless on another machine."""
+"""Prefix of variables that give a container its role; useless on another machine."""
 
 
 def handed_over(
     names: Collection[str], environment: Mapping[str, str] = os.environ, *, prefixes: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return the variables for ranks on other machines, those in `names` included if they are set."""
+    """Return the variables for ranks on other machines, including those in `names` that are set."""
     return {
         name: value
         for name, value in environment.items()

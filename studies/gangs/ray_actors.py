@@ -1,4 +1,4 @@
-"""The actors of a pool on Ray: one per slot, and one for the store of their process groups."""
+"""Actors of a pool on Ray: one for each slot, and one for the store of their process groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RankMaker:
     environment: Mapping[str, str] = field(repr=False)
 
     def new(self, cpus: tuple[int, ...], node: str = "", *, elsewhere: bool = False) -> Any:
-        """Make an actor that serves a slot, with a device of `node` unless that is gone; empty takes any node."""
+        """Make an actor for a slot, on a device of `node` unless that is gone; an empty `node` allows any."""
         import ray
 
         actor_class: Any = ray.remote(_actor_class())
@@ -49,18 +49,18 @@ class RankMaker:
 
 
 def new_store() -> Any:
-    """Return an actor for the store, on this process's node, whose death ends the study anyway."""
+    """Return an actor for the store, on this process's node: the death of that node ends the study anyway."""
     import ray
 
     store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
     node = str(ray.get_runtime_context().get_node_id())
-    # Ray places an actor without resources anywhere unless it is bound to a node.
+    # Ray may place an actor without resources on any node unless it is bound to one.
     options = {"num_cpus": 0, "max_restarts": 0, **_placed(node, soft=False)}
     return store_class.options(**options).remote(STORE_ENTRY_POINT, None)
 
 
 def _placed(node: str, *, soft: bool) -> dict[str, Any]:
-    """`soft` allows another node if the wanted one is dead."""
+    """Return the options that bind an actor to a node; `soft` allows another node if that one is dead."""
     if not node:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -69,7 +69,7 @@ def _placed(node: str, *, soft: bool) -> dict[str, Any]:
 
 
 class GroupStore:
-    """The store of a pool's process groups; replaced when dead, since no new group could form without it."""
+    """The store of a pool's process groups; replaced if it dies, since no new group could form without it."""
 
     def __init__(self, deadline_seconds: float) -> None:
         self.actor = new_store()
@@ -89,7 +89,7 @@ class GroupStore:
             except ray.exceptions.RayActorError:
                 if is_closing():
                     return
-                log.warning("the store of the process groups died; a new one takes its place")
+                log.warning("the store of the process groups died and is replaced")
                 self.actor = new_store()
                 self.address = ray.get(self.actor.call.remote("where"), timeout=self._deadline_seconds)
 
@@ -97,7 +97,7 @@ class GroupStore:
 def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[], bool]) -> list[int]:
     """Make slots' processes leave a process group together; stops waiting when `is_hopeless()`.
 
-    Returns the slots whose processes are still in it: once one process is gone, the others never leave.
+    Returns the slots whose processes are still in it: once one process is gone, the others can never leave.
     """
     import ray
 
@@ -123,7 +123,7 @@ def kill(actor: Any) -> None:
 
 
 def _actor_class() -> type:
-    """Imports its code by name, so that this module needs no torch."""
+    """Return the actor class, which imports its code by name, so that this module needs no torch."""
 
     class Rank:
         def __init__(self, entry_point: str, options: dict[str, Any] | None) -> None:
@@ -145,10 +145,10 @@ def _actor_class() -> type:
         def stay(self) -> None:
             import threading
 
-            threading.Event().wait()  # whoever waits for this call hears of the end of the process
+            threading.Event().wait()  # never returns, so the call fails when the process ends
 
         def rss_bytes(self) -> int:
-            return self._rss_bytes  # as it was after the latest trial: now the next one may be at work
+            return self._rss_bytes  # measured after the latest trial; by now the next trial may be running
 
         def call(self, method: str, *arguments: Any) -> Any:
             return getattr(self._own, method)(*arguments)
@@ -182,7 +182,7 @@ def _actor_class() -> type:
 
 
 def _node_address() -> str:
-    """Address of this node in Ray: 127.0.0.1 in an own cluster, out of others' reach."""
+    """Return the address of this node in Ray: 127.0.0.1 in an own cluster, which other machines cannot reach."""
     import ray
 
     own = ray.get_runtime_context().get_node_id()

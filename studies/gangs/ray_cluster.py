@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting one here, and its room."""
+"""Joining a Ray cluster or starting one here, and the number of slots that it can hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def init(address: str | None, **options: Any) -> None:
         with starts_here, _loopback_stays() if on_loopback else contextlib.nullcontext():
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
 
-    # `ray.init` warns that it cannot take the handler of SIGTERM, as intended.
+    # `ray.init` warns that it cannot set the handler of SIGTERM, which is intended here.
     said_by = logging.getLogger("ray._private.worker")
     said_by.addFilter(_is_worth_saying)
     _without_its_signals(start)
@@ -50,7 +50,7 @@ def _host_of(address: str) -> str:
 
 @contextlib.contextmanager
 def _loopback_stays() -> Iterator[None]:
-    """Keep Ray from replacing 127.0.0.1 by the host's address, on which its processes would listen to everybody."""
+    """Keep Ray from replacing 127.0.0.1 by the host's address, on which its processes would accept any machine."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER
@@ -63,7 +63,7 @@ def _loopback_stays() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _vital_processes_only() -> Iterator[None]:
-    """Keep Ray from starting its dashboard, autoscaler monitor and log copier; `ray.init` waits for the first one."""
+    """Keep Ray from starting dashboard, autoscaler monitor and log copier; `ray.init` would wait for the dashboard."""
     from ray._private.node import Node
 
     unused = ("start_api_server", "start_monitor", "start_log_monitor")
@@ -80,8 +80,8 @@ def _vital_processes_only() -> Iterator[None]:
 def _without_its_signals(start: Callable[[], None]) -> None:
     """Call a function in a thread, so that this process keeps its handlers and Ray's processes survive a terminal.
 
-    In the main thread `ray.init` and its C++ part replace the handler of SIGTERM and end the process. SIGHUP is blocked
-    in the thread and in its child processes: ranks must end their epochs when the terminal is closed.
+    In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP is
+    blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
     """
     if threading.current_thread() is not threading.main_thread():
         start()
@@ -93,11 +93,11 @@ def _without_its_signals(start: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             start()
-        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             raised.append(error)
         done.set()
         if not raised:
-            forever.wait()  # Linux kills the processes that a thread has started, as Ray asks it to, when that ends
+            forever.wait()  # Ray asks Linux to kill its processes when the thread that started them ends
 
     handler, interrupted = signal.getsignal(signal.SIGTERM), False
     threading.Thread(target=run, name="ray-init", daemon=True).start()
@@ -105,7 +105,7 @@ def _without_its_signals(start: Callable[[], None]) -> None:
         try:
             done.wait(_JOIN_LOOK_SECONDS)
             signal.signal(signal.SIGTERM, handler)
-        except KeyboardInterrupt:  # a half-started cluster could not be ended: its processes would stay
+        except KeyboardInterrupt:  # raised later: processes of a half-started cluster could not be ended
             interrupted = True
     signal.signal(signal.SIGTERM, handler)
     if raised:
@@ -118,14 +118,14 @@ log = logging.getLogger(__name__)
 
 CONNECT_DEADLINE_SECONDS = 10.0
 STARTS = 3
-"""Number of attempts to start a local cluster."""
+"""Largest number of attempts to start a local cluster."""
 _TOO_SLOW = "timed out during startup"
 OBJECT_STORE_BYTES = 128 * 1024**2
 SETTINGS: Mapping[str, str] = {
-    # Usage statistics of a study are private.
+    # No usage statistics: they are private to the study.
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Otherwise any thread that asks Ray for something would start a cluster.
+    # Otherwise any thread that calls Ray would start a cluster.
     "RAY_ENABLE_AUTO_CONNECT": "0",
     # At Ray's default niceness of 15, one busy process leaves a rank 3 % of its core.
     "RAY_worker_niceness": "0",
@@ -164,47 +164,47 @@ def connect(address: str | None, **options: Any) -> None:
     ray = import_ray()
     if ray.is_initialized():
         return
-    # Only a warning that token authentication is off is worth a line.
+    # Of its messages about token authentication, only the warning that it is off is worth a line.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
-    if address == "auto":  # as Ray reads it; what it names may be on the loopback interface, or be gone
+    if address == "auto":  # resolved as Ray does, since that address may be on the loopback interface, or be gone
         address = os.environ.get("RAY_ADDRESS") or address
     if address is not None:
         check_reachable(address)
     try:
         _init_patiently(address, options)
-    except Exception as error:  # Ray raises bare ones too, for instance when a node is slow to start
+    except Exception as error:  # Ray also raises plain Exception, for instance when a node is slow to start
         where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
         raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
-    """Retries a start that is too slow for Ray's limit of 30 s, as on a busy machine."""
+    """Call `init`, and retry starts that are too slow for Ray's limit of 30 s, as on a busy machine."""
     for left in reversed(range(STARTS)):
         try:
             init(address, **options)
         except Exception as error:
             if address is not None or not left or _TOO_SLOW not in str(error):
                 raise
-            log.warning("this machine is too busy for Ray's node to start in time; it is tried again")
+            log.warning("this machine was too busy to start Ray's node in time; trying again")
             end_vital_processes()
         else:
             return
 
 
 def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
-    """Wait until a starting cluster has `nodes` nodes, and stay connected; PoolError if they have not come in time."""
+    """Wait until a starting cluster has `nodes` nodes, and stay connected; PoolError if they do not come in time."""
     deadline, found, problem = time.monotonic() + seconds, 0, ""
     while time.monotonic() < deadline:
         try:
             connect(address)
             found = sum(node["Alive"] for node in import_ray().nodes())
-        except PoolError as error:  # its head is not there yet
+        except PoolError as error:  # its head has not started yet
             problem = f" ({error})"
         if found >= nodes:
             return
         time.sleep(_LOOK_SECONDS)
-    raise PoolError(f"Ray: {nodes} nodes are wanted at {address}, found {found} within {seconds:g} s{problem}")
+    raise PoolError(f"Ray: {nodes} nodes are needed at {address}, but {found} joined within {seconds:g} s{problem}")
 
 
 def import_ray() -> Any:
@@ -217,7 +217,7 @@ def import_ray() -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """Raise PoolError if no process listens there: Ray itself tries for minutes, and then ends this process."""
+    """Raise PoolError if no process listens there: Ray itself would try for minutes, and then end this process."""
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if address in {"auto", "local"}:
         return
@@ -226,7 +226,7 @@ def check_reachable(address: str) -> None:
             raise ValueError("it is not of the form HOST:PORT, ray://HOST:PORT or auto")
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_DEADLINE_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise PoolError(f"resources.ray_address: found {address!r}, which does not answer ({error})") from None
+        raise PoolError(f"resources.ray_address: {address!r} does not answer ({error})") from None
 
 
 def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) -> None:
@@ -237,12 +237,12 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
     there = slots_of_nodes(ray.nodes(), 0 if device == "cuda" else cpus_per_rank)  # type: ignore[no-untyped-call]
     if there < slots:
         need = f"{slots} slots x {each:g} {kind} = {slots * each:g} {kind}"
-        room = f"room for {there} slots, each on one node"
-        raise PoolError(f"Ray: {need} are wanted, the cluster has {resources.get(kind, 0):g}: {room}")
+        room = f"enough for {there} slots, each on one node"
+        raise PoolError(f"Ray: {need} needed, but the cluster has {resources.get(kind, 0):g}, {room}")
 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
-    """Return the cluster's room in CPU slots and its GPUs' names; stays connected. PoolError if it is out of reach."""
+    """Return the number of the cluster's CPU slots and its GPUs' names; stays connected. PoolError if unreachable."""
     import ray
 
     connect(address)

@@ -1,6 +1,6 @@
-"""Brings up, watches and replaces the slots of a pool on Ray and their processes, in one thread.
+"""Starts, watches and replaces the processes of a pool's slots on Ray, in one thread.
 
-A call that ends only with its process reports each death, so that no trial meets a dead process.
+A call that ends only with its process reveals each death, so that no trial starts on a dead process.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ log = logging.getLogger(__name__)
 
 WARM_UP_DEADLINE_SECONDS = 180.0
 MOST_FAILURES = 3
-"""Number of failed starts of a slot's process in a row after which the study ends."""
+"""Number of consecutive failed starts of a slot's process after which the study ends."""
 RETRY_SECONDS = 1.0
 MOST_DOUBLINGS = 6
-"""Number of failures in a row after which the retry interval stops growing."""
+"""Number of consecutive failures after which the retry interval stops growing."""
 LOOK_SECONDS = 0.5
 LOST_AFTER_SECONDS = 3.0
-"""Time after which the device of a slot without a process is looked for in the cluster."""
+"""Seconds without a process after which the pool checks whether the cluster still has the slot's device."""
 AWAITED_AFTER_SECONDS = 30.0
-"""Time after which a slot without its process waits for the autoscaler, unpaid: another study may have its device."""
+"""Seconds without a process after which a slot waits for the autoscaler, unpaid: another study may use its device."""
 
 
 class RaySlots:
-    """Looks after the slots of a pool.
+    """Keeps the slots of a pool supplied with processes.
 
-    `find_store` ensures that the store of the process groups lives, before processes are counted on. If a gang holds a
-    slot (`is_used`), the gang reports the death of its process. `cpus_per_slot` is 0 if a slot is a GPU. With
-    `autoscale` an autoscaler brings the devices, by the number of waiting processes.
+    `find_store` ensures that the store of the process groups is alive before processes are used. If a gang holds a slot
+    (`is_used`), the gang reports the death of its process. `cpus_per_slot` is 0 if a slot is a GPU. With `autoscale` an
+    autoscaler adds devices, according to the number of waiting processes.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RaySlots:
         self.closing = threading.Event()
 
     def open(self, slots: int) -> None:
-        """Start to bring the slots up."""
+        """Begin to start the slots' processes."""
         self._here = own_node()
         new = Slot(actor=None, is_lost=self._autoscale)
         self.by_number = {number: self._made(number, new) for number in range(slots)}
@@ -77,14 +77,14 @@ class RaySlots:
                 return
             try:
                 self.look()
-            except Exception as error:  # in a thread: the controller has to hear of it
+            except Exception as error:  # in a thread, so the controller must be informed
                 if not self.closing.is_set():
-                    log.exception("the slots cannot be looked after")
-                    self._post(DrainRequested(reason="error", message=f"slots cannot be looked after: {error}"))
+                    log.exception("the thread that supervises the slots failed")
+                    self._post(DrainRequested(reason="error", message=f"the supervision of the slots failed: {error}"))
                 return
 
     def look(self) -> None:
-        """Handle changes of processes, waiting a moment for one."""
+        """Handle changes of processes; waits a moment for a change."""
         import ray
 
         self._bring_up()
@@ -102,9 +102,9 @@ class RaySlots:
         self._look_for_the_late()
 
     def _bring_up(self) -> None:
-        """Makes due actors, and asks new ones whether they are ready."""
+        """Make the actors that are due, and ask new actors whether they are ready."""
         with self._changing:
-            # A process for a slot without a device waits for one, and would take another slot's.
+            # A process for a slot without a device waits for a device, and would take another slot's.
             is_room = all(slot.ready or slot.is_lost for slot in self.by_number.values())
             for number, slot in self.by_number.items():
                 may_be_made = slot.actor is None and not slot.is_released and (is_room or not slot.is_lost)
@@ -119,13 +119,13 @@ class RaySlots:
             return
         try:
             self._find_store()
-        except Exception as error:  # noqa: BLE001 - no process can form a group then
+        except Exception as error:  # noqa: BLE001 - without the store, no process can form a group
             for number, slot in fresh:
                 self._failed(number, slot, error)
             return
         with self._changing:
             for number, slot in fresh:
-                if self.by_number[number] is slot:  # its node may have died meanwhile
+                if self.by_number[number] is slot:  # its node may have died by now
                     slot.hello = slot.actor.hello.remote()
 
     def _made(self, number: int, old: Slot) -> Slot:
@@ -145,11 +145,11 @@ class RaySlots:
             return
         try:
             told = ray.get(hello)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next process may come up
+        except Exception as error:  # noqa: BLE001 - after any error, the next process may start
             self._failed(number, slot, error)
             return
         with self._changing:
-            if self.by_number[number] is not slot:  # given up meanwhile, with its node
+            if self.by_number[number] is not slot:  # it was given up with its node by now
                 return
             slot.hello, slot.death = None, slot.actor.stay.remote()
             slot.node, slot.host, slot.pid = told["node"], told["host"], told["pid"]
@@ -162,15 +162,15 @@ class RaySlots:
             self.look_at_nodes()
 
     def _failed(self, number: int, slot: Slot, error: Exception) -> None:
-        """Retries, or ends the study if the slot never comes up."""
-        if self.closing.is_set():  # which has ended the process itself
+        """Retry later, or end the study if the slot never starts."""
+        if self.closing.is_set():  # the pool itself has ended the process
             return
         cause = last_line(str(error), type(error).__name__).strip()[:500]
-        log.warning("slot %s did not come up: %s", number, cause)
-        # A node that joins may be unfit for the study; if none ever was fit, none will be.
+        log.warning("slot %s did not start: %s", number, cause)
+        # A node that joins may be unfit for the study. If no node was ever fit, none will be.
         may_be_the_nodes = slot.is_lost and (self._one_came_up or not self._autoscale)
         if slot.failures + 1 >= MOST_FAILURES and not may_be_the_nodes:
-            message = f"slot {number} does not come up, in {MOST_FAILURES} tries: {cause}"
+            message = f"slot {number} did not start in {MOST_FAILURES} attempts: {cause}"
             log.error("%s", message)
             self._post(DrainRequested(reason="error", message=message))
         with self._changing:
@@ -182,7 +182,7 @@ class RaySlots:
                 )
 
     def _died(self, number: int, death: Any) -> None:
-        """Replaces a process that died without a gang; a gang reports the death itself."""
+        """Replace a process that died without a gang; a gang reports a death itself."""
         with self._changing:
             slot = self.by_number[number]
             if slot.death is not death:
@@ -201,7 +201,7 @@ class RaySlots:
         self.give_back_leaving(numbers)
 
     def replace_there(self, numbers: Iterable[int]) -> None:
-        """Replace the processes of those slots whose nodes stay."""
+        """Replace the processes of slots whose nodes stay."""
         with self._changing:
             if self.closing.is_set():
                 return
@@ -213,24 +213,24 @@ class RaySlots:
                 self.by_number[number] = self._made(number, self.by_number[number])
 
     def _stop_waiting(self) -> None:
-        """Waiting processes would take the devices of slots that are being replaced."""
+        """Kill waiting processes, which would take the devices of slots that are being replaced."""
         waiting = {number: slot for number, slot in self.by_number.items() if slot.is_lost and slot.actor is not None}
         for number, slot in waiting.items():
             kill(slot.actor)
             self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """End the processes of slots without a gang for good, or their waiting for a device."""
+        """End the processes of slots without a gang for good, also processes that wait for a device."""
         with self._changing:
             if self.closing.is_set():
                 return
             for number in numbers:
-                log.info("slot %s is let go: no trial will need it any more", number)
+                log.info("slot %s is released: no trial will need it any more", number)
                 kill(self.by_number[number].actor)
                 self.by_number[number] = Slot(actor=None, is_lost=True, is_released=True)
 
     def replace_idle(self, unfit: Callable[[], Iterable[int]]) -> None:
-        """Replace the processes of slots without a gang that `unfit()` names."""
+        """Replace the processes of slots without a gang that `unfit()` returns."""
         with self._changing:
             numbers = tuple(n for n in unfit() if self.by_number[n].ready and not self._is_used(n))
             self.replace(numbers)
@@ -247,7 +247,7 @@ class RaySlots:
             for number in leaving:
                 there[number].is_leaving = True
             self._lose(number for number in gone if number not in held)
-            if leaving:  # told before anybody can give them back, and they are lost
+            if leaving:  # reported before their gangs can return them, which makes them lost
                 log.warning("slots %s: their node will be taken away", list(leaving))
                 self._post(SlotsLeaving(slots=leaving))
 
@@ -259,23 +259,23 @@ class RaySlots:
             self._lose(number for number in numbers if self._nodes.is_leaving(self.by_number[number].node))
 
     def _lose(self, numbers: Iterable[int]) -> None:
-        """Does without these slots until the cluster has devices for them."""
+        """Give up these slots until the cluster has devices for them."""
         lost = tuple(number for number in numbers if not self.by_number[number].is_lost)
         for number in lost:
             slot = self.by_number[number]
-            log.warning("slot %s is lost: the cluster has no device for it; it waits for one", number)
+            log.warning("slot %s is lost: the cluster has no device for it now; the slot waits for one", number)
             kill(slot.actor)
             self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
         if lost and not self.closing.is_set():
             self._post(SlotsLost(slots=lost, with_device=True))
 
     def actors(self) -> list[Any]:
-        """Return all actors; while the pool is closing, none is made after this."""
+        """Return all actors; while the pool is closing, no new actor is made after this call."""
         with self._changing:
             return [slot.actor for slot in self.by_number.values()]
 
     def name_of(self, number: int) -> str:
-        """Return a name of a slot with its process, for messages."""
+        """Return the name of a slot and its process, for messages."""
         slot = self.by_number[number]
         return f"slot {number}, process {slot.pid} on {slot.host}"
 
@@ -288,14 +288,14 @@ class RaySlots:
             self._post(SlotsLost(slots=dead))
 
     def _add(self, numbers: Iterable[int]) -> None:
-        """They are slots once their processes are ready."""
+        """Add slots without processes; they can be used once their processes are ready."""
         with self._changing:
             new = {number: Slot(actor=None, is_lost=True) for number in numbers}
-            log.warning("slots %s are new: the cluster has got more devices", list(new))
-            self.by_number = {**self.by_number, **new}  # other threads read the one that was
+            log.warning("slots %s are new: the cluster has more devices now", list(new))
+            self.by_number = {**self.by_number, **new}  # a copy, since other threads may be reading the old one
 
     def _look_for_the_late(self) -> None:
-        """Reports slots whose devices are gone, and gives up processes that never come up."""
+        """Report slots whose devices are gone, and give up processes that never start."""
         now = time.monotonic()
         late = _without_answer(self.by_number, now - LOST_AFTER_SECONDS)
         if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
@@ -317,7 +317,7 @@ class RaySlots:
 
 
 def _without_answer(slots: Mapping[int, Slot], before: float) -> dict[int, Slot]:
-    """Slots whose processes are older than `before` (monotonic clock) and have not answered."""
+    """Return slots whose processes are older than `before` (monotonic clock) and have not answered."""
     return {
         number: slot
         for number, slot in slots.items()

@@ -1,4 +1,4 @@
-"""A pool in virtual time, on recorded learning curves, with the protocol of the pool on Ray."""
+"""A pool in virtual time, on recorded learning curves, with the same protocol as the pool on Ray."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """Recorded or made-up results of training one configuration."""
+    """Recorded or invented results of training one configuration."""
 
     metrics: tuple[Mapping[str, float], ...]  # by name, for each epoch from 1
     epoch_seconds: tuple[float, ...]
     fails_at: Mapping[int, tuple[int, Failure]] | None = None
     hangs_at: Mapping[int, int] | None = None  # epoch within which an attempt falls silent, by attempt
     completes_at: Mapping[int, int] | None = None  # epoch at whose end an attempt has stopped improving, by attempt
-    start_seconds: float | None = None  # from the lease to the first step of any attempt; None takes the pool's times
+    start_seconds: float | None = None  # from the lease to an attempt's first step; None takes the pool's times
 
 
 @dataclass(kw_only=True, slots=True)
@@ -55,10 +55,10 @@ class SimulatedPool:
     """A pool whose gangs take virtual time, from `opened_at` on.
 
     Args:
-        thaw_seconds: Time from the lease to the first step of a trial that goes on from a checkpoint.
+        thaw_seconds: Time from the lease to the first step of a trial that resumes from a checkpoint.
         warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
         trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
-        progress_seconds: Time between two progress reports within an epoch; None makes none.
+        progress_seconds: Time between two progress reports within an epoch; None for no reports.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SimulatedPool:
         self._at(self._warm_up_seconds, 0, SlotsReady(slots=tuple(range(slots))))
 
     def shared(self) -> None:
-        """Do nothing: nobody can join."""
+        """Do nothing: the pool cannot be shared."""
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
         """Return the first free slots."""
@@ -102,7 +102,7 @@ class SimulatedPool:
         """Do nothing."""
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Begin after the start's or the thaw's time; a checkpoint's name contains its epoch."""
+        """Begin training after the time of a start or a thaw; a checkpoint's name contains its epoch."""
         epoch = _epoch_of(spec.resume_from)
         gang = _Gang(
             spec=spec, slots=slots, curve=self._curve_of(spec.params, spec.world_size), until=until, epoch=epoch
@@ -115,7 +115,7 @@ class SimulatedPool:
         self._at(seconds, trial_id, GangStarted(trial_id=trial_id, attempt=spec.attempt))
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Train on to epoch `until`."""
+        """Train up to epoch `until`."""
         gang = self._gangs[trial_id, attempt]
         gang.until = until
         if not gang.busy:
@@ -132,19 +132,19 @@ class SimulatedPool:
         return () if limit is None else tuple(slot for slot in slots if self._trials[slot] >= limit)
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Forget a waiting gang."""
+        """Remove a waiting gang."""
         self._gangs.pop((trial_id, attempt), None)
         if retire:
             self._trials |= dict.fromkeys(retire, 0)
             self._at(self._warm_up_seconds, trial_id, SlotsReady(slots=retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Forget a gang; its slots are ready again at once."""
+        """Remove a gang; its slots are ready again at once."""
         if gang := self._gangs.pop((trial_id, attempt), None):
             self._at(0.0, trial_id, SlotsReady(slots=gang.slots))
 
     def post(self, event: Event) -> None:
-        """Deliver before other events of this moment."""
+        """Deliver an event before other events of this moment."""
         self._at(0.0, -1, event)
 
     def now(self) -> float:
@@ -154,7 +154,7 @@ class SimulatedPool:
     def wait(self, seconds: float) -> list[Event]:
         """Return the next events within that time, and advance virtual time to them.
 
-        Events of one moment come together, by trial id, so that the order of starts has no effect.
+        Simultaneous events are returned together, by trial id, so that the order of starts has no effect.
         """
         if not self._agenda or self._agenda[0][0] > self._now + seconds:
             self._now += seconds
@@ -166,7 +166,7 @@ class SimulatedPool:
         return events
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all gangs and events."""
         self._gangs.clear()
         self._agenda.clear()
 

@@ -1,4 +1,4 @@
-"""A slot of a pool on Ray, its process and its memory."""
+"""A slot of a pool on Ray, with its process and its memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Slot:
     """A slot, and the process that serves it now."""
 
     actor: Any  # actor of the process; None between two attempts to start one
-    hello: Any = None  # call whose answer says that the process is ready; None before it
+    hello: Any = None  # call whose answer shows that the process is ready; None before the call
     death: Any = None  # call that ends with the process; None before the process is ready
     since: float = 0.0  # moment at which the actor was made, or will be made again, on the monotonic clock in seconds
     failures: int = 0  # number of failed starts in a row
@@ -37,17 +37,17 @@ class Slot:
     rss_bytes: int = 0  # memory of the process after its latest trial
 
     def is_gone(self) -> bool:
-        """Return whether its process is known or seen to be dead."""
+        """Return whether the slot's process is known to be dead, or is seen to be."""
         cannot_be_seen = self.started_at is None
         return self.is_dead or not self.ready or not (cannot_be_seen or started_at(self.pid) == self.started_at)
 
     def is_worn(self, trials: int, growth_bytes: int) -> bool:
-        """Return whether its process has served `trials` trials, or grown by `growth_bytes`."""
+        """Return whether the slot's process has served `trials` trials, or grown by `growth_bytes`."""
         return self.trials >= trials or self.rss_bytes - self.rss_bytes_when_new >= growth_bytes
 
 
 def kill_processes(slots: Iterable[Slot]) -> None:
-    """Kill processes of this machine by their ids, if the cluster no longer can."""
+    """Kill processes of this machine by their ids, if the cluster can no longer do so."""
     for slot in slots:
         if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
             with contextlib.suppress(OSError):
@@ -55,11 +55,11 @@ def kill_processes(slots: Iterable[Slot]) -> None:
 
 
 def weigh(slots: Sequence[Slot], actors: Sequence[Any], ends: Sequence[Any], is_closing: Callable[[], bool]) -> None:
-    """Measure the memory of processes after they released a trial, as far as they still serve their slots."""
+    """Measure the memory of processes after they released a trial, if they still serve their slots."""
     import ray
 
     ray.wait(list(ends), num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
     for slot, actor in zip(slots, actors, strict=True):
         if slot.actor is actor and not is_closing():
-            with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
+            with contextlib.suppress(Exception):  # the process may die at any time; its next trial will notice
                 slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)

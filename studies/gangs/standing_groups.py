@@ -1,8 +1,8 @@
-"""Process groups that outlive their trial, since forming one costs time and using it again does not.
+"""Process groups that outlive their trial, since forming a group takes time and using it again does not.
 
-A process is in one group at a time. All members of a group work in one gang or are idle; any change dissolves the group
+A process is in one group at a time. All members of a group work in one gang or are idle. Any change dissolves the group
 first, by all members together: an NCCL communicator is destroyed only when every member asks, and a lone member waits
-for ever (pytorch #141510, #180611, nccl #863). If a member's process is gone, the others have to be replaced. With Gloo
+forever (pytorch #141510, #180611, nccl #863). If a member's process is gone, the others have to be replaced. With Gloo
 each member leaves by itself, so gangs of one rank leave a group standing, and dead members do no harm.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 
 def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-    """Return slots of the fullest node with enough of them, else of the emptiest nodes; at most as many as are free."""
+    """Return slots of the fullest node that has enough, else of the emptiest nodes; at most all free slots."""
     nodes: dict[str, list[int]] = {}
     for slot, node in sorted(node_of.items()):
         nodes.setdefault(node, []).append(slot)
@@ -42,12 +42,12 @@ def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) 
 log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 60.0
-"""Time in which the idle members of a group must leave it."""
+"""Seconds within which the idle members of a group must leave it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandingGroup:
-    """A process group that stands."""
+    """A process group that outlives its trial."""
 
     id: str
     slots: tuple[int, ...]
@@ -65,10 +65,10 @@ class StuckGroupError(Exception):
 
 
 class StandingGroups:
-    """The only owner of standing groups; thread-safe.
+    """Owner of all standing groups; thread-safe.
 
-    `leaves_together`: only all members together can leave, as with NCCL. `leave` makes members leave a group and waits
-    until they have, or until the function passed to it returns True; it returns the slots whose processes have not
+    `leaves_together`: members can leave only all together, as with NCCL. `leave` makes members leave a group and waits
+    until they have left, or until the function passed to it returns True; it returns the slots whose processes have not
     left.
     """
 
@@ -101,10 +101,10 @@ class StandingGroups:
         return best_fit(node_of, world_size)
 
     def seat(self, slots: tuple[int, ...]) -> str:
-        """Return the identity of the ranks' group, new or standing; empty for one rank.
+        """Return the id of the ranks' group, new or standing; empty for one rank.
 
-        Dissolves other groups that share a slot, which takes as long as the slowest member. StuckGroupError names slots
-        whose processes must be replaced; it is also raised if some of these slots were replaced meanwhile.
+        Dissolves other groups that share a slot, which takes as long as the slowest member. StuckGroupError names the
+        slots whose processes must be replaced; it is also raised if some of these slots were replaced since the call.
         """
         with self._changing:
             self._changing.wait_for(lambda: not self._leaving & set(slots))
@@ -134,12 +134,12 @@ class StandingGroups:
         self._dissolve(fallen)
 
     def _hopeless(self, group: StandingGroup) -> Callable[[], bool]:
-        """Whether time is over or a member's process is gone."""
+        """Return a function that returns whether the time is over or a member's process is gone."""
         deadline = time.monotonic() + LEAVE_SECONDS
         return lambda: time.monotonic() > deadline or self._members.get(group) != self._processes_of(group.slots)
 
     def forget(self, slot: int) -> None:
-        """Note that the slot's process is gone; nobody can leave its group any more."""
+        """Record that the slot's process is gone, so that the other members can no longer leave its group."""
         with self._changing:
             self._stuck.discard(slot)
             self._replaced[slot] += 1
@@ -156,7 +156,7 @@ class StandingGroups:
             return frozenset(self._stuck)
 
     def _processes_of(self, slots: Sequence[int]) -> list[int]:
-        """Counts of replacements: a replaced process is no member of its slot's earlier group."""
+        """Return counts of replacements: a replaced process is no member of its slot's earlier group."""
         return [self._replaced[slot] for slot in slots]
 
     def _taken_out(self, slots: Sequence[int]) -> list[StandingGroup]:
@@ -167,7 +167,7 @@ class StandingGroups:
         return groups
 
     def _dissolve(self, groups: Sequence[StandingGroup]) -> None:
-        """Lets the members leave, and then waiting gangs begin."""
+        """Make the members leave; gangs that wait for them then begin."""
         if not self._leaves_together:  # each member leaves when it joins another group
             for group in groups:
                 self._members.pop(group)

@@ -1,1 +1,1 @@
-"""Prices, the ledger of charges, and the budget that reserves what running trials may still cost."""
+"""Prices, the ledger of charges, and the budget, which reserves the possible cost of running trials."""

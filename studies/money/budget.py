@@ -1,8 +1,8 @@
-"""The budget as a deadline, and forecasts of epochs.
+"""The budget as a deadline, and forecasts of the durations of epochs.
 
-A pool of S slots at price p costs S p per second whatever its slots do, so the dollars left are seconds left, and no
-gang is promised time beyond the deadline at which they are gone. Hours work the same way, at a price of one. The whole
-pool up to the latest expected end of a running gang is reserved. The deadline moves with price and number of slots.
+A pool of S slots at price p costs S p per second, busy or idle, so the dollars left are seconds left, and no gang is
+promised time beyond the deadline at which they are spent. Hours work the same way, at a price of one. The whole pool is
+reserved up to the latest expected end of a running gang. The deadline moves with the price and the number of slots.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ BOUND_MARGIN_SECONDS = 0.05
 OWN_EPOCHS = 5
 """Number of a trial's latest epochs that its forecast uses."""
 STARTS = 20
-"""Number of the latest starts of gangs that the forecast of a start uses."""
+"""Number of latest gang starts from which the duration of a start is forecast."""
 OWN_DEVIATION, TRIALS_DEVIATION = 0.2, 0.66
 """Prior standard deviations of the logarithm of a duration: between epochs of one trial, and between trials.
 
-The second one is the deviation of a log-uniform distribution over 1:10. Each counts as one observation.
+The second value is the deviation of a log-uniform distribution over 1:10. Each counts as one observation.
 """
 WORTH_DECISIONS = 5
-"""Number of decisions in a row that must find nothing worth its money before a study ends for that reason."""
+"""Number of consecutive decisions that must promise too little for its cost before a study ends for that reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """User's limits; None is no limit. Hours count while a controller lives; `finish` is the share for leaders."""
+    """User's limits; None is no limit. Hours count while a controller lives; `finish` is the leaders' share."""
 
     usd: float | None = None
     hours: float | None = None
@@ -44,7 +44,7 @@ class Limits:
     finish: float = 0.0
 
     def is_worthwhile(self, percents: Sequence[float]) -> bool:
-        """Return whether a study should go on.
+        """Return whether a study should continue.
 
         Args:
             percents: Percent of hypervolume that ten more dollars would add, at each decision, oldest first.
@@ -53,7 +53,7 @@ class Limits:
         return least is None or len(percents) < WORTH_DECISIONS or max(percents[-WORTH_DECISIONS:]) >= least
 
     def trial_reason(self, paid_nano_usd: float, wall_seconds: float) -> str | None:
-        """Return why a trial with this cost must end, or None."""
+        """Return the reason why a trial with this cost must end, or None."""
         if self.usd_per_trial is not None and paid_nano_usd >= self.usd_per_trial * NANO:
             return f"budget.usd_per_trial: {paid_nano_usd / NANO:.6g} of {self.usd_per_trial:g} dollars are used up"
         if self.hours_per_trial is not None and wall_seconds >= self.hours_per_trial * 3600:
@@ -62,7 +62,7 @@ class Limits:
 
 
 class BudgetClock:
-    """Converts the rest of dollars and hours into a deadline, once the pool is open.
+    """Converts the remaining dollars and hours into a deadline, once the pool is open.
 
     Args:
         opened_at: Moment at which the pool began to cost money, in seconds since 1970.
@@ -95,7 +95,7 @@ class BudgetClock:
 
     @property
     def deadline(self) -> float:
-        """Return when dollars or hours are used up, in seconds since 1970; infinite without such limits."""
+        """Return the moment at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return min(self._usd_deadline, self._hours_deadline)
 
     @property
@@ -105,7 +105,7 @@ class BudgetClock:
 
     @property
     def total_seconds(self) -> float:
-        """Return the whole binding limit, in seconds of this pool; infinite without such limits."""
+        """Return the limit that binds, as a whole, in seconds of this pool; infinite without such limits."""
         if self.deadline == math.inf:
             return math.inf
         limits = self._limits
@@ -128,7 +128,7 @@ class EpochForecast:
     deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
-        """Return the seconds within which `epochs` epochs most probably end, with a checkpoint and a margin."""
+        """Return the seconds within which `epochs` epochs very probably end, with a checkpoint and a margin."""
         start = self.start_seconds if starting else 0.0
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
 
@@ -153,7 +153,7 @@ class _Durations:
 
 
 class Forecaster:
-    """Forecasts durations from a trial's own epochs, else from its world size's trials, else from all trials.
+    """Forecasts durations from a trial's own epochs, else from trials of its world size, else from all trials.
 
     Epochs on k of w ranks are assumed to take w / k times as long as on all ranks.
     """
@@ -164,7 +164,7 @@ class Forecaster:
         self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
     def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
-        """Record the latest epoch of a trial, last in its durations, and the error of its forecast."""
+        """Record the latest epoch of a trial (the last of its durations) and the error of its forecast."""
         durations = self._epochs.setdefault(world_size, _Durations())
         if len(own_epoch_seconds) > 1:
             expected = _typical(own_epoch_seconds[-OWN_EPOCHS - 1 : -1])
@@ -223,7 +223,7 @@ _LEAST_DEVIATION = 1e-3
 
 
 def _typical(latest: Sequence[float]) -> float:
-    """Median of the last three durations, so that one slow epoch of a busy machine does not count."""
+    """Return the median of the last three durations, so that one slow epoch of a busy machine does not count."""
     return max(median(latest[-3:]), _LEAST_SECONDS)
 
 
@@ -232,9 +232,9 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 
 
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
-    """Standard deviation of the next value, after `count` values with this sum of squared deviations from their mean.
+    """Return the standard deviation of the next value, given `count` values and the sum of their squared deviations.
 
-    The prior variance counts as one observation, and less with more values: equal values soon predict the next one.
+    The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict the next.
     """
     variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)

@@ -1,4 +1,4 @@
-"""Arithmetic of the ledger: each slot-second from opening to closing the pool is in exactly one charge."""
+"""Arithmetic of the ledger: each slot-second between opening and closing the pool is in exactly one charge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from studies.records.records import NANO, ChargeKind
 from studies.storage.writing.changes import Charged
 
 ABSORBS_ROUNDING: frozenset[ChargeKind] = frozenset({"lost", "idle"})
-"""Charges that absorb rounding errors: no trial's objective contains them."""
+"""Kinds of charges that absorb rounding errors, since no trial's objective contains them."""
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
@@ -19,7 +19,7 @@ def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
 
 
 class PricedSpan(NamedTuple):
-    """An interval within which a slot has one price; both moments in seconds since 1970."""
+    """An interval in which a slot has one price; both moments in seconds since 1970."""
 
     begin: float
     end: float
@@ -47,8 +47,8 @@ class PriceHistory:
         self._prices.append((max(at, self.changed_at), usd_per_slot_hour))
 
     def spans(self, since: float, until: float) -> Iterator[PricedSpan]:
-        """Return the parts of an interval with one price each, in order."""
-        if since >= self.changed_at:  # nearly always
+        """Yield the parts of an interval with one price each, in order."""
+        if since >= self.changed_at:  # by far the most frequent case
             yield PricedSpan(since, until, self.usd_per_slot_hour)
             return
         ends = [*(begin for begin, _ in self._prices[1:]), math.inf]
@@ -59,7 +59,7 @@ class PriceHistory:
 
 
 class SlotMeter:
-    """Knows up to which moment each slot is charged, and charges the time since then.
+    """Records up to which moment each slot is charged, and charges the time since then.
 
     Each charge of a trial is rounded by itself, so that equal epochs cost the same. Overhead absorbs rounding,
     so that all charges together never exceed the cost of the pool's time.
@@ -79,17 +79,17 @@ class SlotMeter:
 
     @property
     def usd_per_slot_hour(self) -> float:
-        """Return the present price of one slot."""
+        """Return the current price of one slot."""
         return self._prices.usd_per_slot_hour
 
     @property
     def charged_slots(self) -> tuple[int, ...]:
-        """Return the charged slots: all but the paused ones."""
+        """Return the slots that are charged now: all except paused slots."""
         return tuple(sorted(slot for slot, since in self._charged_until.items() if since != math.inf))
 
     @property
     def nano_usd_per_second(self) -> float:
-        """Return the present cost of the charged slots."""
+        """Return the current cost of the charged slots."""
         return self._charged_count * self.usd_per_slot_hour * NANO / 3600
 
     def change_price(self, usd_per_slot_hour: float, now: float) -> None:
@@ -98,7 +98,7 @@ class SlotMeter:
             self._prices.change(usd_per_slot_hour, now)
 
     def cost_nano_usd(self, slots: int, since: float, until: float) -> int:
-        """Return the cost of slots for an interval in seconds since 1970, each second at the price of its time."""
+        """Return the cost of slots for an interval in seconds since 1970, each second at its own price."""
         spans = self._prices.spans(since, until)
         return sum(cost_nano_usd(slots, span.end - span.begin, span.usd_per_slot_hour) for span in spans)
 
@@ -115,7 +115,7 @@ class SlotMeter:
         trial_id: int | None = None,
         attempt: int | None = None,
     ) -> list[Charged]:
-        """Charge slots for the time since their last charge; one line for all slots with one span and price."""
+        """Charge slots for the time since their last charge; slots with one span and price share a line."""
         spans: dict[float, list[int]] = {}
         for slot in slots:
             since = self._charged_until[slot]
@@ -153,7 +153,7 @@ class SlotMeter:
             self._charged_until[slot] = math.inf
 
     def go_on(self, slots: Iterable[int], now: float) -> None:
-        """Charge those of these slots that are paused or new from now on."""
+        """Charge the paused and new slots among these from now on."""
         for slot in slots:
             if self._charged_until.get(slot, math.inf) == math.inf:
                 self._charged_count += 1
@@ -171,7 +171,7 @@ class SlotMeter:
 
     def uncharged_nano_usd(self, now: float) -> int:
         """Return the cost of the pool since the last charges, in nano-dollars."""
-        if self._prices.changed_at == -math.inf:  # asked for at every commit, and a pool may have a thousand slots
+        if self._prices.changed_at == -math.inf:  # fast path: called at every commit, and a pool may have 1000 slots
             seconds = self._charged_count * (now - self._opened_at) - self._charged_seconds
             return cost_nano_usd(1, max(seconds, 0.0), self.usd_per_slot_hour)
         slot_seconds: dict[float, float] = {}

@@ -35,9 +35,9 @@ _USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
 )
 _UNKNOWN_GPU = ("an unknown GPU, taken for an A10G", 1.006, "g5.xlarge")
 _SLICE = re.compile(r"\bMIG (?:\d+c\.)?(\d)g\.", re.IGNORECASE)
-"""A driver's name of a part of a GPU, such as `MIG 3g.40gb`: the first number counts its compute slices."""
+"""Driver's name of a part of a GPU, such as `MIG 3g.40gb`: the first number counts its compute slices."""
 _SLICES = 7
-"""Compute slices of the whole GPU, for each listed GPU with MIG."""
+"""Number of compute slices of a whole GPU, the same for each listed GPU with MIG."""
 USD_PER_CPU_HOUR = 0.04463
 """Price of one vCPU: c7i.large / 2."""
 

@@ -1,1 +1,1 @@
-"""The queue of a team: turns, workers, and accounts."""
+"""Job queue of a team: turns, workers and accounts."""

@@ -1,4 +1,4 @@
-"""Tokens of the service, which give a user and a role. The store holds digests only."""
+"""Tokens of the service, each of which gives a user and a role. The store holds digests only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFIX = "automl_"
 USER_PATTERN = r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,99}"
 """Allowed user names."""
 PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
-"""Allowed project names: a project is a folder, and the part of its studies' names before the first dot."""
+"""Allowed project names. A project is a folder, and its name is the part of its studies' names before the first dot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ def digest_of(token: str) -> str:
 def create(
     store: Store, *, name: str, user: str, project: str, role: Role, days: float | None
 ) -> tuple[str, TokenLine]:
-    """Make a token for some days (None: for ever); only its digest is stored. StoreError if a name is not allowed."""
+    """Make a token valid for some days (None: forever); only its digest is stored. StoreError for an invalid name."""
     if re.fullmatch(USER_PATTERN, user) is None:
         allowed = "letters, digits, - _ @ and ., at most 100 of them, no . in front"
         raise StoreError(f"user: {found(user, allowed)}")
@@ -89,7 +89,7 @@ def _made(store: Store, *, name: str, user: str, project: str, role: Role, days:
 
 
 def keep(store: Store, token: str, *, name: str, user: str, project: str, role: Role) -> None:
-    """Keep a token made elsewhere, such as a cluster's secret, unless it is kept already; revoke others of its name."""
+    """Keep a token made elsewhere, such as a cluster's secret, if it is new; revoke other tokens of its name."""
     if identify(store, token) is not None:
         return
     with store.engine.begin() as connection:
@@ -111,7 +111,7 @@ def identify(store: Store, token: str) -> Identity | None:
 
 
 def lasts(store: Store, identity: Identity) -> bool:
-    """Return whether the token of a request is still accepted; always true where no tokens are used."""
+    """Return whether the token of a request is still accepted; True if the service uses no tokens."""
     if identity.token_id is None:
         return True
     with store.snapshot() as connection:
@@ -132,7 +132,7 @@ def any_valid(store: Store) -> bool:
 
 def revoke(store: Store, token_id: int) -> TokenLine:
     """Revoke a token from now on. Raises StoreError for an unknown token."""
-    if all(line.id != token_id for line in listed(store)):  # no database is asked for a number that it cannot hold
+    if all(line.id != token_id for line in listed(store)):  # checked here, since the id may not fit the database's type
         raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
     with store.engine.begin() as connection:
         still = sa.func.coalesce(t.tokens.c.revoked_at, clock_of(connection))
@@ -141,7 +141,7 @@ def revoke(store: Store, token_id: int) -> TokenLine:
 
 
 def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: float) -> tuple[str, TokenLine]:
-    """Make a new token for some days (None: for ever), and let the old one expire; StoreError if that is not valid."""
+    """Make a new token for some days (None: forever), and let the old one expire; StoreError if that is not valid."""
     old = next((line for line in listed(store) if line.id == token_id), None)
     if old is None or not old.is_valid:
         raise StoreError(f"token: found {token_id}, allowed: the id of a valid token (`automl token list`)")

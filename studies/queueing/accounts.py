@@ -1,9 +1,9 @@
 """Money of users and projects: spent, promised to running jobs, and available to a job.
 
-A study never passes its budget, the deadline of its pool; likewise a run gets a cap on its study's spending. Caps of
-running jobs and all other spending together never pass a limit. A dead controller leaves slot-time uncharged: its cap
-stands until the pool is settled. A job that confirms another user's study is charged to that study's ledger and paid by
-the job's user. A job whose run ended at its cap waits for more money: the rest pays for no epoch.
+A study never exceeds its budget, the deadline of its pool; in the same way a run has a cap on its study's spending. The
+caps of running jobs and all other spending together never exceed a limit. A dead controller leaves slot-time uncharged:
+its cap counts until the pool is settled. A job that confirms another user's study is charged to that study's ledger and
+paid by the job's user. A job whose run ended at its cap waits for more money: the rest pays for no epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from studies.records.records import NANO
 
 AccountKind = Literal["user", "project"]
 LEAST_SHARE = 0.01
-"""Share of a job's wanted money below which it waits: starting a pool for less is a waste."""
+"""Share of a job's requested money below which it waits: less is not worth the start of a pool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,16 +28,16 @@ class Account:
     name: str
     limit_nano_usd: int
     spent_nano_usd: int
-    promised_nano_usd: int  # what running jobs, and jobs whose controllers died, may still charge
+    promised_nano_usd: int  # amount that running jobs, and jobs whose controllers died, may still charge
     has_unlimited: bool = False  # a job runs without a cap, since it started before this limit was set
 
     @property
     def rest_nano_usd(self) -> int:
-        """Return the money that is neither spent nor promised; at least 0."""
+        """Return the money that is neither spent nor promised, at least 0."""
         return self._rest(self.promised_nano_usd)
 
     def rest_for(self, job: Job) -> int:
-        """Return the nano-dollars that a new run may have, at least 0; it may also use an earlier run's promise."""
+        """Return the nano-dollars for a new run of the job, at least 0, including what an earlier run was promised."""
         return self._rest(self.promised_nano_usd - (job.promised_nano_usd or 0))
 
     def _rest(self, promised_nano_usd: int) -> int:
@@ -75,14 +75,14 @@ def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Jo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """What a job may spend."""
+    """Money that a job may spend."""
 
-    cap_nano_usd: int | None  # for the study up to the end of the run; None is no limit
-    problem: str = ""  # why it cannot start, in one line; empty if it can
+    cap_nano_usd: int | None  # limit on the study's spending up to the end of the run; None is no limit
+    problem: str = ""  # reason why the job cannot start, in one line; empty if it can
 
 
 def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
-    """Return what a job that does not run may spend in its next run."""
+    """Return the money that a waiting job may spend in its next run."""
     mine = [one for one in accounts if one.is_of(job)]
     caps = [job.ledger_nano_usd + one.rest_for(job) for one in mine]
     if job.limit_nano_usd is not None:
@@ -90,12 +90,12 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
     if not mine:
         return Allowance(cap_nano_usd=job.limit_nano_usd)
     rest = None if job.limit_nano_usd is None else job.limit_nano_usd - job.ledger_nano_usd
-    if rest is not None and rest <= 0:  # it only starts to be closed
+    if rest is not None and rest <= 0:  # the job starts only to close its study
         return Allowance(cap_nano_usd=min(caps))
     poorest = min(mine, key=lambda one: one.rest_for(job))
     wants = poorest.limit_nano_usd if rest is None else min(poorest.limit_nano_usd, rest)
     gain = poorest.rest_for(job)
-    if job.used_up_nano_usd is not None:  # what is left of that cap pays for nothing more of this job
+    if job.used_up_nano_usd is not None:  # the rest of the cap that ended the last run pays for no epoch
         gain = min(gain, job.ledger_nano_usd + gain - job.used_up_nano_usd)
     if gain < max(LEAST_SHARE * wants, 1):
         return Allowance(cap_nano_usd=min(caps), problem=f"waits for money: {poorest}")
@@ -105,7 +105,7 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
 def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
     """Return running jobs that must drain because a limit was set or lowered after their start.
 
-    They are queued again with what the limit leaves. A run over its own cap is closing already.
+    They are queued again with the money that the limit leaves. A run over its own cap is closing already.
     """
     found = []
     for one in accounts:

@@ -1,4 +1,4 @@
-"""Slots that a job needs of a worker, and workers that have them."""
+"""Number of slots that a job needs from a worker, and workers that have them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def largest_gang(form: object) -> int:
     """Return the largest gang that a space allows, from its stored parameter `world_size` (None without one)."""
     if not isinstance(form, Mapping):
         return 1
-    plain = {name: value for name, value in form.items() if name != "when"}  # at other values its trials have one rank
+    plain = {name: value for name, value in form.items() if name != "when"}  # without the parameter, trials have 1 rank
     try:
         parameter = Space.from_dict({"world_size": plain}).parameter("world_size")
-    except SpaceError:  # of a spec that no run accepts: the first one says why
+    except SpaceError:  # a spec that no run accepts: the first run reports the error
         return 1
     if isinstance(parameter, Categorical):
         return max((choice for choice in parameter.choices if isinstance(choice, int)), default=1)
@@ -29,19 +29,19 @@ def needed(job: Job, device: str) -> int:
 
 
 def wanted(job: Job, slots: int, device: str) -> int:
-    """Return the number of slots that a job takes of a worker with `slots` of a device."""
+    """Return the number of slots that a job takes from a worker with `slots` slots of a device."""
     return slots if job.slots is None else needed(job, device)
 
 
 def study_slots(job: Job) -> int:
-    """Return the number of slots of a job's study on its open run."""
+    """Return the number of slots of a job's study in its open run."""
     if job.run is None:
         return 1
     return max(len(job.run.slot_numbers) // _worker_slots_each(job, job.run.device), 1)
 
 
 def _worker_slots_each(job: Job, device: str) -> int:
-    """A study's slot is one GPU, or all CPUs of a rank."""
+    """Return the worker's slots for each slot of a study: one GPU, or all CPUs of a rank."""
     return 1 if "cuda" in {device, job.device} else job.cpus_per_rank
 
 
@@ -51,9 +51,9 @@ def can_run(job: Job, slots: int, device: str) -> bool:
 
 
 def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
-    """Return why no living worker can ever run a job; empty if one can."""
+    """Return the reason why no living worker can ever run a job; empty if one can."""
     if not workers:
-        return "none is alive"
+        return "no worker is alive"
     slots = _slots_text(job, "cpu" if any(line.device == "cpu" for line in workers) else "cuda")
     if all(needed(job, line.device) > line.slots for line in workers):
         return f"wants {slots}, the largest worker has {max(line.slots for line in workers)}"

@@ -1,4 +1,4 @@
-"""The queue in the store: submitting, taking turns, and ending runs, each in one transaction."""
+"""The queue in the store: submits jobs, takes turns and ends runs, each in one transaction."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _STATES: Mapping[RunOutcome, JobState] = {
 def end_worker(connection: sa.Connection, worker_id: int) -> None:
     """End a worker, and return its running jobs to the queue."""
     for run_id in job_rows.open_runs_of(connection, worker_id):
-        end_run(connection, run_id, "lost", "its worker has died or left; it goes on elsewhere")
+        end_run(connection, run_id, "lost", "its worker has died or left; it continues on another worker")
     ended = sa.update(t.workers).where(t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
     connection.execute(ended.values(ended_at=clock_of(connection)))
 
 
 def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason: str) -> None:
-    """End a run, and move its job on; ignores a run that was given up before."""
+    """End a run and update its job's state; ignores a run that has ended already."""
     ended = sa.update(t.job_runs).where(t.job_runs.c.id == run_id, t.job_runs.c.ended_at.is_(None))
     now = clock_of(connection)
     row = connection.execute(ended.values(ended_at=now, outcome=outcome).returning(t.job_runs.c.job_id)).first()
@@ -58,7 +58,7 @@ def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason:
         return
     state = _STATES[outcome]
     if outcome == "died" and _deaths(connection, row.job_id) >= MOST_DEATHS:
-        state, reason = "failed", f"{reason}; that was the time number {MOST_DEATHS} in a row"
+        state, reason = "failed", f"{reason}; its process died {MOST_DEATHS} times in a row"
     asked = connection.execute(sa.select(t.jobs.c.request).where(t.jobs.c.id == row.job_id)).scalar()
     if state == "queued" and asked in {"stop", "cancel"}:
         state = "stopped" if asked == "stop" else "cancelled"
@@ -68,7 +68,7 @@ def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason:
 
 
 def _deaths(connection: sa.Connection, job_id: int) -> int:
-    """Number of consecutive runs, up to the latest, that ended by the death of the process."""
+    """Return the number of consecutive runs, up to the latest, that ended by the death of the process."""
     runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
     latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
     return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))
@@ -88,7 +88,7 @@ class Submission:
     user: str
     priority: int = 0
     spec: Mapping[str, Any]
-    base_folder: str  # folder in which relative paths and the user's own task start
+    base_folder: str  # folder from which relative paths and the user's task are resolved
     slots: int | None  # None takes all slots of its worker
     limit_nano_usd: int | None  # the study's own budget; None is no limit
 
@@ -100,8 +100,8 @@ class JobQueue:
         self.store = store
 
     def submit(self, submission: Submission) -> Job:
-        """Insert a queued job. Raises StoreError if there is a job or a study of this name."""
-        taken = StoreError(f"study: found {submission.study!r}, which the store holds already; allowed: another name")
+        """Insert a queued job. Raises StoreError if a job or a study of this name exists."""
+        taken = StoreError(f"study: {submission.study!r} exists already in the store. Take another name")
         try:
             with self.store.engine.begin() as connection:
                 there = sa.select(t.studies.c.id).where(t.studies.c.name == submission.study)
@@ -134,7 +134,7 @@ class JobQueue:
         """Return the job of a study. Raises StoreError if no job has it."""
         job = self.find(study)
         if job is None:
-            raise StoreError(f"study: found {study!r}, allowed: a study that was submitted")
+            raise StoreError(f"study: {study!r} was not submitted. `automl queue` lists the submitted studies")
         return job
 
     def spec_of(self, job: Job) -> tuple[Mapping[str, Any], str]:
@@ -144,7 +144,7 @@ class JobQueue:
         return row.spec, row.base_folder
 
     def ask(self, job: Job, what: JobRequest) -> Job:
-        """Stop, cancel or preempt a job, a running one by its worker; of ended ones only a stopped one is cancelled."""
+        """Request stop, cancel or preempt of a job; its worker stops a running one. Stopped jobs can be cancelled."""
         with self._turn() as connection:
             state = connection.execute(sa.select(t.jobs.c.state).where(t.jobs.c.id == job.id)).scalar_one()
             values: dict[str, Any] = {}
@@ -158,9 +158,9 @@ class JobQueue:
         return self.require(job.study)
 
     def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
-        """Queue an ended job again, with the study's own budget; None is no limit.
+        """Queue an ended job again, with the study's own budget (None is no limit).
 
-        StoreError if it has not ended, is deleted, or its study is being confirmed: two jobs cannot charge one ledger.
+        StoreError if it has not ended, was deleted, or its study is being confirmed: two jobs cannot charge one ledger.
         """
         with self._turn() as connection:
             job_rows.check_may_go_on(connection, job)
@@ -181,15 +181,15 @@ class JobQueue:
         return self.require(job.study)
 
     def settle_deleted(self, job: Job) -> None:
-        """Mark a job and the jobs that have confirmed its study as deleted, and keep their costs in their accounts.
+        """Mark a job and the jobs that confirmed its study as deleted, and keep their costs in their accounts.
 
-        Comes before the study's deletion. StoreError, marking nothing, if the job has not ended or the study is being
-        confirmed.
+        Call it before the study's deletion. StoreError, without any mark, if the job has not ended or the study is
+        being confirmed.
         """
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
                 if one.state not in OVER:
-                    raise StoreError(f"study: found {one.study!r}, which is {one.state}; allowed: one that has ended")
+                    raise StoreError(f"study: {one.study!r} is {one.state}. Cancel it, or wait until it has ended")
                 settled = {"state": "deleted", "reason": "", "spent_nano_usd": one.spent_nano_usd}
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == one.id).values(settled))
 
@@ -228,7 +228,7 @@ class JobQueue:
             return int(connection.execute(sa.insert(t.workers).values(row).returning(t.workers.c.id)).scalar_one())
 
     def beat(self, worker_id: int) -> tuple[float, dict[int, JobRequest | None]]:
-        """Renew a worker's heartbeat; WorkerGoneError if it is too late: the worker has been given up.
+        """Renew a worker's heartbeat; WorkerGoneError if it comes too late, and other workers took over the jobs.
 
         Returns the seconds since the last heartbeat, and the request for each of its open runs, by the run's id.
         """
@@ -254,11 +254,11 @@ class JobQueue:
             return _now(connection)
 
     def take_turn(self, worker_id: int, slots: int, *, gives_up_silent: bool = True) -> Start | MakeRoom | Wait:
-        """End dead workers, and let this worker start a job or ask for room; WorkerGoneError if it was given up itself.
+        """End dead workers, and let this worker start a job or ask for room; WorkerGoneError if it counts as dead.
 
-        `gives_up_silent`: workers without a recent heartbeat count as dead, like all of them after an outage.
+        `gives_up_silent`: workers without a recent heartbeat count as dead; switch it off after an outage of the store.
         """
-        with self.store.snapshot() as connection:  # workers look every second, and would keep writers waiting
+        with self.store.snapshot() as connection:  # workers look every second, which must not make writers wait
             turn, changes = self._turn_of(connection, worker_id, slots)
             if isinstance(turn, Wait) and not changes and not dead_workers(connection, silent=gives_up_silent):
                 return turn
@@ -281,7 +281,7 @@ class JobQueue:
     def _turn_of(
         self, connection: sa.Connection, worker_id: int, slots: int
     ) -> tuple[Start | MakeRoom | Wait, dict[int, dict[str, Any]]]:
-        """Returns the worker's next step, and changed columns by job."""
+        """Return the worker's next step, and changed columns by job."""
         jobs, accounts = job_rows.load_for_turn(connection)
         now = _now(connection)
         queued = [job for job in jobs if job.state == "queued"]
@@ -318,20 +318,20 @@ class JobQueue:
         return next(job for job in job_rows.load(connection, study=turn.job.study))
 
     def end_run(self, run_id: int, outcome: RunOutcome, reason: str = "") -> None:
-        """End a run, and move its job on; ignores a run that was given up before."""
+        """End a run and update its job's state; ignores a run that has ended already."""
         with self._turn() as connection:
             end_run(connection, run_id, outcome, reason)
 
     @contextmanager
     def _turn(self) -> Iterator[sa.Connection]:
-        """A transaction in which no worker takes its turn."""
+        """Open a transaction in which no worker takes its turn."""
         with self.store.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_LOCK)))
             yield connection
 
     def waiting(self) -> list[Job]:
-        """Return the waiting jobs, in the order of their turns."""
+        """Return the waiting jobs in the order of their turns."""
         with self.store.snapshot() as connection:
             now = _now(connection)
             queued = job_rows.load(connection, states=("queued",))
@@ -339,7 +339,7 @@ class JobQueue:
 
 
 def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int, str]:
-    """Reasons by job id, for jobs with money that no living worker can run."""
+    """Return reasons by job id, for jobs with money that no living worker can run."""
     workers = job_rows.load_workers(connection) if jobs else []
     found = {job.id: no_worker_for(job, workers) for job in jobs}
     return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}

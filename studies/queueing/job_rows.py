@@ -36,8 +36,8 @@ _READ = [one for one in t.jobs.c if one.name not in {"spec", "base_folder"}]
 JOBS = sa.select(*_READ, *_RESOURCES, *_GANGS).order_by(t.jobs.c.id)
 """All jobs, oldest first; `device` and `cpus_per_rank` are NULL for ended jobs.
 
-`submitted_gangs` and `stored_gangs` are the parameter `world_size` in the submitted and the study's spec, for open jobs
-that take all slots of their worker.
+`submitted_gangs` and `stored_gangs` are the parameter `world_size` in the submitted spec and in the study's spec, for
+open jobs that take all slots of their worker.
 """
 
 _OF_WORKER = (t.workers.c.name, t.workers.c.device)
@@ -68,7 +68,7 @@ LEFT_RUNS = (
     .join(t.jobs, sa.and_(*_LEFT_POOLS))
     .join(t.job_runs, t.job_runs.c.id == _LATEST_RUN.correlate(t.jobs).scalar_subquery())
     .join(t.workers, t.workers.c.id == t.job_runs.c.worker_id)
-    # Later leases belong to somebody's own command, not to the ended job.
+    # Later leases belong to a command that a user ran, not to the ended job.
     .where(t.leases.c.acquired_at < t.job_runs.c.ended_at)
 )
 """Latest ended runs whose study's pool was opened before and not closed, with the worker's `name` and `device` and
@@ -86,13 +86,13 @@ LOOK = (
     .outerjoin(t.studies, t.studies.c.name == t.jobs.c.study)
     .where(t.jobs.c.study == sa.bindparam("study"))
 )  # fmt: skip
-"""Columns that change with the status of the job of `study`, without a look at its ledger."""
+"""Columns that change with the status of the job of `study`, without reading its ledger."""
 
 
 ALL_REVISIONS = sa.select(t.studies.c.id, t.studies.c.uid, t.studies.c.name, t.studies.c.revision)
 """Id, uid, name and revision of all studies."""
 REVISIONS_OF = ALL_REVISIONS.where(t.studies.c.name.in_(sa.bindparam("names", expanding=True)))
-"""The same for the studies `names`."""
+"""Id, uid, name and revision of the studies `names`."""
 
 
 def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
@@ -100,19 +100,19 @@ def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
     ledgers = sa.select(c.study_id, c.lease_id, sa.func.sum(c.cost_nano_usd).label("cost"))
     if of_some:
         ledgers = ledgers.where(c.study_id.in_(sa.bindparam("study_ids", expanding=True)))
-    by_lease = ledgers.group_by(c.study_id, c.lease_id).subquery()  # few rows, of which the leases are looked up
+    by_lease = ledgers.group_by(c.study_id, c.lease_id).subquery()  # few rows, so joining their leases is cheap
     query = sa.select(by_lease.c.study_id, t.leases.c.job_id, by_lease.c.cost)
     return query.outerjoin(t.leases, t.leases.c.id == by_lease.c.lease_id)
 
 
 ALL_CHARGES = _charges_of_jobs(of_some=False)
-"""Sums of charges in nano-dollars, by study id and confirming job (NULL for the study's own)."""
+"""Sums of charges in nano-dollars, by study id and confirming job (NULL for the study's own job)."""
 CHARGES_OF = _charges_of_jobs(of_some=True)
-"""The same for the studies `study_ids`."""
+"""Sums as in `ALL_CHARGES`, for the studies `study_ids`."""
 
 
 MOST_NAMED = 500
-"""Largest number of studies that a query names; for more it reads all."""
+"""Largest number of studies that a query names; for more studies the query reads all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ _remembered: WeakKeyDictionary[sa.Engine, dict[str, _Summed]] = WeakKeyDictionar
 
 def ledger_sums(connection: sa.Connection, studies: Collection[str] | None) -> list[tuple[str, int | None, int]]:
     """Return study name, confirming job (None for its own job), and nano-dollars; `studies` None takes all."""
-    known = _remembered.setdefault(connection.engine, {})  # which other threads change, too
-    # Revisions before sums: without a snapshot, charges committed in between are summed again later.
+    known = _remembered.setdefault(connection.engine, {})  # other threads change it, too
+    # Revisions are read before sums: charges committed in between are summed again next time.
     rows = _rows(connection, studies)
     sums = {row.uid: one for row in rows if (one := known.get(row.uid)) and one.revision == row.revision}
     changed = [row for row in rows if row.uid not in sums]
@@ -161,7 +161,7 @@ def _summed(connection: sa.Connection, study_ids: Collection[int]) -> dict[int, 
 
 _UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
 REMEMBERED_HALF_LIVES = 10
-"""Number of half-lives after which a stay counts less than a thousandth, and is not read."""
+"""Number of half-lives after which a stay counts less than a thousandth and is not read."""
 
 
 def load(
@@ -188,7 +188,7 @@ def load(
 
 
 def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
-    """Return unfinished jobs, oldest first, and the accounts. Without a limit no other ledger is summed."""
+    """Return unfinished jobs, oldest first, and the accounts. Without any limit, only unfinished jobs are summed."""
     if connection.execute(sa.select(t.spending_limits.c.id).limit(1)).first() is None:
         return load(connection, states=_UNDER_WAY), []
     jobs = load(connection)
@@ -201,18 +201,18 @@ def names(connection: sa.Connection, project: str) -> frozenset[str]:
 
 
 def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
-    """Return the columns that change with a job's status; None without a job. Sums no ledger: cheap for each second.
+    """Return the columns that change with a job's status; None without a job. Cheap, since it sums no ledger.
 
     They are `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
-    state of its study, None before its start.
+    state of its study (None before its start).
     """
     row: Any = connection.execute(LOOK, {"study": study}).first()
     return row  # type: ignore[no-any-return]
 
 
 def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
-    """Return the job of a study, and all jobs that confirm it or have done so."""
-    prefix = study + CONFIRM_MARK  # LIKE would not tell small letters from capital ones in SQLite
+    """Return the job of a study, and all jobs that have confirmed it or are confirming it."""
+    prefix = study + CONFIRM_MARK  # not LIKE, which ignores case in SQLite
     is_of_it = sa.func.substr(t.jobs.c.study, 1, len(prefix)) == prefix
     names = sa.select(t.jobs.c.study).where(t.jobs.c.kind == "confirm", is_of_it)
     found = [*load(connection, study=study)]
@@ -228,7 +228,7 @@ def load_accounts(connection: sa.Connection, jobs: Sequence[Job]) -> list[Accoun
 
 
 def load_stays(connection: sa.Connection, now: float) -> list[Stay]:
-    """Return what users recently had of the slots, as of `now` in seconds since 1970."""
+    """Return the recent stays of users on slots, as of `now` in seconds since 1970."""
     since = now - REMEMBERED_HALF_LIVES * HALF_LIFE_SECONDS
     r = t.job_runs.c
     query = sa.select(t.jobs.c.user, r.slot_numbers, r.started_at, r.ended_at).join(t.jobs, t.jobs.c.id == r.job_id)
@@ -259,9 +259,9 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
 
 
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
-    """Return the room that other living workers are making, or that came free there recently.
+    """Return the room that other living workers are making, or that recently became free there.
 
-    Recently is after `since`, in seconds since 1970: some worker may not have had its turn since then.
+    Recently is after `since`, in seconds since 1970: some worker may not have taken its turn since then.
     """
     w, r = t.workers.c, t.job_runs.c
     alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection), w.id != besides)
@@ -298,7 +298,7 @@ class _Charges:
 
 
 def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
-    """Return the charges of studies' ledgers, each cent once."""
+    """Return the charges of studies' ledgers, each amount once."""
     found = _Charges()
     for name, job_id, nano_usd in ledger_sums(connection, studies):
         if job_id is None:
@@ -368,14 +368,14 @@ def check_may_go_on(connection: sa.Connection, job: Job) -> None:
     """Raise StoreError if a job has not ended, is deleted, or is being confirmed."""
     state = _state_of(connection, job)
     if state not in ENDED:
-        raise StoreError(f"study: found {job.study!r}, which is {state}; allowed: one that has ended")
+        raise StoreError(f"study: {job.study!r} is {state}. Only a job that ended, and was not deleted, can continue")
     for one in load_with_confirmations(connection, job.study.partition(CONFIRM_MARK)[0]):
         if one.state not in OVER:
-            raise StoreError(f"study: found {job.study!r}, while {one.study} is {one.state}; wait for its end")
+            raise StoreError(f"study: {job.study!r} cannot continue while {one.study} is {one.state}. Wait for its end")
 
 
 def _state_of(connection: sa.Connection, job: Job) -> JobState:
-    """A study deleted by an earlier version has no mark; its job counts as deleted too."""
+    """Return a job's state; a study deleted by an earlier version left no mark, and its job is deleted too."""
     there = sa.exists().where(t.studies.c.name == t.jobs.c.study)
     row = connection.execute(
         sa.select(t.jobs.c.state, t.jobs.c.spent_nano_usd, there.label("there")).where(t.jobs.c.id == job.id)

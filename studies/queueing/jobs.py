@@ -1,10 +1,10 @@
 """Jobs of a team, their runs on workers, and the states between them.
 
 queued ─► running ─► done       the study is closed
-   ▲         ├─────► stopped    somebody stopped it; resuming queues it again
+   ▲         ├─────► stopped    a user stopped it; resuming queues it again
    │         ├─────► failed     an error ended it
-   │         └─────► cancelled  somebody gave it up ─► deleted, as from each other end; its cost stays counted
-   └─────────┘ preempted, lost with its worker, or out of its user's money: nothing that was trained is lost
+   │         └─────► cancelled  a user cancelled it ─► deleted (from any end state); its cost stays counted
+   └─────────┘ preempted, lost with its worker, or its user's money is used up: no training is lost
 
 Rows are in `automl_jobs` and `automl_job_runs`.
 """
@@ -20,9 +20,9 @@ JobRequest = Literal["stop", "cancel", "preempt"]
 RunOutcome = Literal["done", "stopped", "failed", "cancelled", "preempted", "lost", "died", "capped"]
 
 ENDED: frozenset[JobState] = frozenset({"done", "stopped", "failed", "cancelled"})
-"""States from which a job can be queued again; a deleted one cannot, since its ledger is gone."""
+"""States from which a job can be queued again; a deleted job cannot, since its ledger is gone."""
 OVER: frozenset[JobState] = ENDED | {"deleted"}
-"""Final states; a job can be deleted from each, also after a deletion that broke off."""
+"""Final states. A job can be deleted from each of them, also again after a deletion that broke off."""
 GOES_BACK: frozenset[RunOutcome] = frozenset({"preempted", "lost", "died", "capped"})
 """Outcomes of runs after which the job waits for its next turn."""
 
@@ -30,7 +30,7 @@ MOST_DEATHS = 3
 """Number of consecutive deaths of a job's process after which the job has failed."""
 
 CONFIRM_MARK = ":confirm-"
-"""Separates a study's name and a number in the name of a confirming job: no study's name has a colon."""
+"""Separator of study name and number in the name of a confirming job; no study's name has a colon."""
 
 MOST_NAME_CHARS = 85
 """Longest name of a submitted study: the column takes 100 characters, and confirming jobs have longer names."""
@@ -50,15 +50,15 @@ class Run:
     started_at: float
     ended_at: float | None  # None while it runs
     outcome: RunOutcome | None  # None while it runs
-    device: str = "cpu"  # the worker's, "cpu" or "cuda"
+    device: str = "cpu"  # device of the worker, "cpu" or "cuda"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """A submitted study or single training.
 
-    `least_slots` are the slots that a job taking a whole worker needs: the largest gang in its space. They are 1 while
-    a task's own space is unknown; the first run then keeps what fits.
+    `least_slots` are the slots needed by a job that takes a whole worker: the largest gang in its space. It is 1 while
+    the space is the task's own and unknown; the first run then keeps the world sizes that fit.
     """
 
     id: int
@@ -68,11 +68,11 @@ class Job:
     user: str
     priority: int  # jobs of a higher priority go first, and may displace others
     state: JobState
-    reason: str  # for the state, in one line; may be empty
+    reason: str  # reason for the state, in one line; may be empty
     slots: int | None  # wanted by its study; None takes all slots of its worker
     limit_nano_usd: int | None  # the study's own budget; None is no limit
     spent_nano_usd: int  # charges so far, paid by its user and project
-    request: JobRequest | None  # somebody's request to its run
+    request: JobRequest | None  # a user's request to its run
     submitted_at: float
     queued_at: float
     ended_at: float | None
@@ -86,22 +86,22 @@ class Job:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether it is fully deleted and its name is free; a deletion that broke off can be repeated."""
+        """Return whether the job is fully deleted and its name is free; a deletion that broke off can be repeated."""
         return self.state == "deleted" and self.study == deleted_name(self)
 
     @property
     def confirms(self) -> str:
-        """Return the name of the study that it confirms; empty for other jobs."""
+        """Return the name of the study that the job confirms; empty for other jobs."""
         return self.study.rpartition(CONFIRM_MARK)[0] if self.kind == "confirm" else ""
 
     @property
     def ledger_nano_usd(self) -> int:
-        """Return its study's whole cost, which its own budget and the caps of its runs limit."""
+        """Return the whole cost of the job's study, which the study's budget and the caps of runs limit."""
         return self.spent_nano_usd + self.confirmed_nano_usd
 
     @property
     def promised_nano_usd(self) -> int | None:
-        """Return what may still be charged for it beyond its ledger; None is no limit."""
+        """Return the amount that may still be charged for the job beyond its ledger; None is no limit."""
         run = self.run or self.left_run
         if run is None:
             return 0
@@ -109,11 +109,11 @@ class Job:
 
 
 _MOST_STEM = 80
-"""Longest part of its study's name that a deleted job keeps: the column takes 100."""
+"""Longest part of the study's name in the name of a deleted job: the column takes 100 characters."""
 
 
 def deleted_name(job: Job) -> str:
-    """Return the name of a deleted job, so that its study's name is free."""
+    """Return the name for a deleted job, which frees its study's name."""
     return f"{job.study.partition(':')[0][:_MOST_STEM]}:deleted-{job.id}"
 
 

@@ -1,7 +1,7 @@
 """Decides a worker's next step: start a job, ask running jobs for room, or wait. Pure, with time as an argument.
 
 Jobs go by priority, then by their users' recent usage, then by age. The first job that the worker can ever run is the
-head: the worker keeps its free slots for it, since small jobs would take them otherwise. Jobs of a lower
+head of the line: the worker keeps its free slots for it, since otherwise small jobs would take them. Jobs of a lower
 priority drain, latest first, to make room for it, on one worker only, and lose no training.
 """
 
@@ -15,7 +15,7 @@ from studies.queueing.job_needs import can_run, wanted
 from studies.queueing.jobs import Job
 
 PATIENCE_SECONDS = 3.0
-"""Time that a job waits for room elsewhere before running jobs make room for it."""
+"""Seconds that a job waits for room elsewhere before running jobs have to make room for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """Room that another worker ("cpu" or "cuda") is making, or that has just come free there."""
+    """Room that another worker is making, or that has just become free there; its device is "cpu" or "cuda"."""
 
     slots: int
     worker_slots: int
@@ -45,7 +45,7 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """Nothing can start; `job` is the head of the line, None without a job for this worker."""
+    """Nothing can start; `job` is the head of the line, None if no job fits this worker."""
 
     job: Job | None = None
 
@@ -65,7 +65,7 @@ def next_turn(
     device: str = "cuda",
     rooms: Sequence[Room] = (),
 ) -> Start | MakeRoom | Wait:
-    """Return a worker's next step. `used` are slot-seconds by user; a worker with GPUs ("cuda") takes any job."""
+    """Return a worker's next step. `used` has slot-seconds by user; a worker with GPUs ("cuda") takes any job."""
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
     line = in_order(queued, used)
@@ -84,7 +84,7 @@ def next_turn(
 
 
 def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
-    """Ids of the jobs that will start in other workers' room, given away in the line's order."""
+    """Return the ids of the jobs that will start in other workers' room, which is assigned in the line's order."""
     left, expected = dict(enumerate(rooms)), set()
     for job in line:
         able = [number for number, room in left.items() if can_run(job, room.worker_slots, room.device)]
@@ -94,13 +94,13 @@ def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
             room = left[fitting[0]]
             left[fitting[0]] = replace(room, slots=room.slots - takes[fitting[0]])
             expected.add(job.id)
-        else:  # they keep their free slots for it
+        else:  # these workers keep their free slots for the job
             left = {number: room for number, room in left.items() if number not in able}
     return expected
 
 
 def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ...]:
-    """Jobs that leave their slots to the head, without those already asked."""
+    """Return the running jobs that must free their slots for the head, without those already asked to."""
     lower = [job for job in running if job.run is not None and job.priority < head.priority]
     lower.sort(key=lambda job: (job.request is None, job.priority, -(job.run.started_at if job.run else 0.0)))
     chosen = []
@@ -113,14 +113,14 @@ def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ..
 
 
 HALF_LIFE_SECONDS = 86_400.0
-"""Half-life of used slot-seconds."""
+"""Half-life with which past slot-seconds lose weight."""
 EXPECTED_SECONDS = 60.0
-"""Seconds charged ahead for a slot in use: when jobs start together, each user gets some."""
+"""Seconds charged ahead for a slot in use, so that each user gets some slots when jobs start together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stay:
-    """Slots of a user for a while, in seconds since 1970; `until` is None while it goes on."""
+    """Slots that a user held for a while, in seconds since 1970; `until` is None while the user holds them."""
 
     user: str
     slots: int

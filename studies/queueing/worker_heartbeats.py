@@ -1,4 +1,4 @@
-"""Heartbeats of workers, measured by the database's clock alone."""
+"""Heartbeats of workers, measured by the database's clock only."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ EXPIRY_SECONDS = 10.0
 
 
 class WorkerGoneError(StoreError):
-    """The worker did not renew its heartbeat in time; other workers have its jobs now."""
+    """The worker did not renew its heartbeat in time, so other workers have its jobs now."""
 
 
 def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
-    """Return a worker's row, locked, with `now` and `has_run_out`. Raises WorkerGoneError if it was given up."""
+    """Return a worker's row, locked, with `now` and `has_run_out`. Raises WorkerGoneError if it counts as dead."""
     mine = (t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
     query = sa.select(t.workers, clock_of(connection).label("now"), _has_run_out(connection)).where(*mine)
     row = connection.execute(query.with_for_update()).first()
     if row is None:
-        raise WorkerGoneError("worker: it did not answer for some seconds, and its jobs were given to others")
+        raise WorkerGoneError("worker: it sent no heartbeat for some seconds, so other workers took over its jobs")
     return row
 
 
 def renew(connection: sa.Connection, worker_id: int) -> float:
-    """Renew a worker's heartbeat; returns the seconds since the last one. Raises WorkerGoneError if it was given up."""
+    """Renew a worker's heartbeat; returns the seconds since the last. Raises WorkerGoneError if it counts as dead."""
     worker = living(connection, worker_id)
     mine = sa.update(t.workers).where(t.workers.c.id == worker_id)
     connection.execute(mine.values(expires_at=worker.now + EXPIRY_SECONDS))
@@ -40,7 +40,7 @@ def renew(connection: sa.Connection, worker_id: int) -> float:
 
 
 def dead_workers(connection: sa.Connection, *, silent: bool) -> list[int]:
-    """Return the ids of workers whose process is gone; `silent` includes those whose heartbeat has run out."""
+    """Return the ids of workers whose process is gone; `silent` includes workers whose heartbeat has run out."""
     rows = connection.execute(sa.select(t.workers, _has_run_out(connection)).where(t.workers.c.ended_at.is_(None)))
     return [
         row.id
@@ -70,7 +70,7 @@ class SilentWorker:
 
 
 def silent_workers(store: Store) -> list[SilentWorker]:
-    """Return silent workers, oldest first; workers given up by others only if they are frozen on this machine."""
+    """Return silent workers, oldest first; of workers that count as dead only those frozen on this machine."""
     w = t.workers.c
     with store.snapshot() as connection:
         now = clock_of(connection)
@@ -78,7 +78,7 @@ def silent_workers(store: Store) -> list[SilentWorker]:
         rows = connection.execute(sa.select(t.workers, silent).order_by(w.id)).all()
         held = _held(connection)
     latest = {(row.process_space, row.host, row.pid, row.process_started_at): row for row in rows}
-    found = [(row, _fate(row)) for row in latest.values()]  # a worker that was given up joins again, in a new row
+    found = [(row, _fate(row)) for row in latest.values()]  # a worker that counted as dead joins again in a new row
     return [
         SilentWorker(
             name=row.name,
@@ -103,7 +103,7 @@ def _held(connection: sa.Connection) -> dict[int, list[str]]:
 
 
 def _fate(row: sa.Row[Any]) -> WorkerFate | None:
-    """None if it answers, or has left."""
+    """Return the fate of a worker; None if it answers, or has left."""
     process = (row.process_space, row.pid, row.process_started_at)
     if processes.is_known_stopped(*process):
         return "frozen"

@@ -1,4 +1,4 @@
-"""Forecasts behind a decision: mean and deviation of each objective at the next rungs, as plain values."""
+"""Forecasts behind a decision: mean and standard deviation of each objective at the next rungs, as plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import Any, TypeAlias
 
 INTERVAL = 0.8
-"""Probability of the intervals that people see."""
+"""Probability of the intervals that reports show."""
 _NORMAL = NormalDist()
 
 
@@ -21,7 +21,7 @@ class Forecast:
     mean: tuple[float, ...]  # expected value at each epoch, of its logarithm if `is_log`
     # Standard deviation at each epoch, of the logarithm if `is_log`; 0 where the value is known
     deviation: tuple[float, ...]
-    is_log: bool = False  # the logarithm is normally distributed, and not the value
+    is_log: bool = False  # the logarithm of the value is normally distributed
 
     def median(self, place: int) -> float:
         """Return the median at the epoch at index `place`."""
@@ -42,7 +42,7 @@ class Forecast:
         return _NORMAL.cdf((z - self.mean[place]) / self.deviation[place])
 
     def _value(self, z: float) -> float:
-        return math.exp(min(z, 700.0)) if self.is_log else z  # e^710 is beyond all floating-point numbers
+        return math.exp(min(z, 700.0)) if self.is_log else z  # exp(710) overflows a float
 
 
 Forecasts: TypeAlias = Mapping[str, Forecast]
@@ -50,7 +50,7 @@ Forecasts: TypeAlias = Mapping[str, Forecast]
 
 
 def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
-    """Return forecasts as JSON, with six digits; None without any."""
+    """Return forecasts as JSON data with six digits; None if there are no forecasts."""
     return {
         metric: {
             "epochs": list(one.epochs),

@@ -1,6 +1,6 @@
 """Tables of a study for programs: trials, epochs and charges as rows of plain values, joined by `trial` and `attempt`.
 
-Names are those of `trials --json` and of the store's columns, with amounts in dollars.
+Columns are named as in `trials --json` and in the store; amounts are in dollars.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from studies.results.analysis import trial_rows
 
 Row = Mapping[str, object]
 TRIAL_COLUMNS = ("trial", "state", "failure", "epochs", "world_size", "cost_usd", "reason")
-"""Columns of the trials of any study, before parameters, objectives and constraints."""
+"""Columns of a study's trials before its parameters, objectives and constraints."""
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -43,7 +43,7 @@ def flattened(rows: Sequence[Row], without_rows: Sequence[str]) -> tuple[list[st
     if not rows:
         return list(without_rows), []
     seen = dict.fromkeys(column for line in lines for column in line)
-    # A later row may be the first with a parameter: its column still stands beside the others.
+    # A parameter may appear first in a later row: its column still goes beside the other parameters.
     columns = [c for group in rows[0] for c in seen if c == group or c.startswith(f"{group}.")]
     return columns, lines
 
@@ -55,14 +55,14 @@ CHARGE_COLUMNS = ("kind", "trial", "attempt", "slots", "seconds", "usd_per_slot_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table; `rows` makes rows with equal entries, some of them mappings by users' names."""
+    """A table; `rows` returns rows with equal keys, whose values may be mappings with users' names as keys."""
 
     rows: Callable[[StudyRecord], Rows]
     columns: tuple[str, ...]
 
 
 def epoch_rows(study: StudyRecord) -> Rows:
-    """Return one row for each epoch of each trial, with its own `wall_seconds` and `cost_usd`; `metrics` has sums."""
+    """Return one row for each epoch of each trial: its own `wall_seconds` and `cost_usd`, and the sums in `metrics`."""
     return [
         {
             "trial": trial.number,

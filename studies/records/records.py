@@ -1,4 +1,4 @@
-"""Records: a study as frozen plain values without SQL, for all readers of the store."""
+"""Records: a study as frozen plain values without SQL, for every reader of the store."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "exhausted": "there was nothing left to try",
     "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
     "nothing_works": (
-        "its first trials all failed before they had trained an epoch; mend what they say (`automl explain`), then "
-        "`automl resume {study}` goes on (faults.errors_at_start)"
+        "its first trials all failed before they had trained an epoch; fix the error that `automl explain` shows, then "
+        "continue with `automl resume {study}` (limit: faults.errors_at_start)"
     ),
     "interrupted": "it was interrupted; `automl resume {study}` continues it",
     "stopped": "it was stopped; `automl resume {study}` continues it",
-    "storage": "checkpoints cannot be written; it goes on when they can, or by `automl resume {study}`",
+    "storage": "checkpoints cannot be written; it continues when they can, or with `automl resume {study}`",
     "error": "an error ended it",
 }
-"""Reasons for a study's end as clauses for people, in which `{study}` stands for its name (`why_ended`)."""
+"""Reasons for a study's end as clauses for users; `why_ended` puts the study's name for `{study}`."""
 
 
 def why_ended(reason: StopReason | None, study: str) -> str:
-    """Return why a study ended, as a clause for people; empty without a reason."""
+    """Return why a study ended, as a clause for users; empty without a reason."""
     return STOP_REASONS[reason].format(study=shlex.quote(study)) if reason else ""
 
 
@@ -62,11 +62,11 @@ FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "faile
 CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"queued", "running", "paused"})
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
 OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
-"""Charges that a trial pays: its `cost_usd` is the sum of them."""
+"""Charges that a trial pays; their sum is its `cost_usd`."""
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
-"""Sums over the epochs: a pruned trial's value is extrapolated to the last epoch."""
+"""Metrics that are sums over the epochs; for a pruned trial they are extrapolated to the last epoch."""
 STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
-"""Metrics that training does not improve: size and latency are constant, and the memory's peak never falls."""
+"""Metrics that training does not improve: size and latency are constant, and peak memory never falls."""
 
 
 def name_of_trial(trial_id: int, number: int | None) -> str:
@@ -111,12 +111,12 @@ class EpochRecord:
 NEXT_10_USD_PERCENT = "next_10_usd_percent"
 """Key in a decision's numbers: percent of hypervolume that ten more dollars would add."""
 FINISHING = "finish: "
-"""Prefix of the reason of a decision by which a leader trains to its last epoch, or another trial waits for it."""
+"""Prefix of a decision's reason when a leader trains to its last epoch, or another trial waits for the leader."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """Why a trial went on, was paused or was stopped at an epoch; `forecasts` by metric may be empty."""
+    """Reason why a trial continued, was paused or was stopped at an epoch; `forecasts` (by metric) may be empty."""
 
     epoch: int
     action: Action
@@ -132,7 +132,7 @@ class AttemptRecord:
 
     attempt: int  # number within its trial, from 1
     world_size: int
-    start_epoch: int  # number of epochs that were recorded before it
+    start_epoch: int  # number of epochs recorded before this attempt
     slots: tuple[int, ...] = ()
     outcome: str  # "running", "complete", "paused", "pruned", "lost", "failed", ...
     started_at: datetime
@@ -163,7 +163,7 @@ class ConfirmationRecord:
     trial: int
     seed: int
     epoch: int
-    epochs: int  # number trained; fewer than `epoch` if this training stopped improving before
+    epochs: int  # number trained; fewer than `epoch` if this training stopped improving earlier
     metrics: Mapping[str, float]  # of the last epoch, test metrics with their prefix
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of a kept model of this seed, from this or an earlier training
@@ -209,7 +209,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetLine:
-    """One limit of the budget (None is no limit), the amount spent, and the amount reserved for running trials."""
+    """One limit of the budget (None for no limit), the amount spent, and the amount reserved for running trials."""
 
     limit: float | None
     spent: float
@@ -218,7 +218,7 @@ class BudgetLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewRecord:
-    """Progress of a view; `link` is where people see the study, empty without an address of its own."""
+    """Progress of a view; `link` is the address that shows the study, empty if the view has none."""
 
     view: str
     behind: int
@@ -238,7 +238,7 @@ class StudyLine:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, so that what is worked out once is kept
+@dataclass(frozen=True, kw_only=True)  # without slots, since `cached_property` needs a `__dict__`
 class StudyRecord:
     """A committed study with all its parts."""
 
@@ -268,12 +268,12 @@ class StudyRecord:
 
     @property
     def is_simulated(self) -> bool:
-        """Return whether it was replayed from recorded curves: it has no models, and cannot be resumed."""
+        """Return whether the study was replayed from recorded curves; it has no models and cannot be resumed."""
         return self.spec.get("task") == SIMULATED_TASK
 
     @property
     def why_ended(self) -> str:
-        """Return why the study ended, as a clause for people; empty while it runs."""
+        """Return why the study ended, as a clause for users; empty while it runs."""
         return why_ended(self.stop_reason, self.name)
 
     @property
@@ -285,7 +285,7 @@ class StudyRecord:
 
     @property
     def is_abandoned(self) -> bool:
-        """Return whether its controller died: its state is running, and no controller drives it."""
+        """Return whether the study's controller died: its state is running, but no controller drives it."""
         return self.state == "running" and not self.driven
 
     @property
@@ -295,7 +295,7 @@ class StudyRecord:
 
     @property
     def enqueued(self) -> tuple[TrialRecord, ...]:
-        """Return waiting configurations that people enqueued, oldest first; suggestions of the sampler do not count."""
+        """Return waiting configurations that users enqueued, oldest first; suggestions of the sampler do not count."""
         return tuple(trial for trial in self.trials if trial.state == "queued" and trial.origin != "sampler")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""State that earlier controllers of a study left in the store, for the controller that resumes it."""
+"""State of a study that earlier controllers left in the store, for the controller that resumes it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class StoredTrial:
     record: TrialRecord  # without decisions and attempts, with its milestones, last epoch and watched epochs
     paused_by: str | None  # "policy", "drain" or "fault" for a paused trial
     wall_seconds: float
-    slot_seconds: float  # slot time that it has trained
+    slot_seconds: float  # slot time spent on training
     sampler_attributes: Mapping[str, object]
     epoch_seconds: Sequence[float] = ()  # durations of all its epochs
     epoch_costs_nano_usd: Sequence[int] = ()
-    epoch_ranks: Mapping[int, int] = field(default_factory=dict)  # number of ranks by epoch, where not all trained
+    epoch_ranks: Mapping[int, int] = field(default_factory=dict)  # number of ranks, for narrower epochs only
     outcomes: tuple[str, ...] = ()
     train_seconds: float = 0.0
     train_nano_usd: int = 0

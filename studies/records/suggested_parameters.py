@@ -1,6 +1,6 @@
-"""Parameters that trials requested at run time, and the space as far as these define it.
+"""Parameters that trials requested at run time, and the search space that they define.
 
-The values are among the trial's parameters. Its attributes hold domains, and proposals for later calls.
+The values are among the trial's parameters. The trial's attributes hold domains, and proposals for later calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studies.records.records import StudyRecord
 
 ASKED, PROPOSED = "automl:asked", "automl:proposed"
-"""Keys beside a sampler's attributes of a trial."""
+"""Keys in a trial's stored attributes, beside the sampler's own keys."""
 
 
 def asked_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
@@ -38,7 +38,7 @@ def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return the latest domain of each name that matches its first one: a range may change."""
+    """Return the latest domain of each name that is compatible with its first domain, since ranges may change."""
     trials = list(trials)
     first, latest = first_domains(trials), dict[str, Domain]()
     for asked in trials:
@@ -49,7 +49,7 @@ def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
-    """Return the form of each parameter of a study, declared ones before those requested at run time."""
+    """Return the form of each parameter of a study, declared parameters first, then those requested at run time."""
     declared = study.spec.get("space")
     known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
     learnt = latest_domains(trial.asked for trial in study.started)

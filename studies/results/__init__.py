@@ -1,1 +1,1 @@
-"""What a study found: fronts, hypervolume, recommendation, importance."""
+"""Results of a study: fronts, hypervolume, recommendation, importance of parameters."""

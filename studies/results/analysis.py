@@ -34,7 +34,7 @@ from trainers.protocol import ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")
 MOST_PERCENT = 100.0
-"""Largest growth of the hypervolume that is shown, in percent: the estimate holds for small steps only."""
+"""Largest growth of the hypervolume that is shown as a number, in percent: the estimate holds for small steps only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class CurvePoint:
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """Return the non-dominated feasible complete trials by number, equal ones included, like Optuna's `best_trials`."""
+    """Return the non-dominated feasible complete trials, by number; equal trials all count, as in `best_trials`."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
@@ -82,7 +82,7 @@ def front(study: StudyRecord) -> list[FrontPoint]:
 def archive(study: StudyRecord) -> list[ArchivePoint]:
     """Return the non-dominated feasible milestones of all trials, by trial and epoch.
 
-    Of equal points the earliest with a kept model counts: controllers keep the model that they hear of first.
+    Of equal points the earliest with a kept model counts, since controllers keep the model that arrives first.
     """
     candidates = sorted(milestones(study), key=lambda one: (one[1].checkpoint is None, one[1].measured_at))
     kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
@@ -99,10 +99,10 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
 
 
 def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
-    """Return the archive's hypervolume against the search's dollars; empty without a reference point.
+    """Return the archive's hypervolume against the search's cost in dollars; empty without a reference point.
 
-    Confirmations are left out, since they add no milestone. A milestone counts once its trial's start and train
-    charges reach its own `cost_usd`, or at the end.
+    Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
+    charges reach the milestone's `cost_usd`, or at the end.
     """
     reference = reference_of(study)
     if reference is None:
@@ -130,7 +130,7 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
 
 
 def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
-    """Nano-dollars of start and train that the trial had cost at the end of an epoch."""
+    """Return the nano-dollars (start and train charges) that the trial had cost at the end of an epoch."""
     cost = epoch.metrics.get("cost_usd", math.nan)
     if math.isfinite(cost):
         return round(cost * NANO)
@@ -140,7 +140,7 @@ def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
 def _grown(
     archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
 ) -> list[pareto.Point]:
-    """Returns the archive with the new point, and adds a step to the curve if the hypervolume grows."""
+    """Return the archive with the new point, and add a step to the curve if the hypervolume grows."""
     grown = pareto.grown(archived, new)
     if grown is None:
         return archived
@@ -156,7 +156,7 @@ def money_by_kind(study: StudyRecord) -> dict[str, float]:
 
 
 def money_by_outcome(study: StudyRecord) -> dict[str, float]:
-    """Return dollars by the state of the paying trial, and overhead by kind; they sum to the study's cost."""
+    """Return dollars by the state of the trial that pays, and overhead by kind; they sum to the study's cost."""
     states = {t.number: t.state for t in study.started}
 
     def outcome(charge: ChargeRecord) -> str:
@@ -182,7 +182,7 @@ def next_10_usd_percents(study: StudyRecord) -> list[float]:
 def next_10_usd_percent(study: StudyRecord) -> float | None:
     """Return the percent of hypervolume that ten more dollars would add now: the median over the latest decisions.
 
-    None if the search has no estimate, or if slots are free: then decisions count ten slot-hours, not dollars.
+    None if the search has no estimate, or if slots are free: decisions then estimate ten slot-hours, not dollars.
     """
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
     is_free = bool(study.charges) and study.charges[-1].usd_per_slot_hour == 0
@@ -190,7 +190,7 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
 
 
 def next_10_usd_in_words(study: StudyRecord) -> str:
-    """Return the growth by ten more dollars, such as `about 3.1 %`; empty without an estimate or for a cheap study."""
+    """Return the growth that ten more dollars would buy, such as `about 3.1 %`; empty if unknown or above 100 %."""
     percent = next_10_usd_percent(study)
     return "" if percent is None or percent > MOST_PERCENT else growth_in_words(percent)
 
@@ -207,7 +207,7 @@ def earlier_names(study: StudyRecord) -> list[str]:
 
 
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
-    """Return the JSON of `launch --json` and `status --json`, without NaN or infinity, with the HTML page's path."""
+    """Return the JSON of `launch --json` and `status --json`, without NaN or infinity; `report` is the HTML's path."""
     states = [t.state for t in study.trials]
     document = {
         "study": study.name,
@@ -277,7 +277,7 @@ def _line(line: BudgetLine | None) -> dict[str, float | None]:
 def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
     """Return the JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
 
-    Constraints add the bounded metrics and the feasibility (None before the first epoch), confirmations their result.
+    Constraints add the bounded metrics and the feasibility (None before the first epoch); confirmations add results.
     """
     named = baseline_trials(study)
     rows = (trial_row(study, trial, named) for trial in study.started)
@@ -285,7 +285,7 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
 
 
 def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) -> dict[str, object]:
-    """Return a trial's columns, as in all tables of trials; `named` has baselines by number."""
+    """Return a trial's columns, the same in every table of trials; `named` has the baselines' names by trial number."""
     row: dict[str, object] = {
         "trial": trial.number,
         "state": trial.state,
@@ -312,7 +312,7 @@ def measured_names(study: StudyRecord) -> list[str]:
 
 
 def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Confirmed objectives of the trial's latest confirmed point, flat; empty without any."""
+    """Return the confirmed objectives of the trial's latest confirmed point, flat; empty if nothing was confirmed."""
     found = confirmation_of(study, trial.number or 0)
     if found is None:
         return {}
@@ -324,7 +324,7 @@ def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def jsonable(value: object) -> object:
-    """Return plain data for JSON: NaN and infinity become None at any depth, other values text."""
+    """Return plain data for JSON: NaN and infinity become None at any depth, values of other types become text."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | bool | int):

@@ -13,19 +13,19 @@ from studies.results.pareto import point
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """A baseline for a study's models, as far as it is known."""
+    """A baseline for a study's models, with the values that are known so far."""
 
     name: str
     values: Mapping[str, float]  # known objectives, in the spec's order; empty before the first epoch of its trial
     trial: int | None = None  # None if it needs no training
-    epoch: int | None = None  # the best one in the first objective; None if it needs no training
+    epoch: int | None = None  # the trial's best epoch in the first objective; None if it needs no training
     is_finished: bool = True  # whether its values are final
     bounded: Mapping[str, float] = field(default_factory=dict)
-    broken: str = ""  # violated constraints in words; empty if it may be taken as a model
+    broken: str = ""  # violated constraints in words; empty if the baseline may be taken as a model
 
     @property
     def called(self) -> str:
-        """Return its name for people, which says if its training goes on or it violates a constraint."""
+        """Return the baseline's name for users, marked as unfinished or infeasible where that is so."""
         name = self.name if self.is_finished else f"{self.name}, unfinished"
         return f"{name}, infeasible" if self.broken else name
 
@@ -36,7 +36,7 @@ class Baseline:
 
     @property
     def model(self) -> str:
-        """Return its model's name for commands, such as `0@15`; empty if it needs no training."""
+        """Return the model's name for commands, such as `0@15`; empty if the baseline needs no training."""
         return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
     def plain(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Baseline:
 
 
 class Configured(Protocol):
-    """A trial as readers or controllers know it."""
+    """A trial, as readers or controllers see it."""
 
     @property
     def id(self) -> int:
@@ -65,7 +65,7 @@ T = TypeVar("T", bound=Configured)
 def trials_of(named: Sequence[Mapping[str, Any]], started: Iterable[T]) -> list[T | None]:
     """Return the first trial, by number, with each baseline's parameters; None where there is none yet.
 
-    Parameters left open were drawn when the trial was suggested. A trial belongs to one baseline.
+    Parameters without a value in the baseline were drawn when the trial was suggested. A trial has one baseline.
     """
     fitting = [trial for trial in started if any(_has(trial, params) for params in named)]
     found: list[T | None] = []
@@ -134,7 +134,7 @@ def _named(study: StudyRecord) -> list[Mapping[str, Any]]:
 
 
 def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:
-    """Best epoch in the first objective among those that may be taken as models."""
+    """Return the best epoch in the first objective among those that may be taken as models."""
     measured = [epoch for epoch in trial.epochs if point(epoch, study.objectives) is not None]
     candidates = [epoch for epoch in measured if epoch.is_milestone] or measured[-1:]
     candidates = [epoch for epoch in candidates if is_feasible(epoch.metrics, study.constraints)] or candidates

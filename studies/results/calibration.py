@@ -1,4 +1,4 @@
-"""Compares forecasts of decisions with later measurements."""
+"""Comparison of the forecasts behind decisions with later measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from studies.records.records import DecisionRecord, StudyRecord, TrialRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A forecast and its measurement; `quantile` is the forecast's probability of a smaller value."""
+    """A forecast and its measurement; `quantile` is the probability that the forecast gave to a smaller value."""
 
     trial: int
     made_at: int
@@ -24,7 +24,7 @@ class Checked:
 
 
 def checked(study: StudyRecord) -> list[Checked]:
-    """Return all forecasts whose epochs were measured, the last at each epoch, except values known for certain."""
+    """Return the forecasts whose epochs were measured, the last one of each epoch, except values known for certain."""
     return [one for trial in study.started for made in _latest(trial) for one in _checked(trial, made)]
 
 

@@ -12,11 +12,11 @@ from trainers.protocol import OUR_METRICS, TEST_PREFIX
 
 
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
-    """Return a point's measurements with fresh seeds, by default of the latest confirmed epoch; None without any.
+    """Return a point's measurements with fresh seeds, by default at the latest confirmed epoch; None without any.
 
-    They are `epoch`; `seeds`, their number; `measured_on`, "test" if the task has such a part, else "validation";
-    `epochs` of the shortest training; and `metrics`, each with mean, standard deviation (None for one value) and
-    values.
+    The keys are `epoch`; `seeds`, the number of seeds; `measured_on`, "test" if the task has a test part, else
+    "validation"; `epochs` of the shortest training; and `metrics`, each with mean, standard deviation (None for one
+    value) and values.
     """
     runs = confirmed_runs(record, trial, epoch)
     return confirmation_by(runs) if runs else None

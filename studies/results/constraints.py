@@ -1,7 +1,7 @@
-"""Constraints: bounded metrics, violations, and which violations are final.
+"""Constraints: bounds on metrics, their violations, and which violations no later epoch can end.
 
-A milestone is feasible if its own metrics keep all bounds, cumulative ones with their sums up to that epoch. Front,
-archive and hypervolume hold feasible milestones only. A trial that violates a constraint has not failed.
+A milestone is feasible if its own metrics keep all bounds; cumulative metrics count up to that epoch. Front, archive
+and hypervolume hold feasible milestones only. A trial that violates a constraint has not failed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Bound:
 
     @property
     def is_final(self) -> bool:
-        """Return whether a violation at one epoch lasts for all later epochs.
+        """Return whether a violation at one epoch lasts at all later epochs.
 
         Dollars, seconds and peak memory never fall, so their upper bounds are final. Size and latency are constant.
         """
@@ -60,13 +60,13 @@ class Bound:
         return f"{self.metric} was {was}, {where} the constraint's {self.side} {bound}"
 
     def told_apart(self, value: float) -> tuple[str, str]:
-        """Return a value and the bound with six digits, or as many more as make them look different."""
+        """Return a value and the bound with six digits, or with as many digits as make them look different."""
         pairs = [(_shown(value, digits), _shown(self.bound, digits)) for digits in range(6, 18)]
         return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def _shown(value: float, digits: int = 6) -> str:
-    """Whole numbers in full: numbers that differ by one must look different."""
+    """Return a number as text, whole numbers in full: numbers that differ by one must look different."""
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
@@ -106,7 +106,7 @@ def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Const
 
 
 def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> float:
-    """Sum of the violations in units of their bounds (Deb et al. 2002, section VI, doi 10.1109/4235.996017)."""
+    """Return the violations' sum in units of their bounds (Deb et al. 2002, section VI, doi 10.1109/4235.996017)."""
     return sum(max(b.relative_excess(value_of(b, metrics)), 0.0) for b in bounds_of(constraints))
 
 
@@ -126,12 +126,12 @@ def wanted_in_words(constraints: Iterable[Constraint]) -> str:
 
 
 def broken_in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> str:
-    """Return the violated bounds in the same words; empty without any."""
+    """Return the violated bounds as `wanted_in_words` shows them; empty without any."""
     return ", ".join(bound.in_words for bound in violated(metrics, constraints))
 
 
 def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:
-    """Return the metrics that a search looks at: objectives, then other bounded metrics.
+    """Return the metrics that a search models: objectives, then other bounded metrics.
 
     A learned metric with a lower bound alone is maximised, so that its worst values violate the bound.
     """

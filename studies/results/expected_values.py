@@ -1,11 +1,11 @@
-"""Expected values of the archive's points after confirmations, since the best of many looks too good.
+"""Expected values of the archive's points after confirmations: the best of many noisy values looks too good.
 
     lost        = confirmed mean - value in the search, of each confirmed point
     reliability = max(0, 1 - (variance of a confirmed mean) / (variance of lost))
     expected    = value in the search + mean lost + reliability x (lost - mean lost)
 
-This is the empirical Bayes estimate of each point's luck. If the noise of seeds explains the losses, the points' order
-stays; otherwise the confirmed means decide. A point without confirmation gets the mean luck of the others.
+This is the empirical Bayes estimate of each point's luck. If the noise of seeds explains the losses, the order of the
+points stays; otherwise the confirmed means decide. A point without confirmation gets the mean luck of the other points.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _column(
 
 
 def _reliability(lost: Sequence[float], spreads: Sequence[Mapping[str, Any]]) -> float:
-    """Share of the differences in `lost` that seeds' noise does not explain; half if there is one seed."""
+    """Return the share of the variance of `lost` that seeds' noise does not explain; half if each has one seed."""
     differences = variance(lost) if len(lost) > 1 else 0.0
     if differences <= 0:
         return 0.0

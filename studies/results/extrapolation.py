@@ -1,8 +1,8 @@
-"""Extrapolates a cumulative metric of a trial that was cut short to a full training.
+"""Extrapolation of a cumulative metric to a full training, for a trial that was cut short.
 
     value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
 
-Starts and thaws are in the value already: a full training pays once. A complete trial ends where it ended, even early.
+The value already includes starts and thaws, since a full training pays once. A complete trial keeps its own value.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequen
 
 
 def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, planned: int | None) -> float:
-    """Return a cumulative metric at the end of a trial's training, at its mean amount per epoch up to `epoch`.
+    """Return a cumulative metric at the end of a trial's training, from its mean amount per epoch up to `epoch`.
 
-    `planned` are the epochs of a full training; None extrapolates complete trials only.
+    `planned` is the number of epochs of a full training; None leaves the value of trials that are not complete.
     """
     value = float(epoch.metrics[metric])
     is_complete = trial.state == "complete"
@@ -54,8 +54,8 @@ DEFAULT_GRACE = 3
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:
     """Return the milestones of a training of T epochs, ascending; ValueError if a number is below 1.
 
-    g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) as long as it is at most 0.87 T, with the pruner's
-    rungs up to T and T itself. Halves are rounded up in whole numbers, so that platforms agree.
+    g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) as long as it is at most 0.87 T, together with the
+    pruner's rungs up to T, and T itself. Halves are rounded up in integer arithmetic, so that platforms agree.
     """
     rungs = tuple(rungs)
     if min((epochs, grace, *rungs)) < 1:

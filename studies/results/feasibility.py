@@ -43,9 +43,9 @@ def is_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
 
 
 def feasible_in_words(study: StudyRecord) -> str:
-    """Return how many measured trials keep all constraints, such as `3 of 12 measured trials`.
+    """Return the number of measured trials that keep all constraints, such as `3 of 12 measured trials`.
 
-    Trials pruned at a bound count in words: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
+    Trials pruned at a bound count too: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
     """
     measured = [trial for trial in study.started if trial.epochs]
     kept = {trial.id for trial in measured if is_feasible(study, trial)}
@@ -76,7 +76,7 @@ def violators(study: StudyRecord) -> dict[constraints.Bound, list[TrialRecord]]:
 
 
 def nothing_feasible(study: StudyRecord) -> str:
-    """Return a sentence with the nearest trial if all measured trials violate constraints; else empty."""
+    """Return a sentence with the nearest trial if every measured trial violates constraints; else empty."""
     measured = [trial for trial in study.started if trial.epochs]
     if not study.constraints or not measured or milestones(study) or any(is_feasible(study, t) for t in measured):
         return ""

@@ -1,4 +1,4 @@
-"""Parameters' main effects on an objective (functional ANOVA), by a forest fitted to the trials."""
+"""Main effects of the parameters on an objective (functional ANOVA), by a forest fitted to the trials."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from studies.results.pareto import last_epoch
 from trainers.protocol import ParameterValue
 
 FEWEST_TRIALS = 8
-"""Fewest usable trials: with fewer, importance would be noise."""
+"""Fewest usable trials: with fewer trials, importance would be noise."""
 MOST_TRIALS = 1000
-"""Size of the even sample that the forest is fitted to: more trials delay a report by seconds."""
+"""Most trials that the forest is fitted to (an even sample): more would delay a report by seconds."""
 _TREES = 40
 _BACKGROUND = 128
 """Number of configurations over which a main effect is averaged."""
@@ -39,7 +39,7 @@ class Surface:
 
 
 def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
-    """Return each parameter's share in the variance explained by single parameters, largest first; they sum to 1.
+    """Return each parameter's share of the variance that single parameters explain, largest first; they sum to 1.
 
     Empty with fewer than 8 usable trials, without variance, or if the forest explains nothing. See `effects`.
     """
@@ -50,8 +50,8 @@ def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
 def effects(study: StudyRecord, objective: Objective) -> Effects | None:
     """Return an objective's dependence on the parameters; None if unknown.
 
-    Ended and waiting trials count with their last values (cumulative objectives extrapolated). Epochs are no feature: a
-    pruner stops trials because of their parameters, so controlling for epochs would hide effects. Inactive
+    Ended and waiting trials count with their last values (cumulative objectives extrapolated). Epochs are no feature:
+    a pruner stops trials because of their parameters, so controlling for epochs would hide effects. Inactive
     parameters get the median of their active values.
     """
     usable = [(trial, value) for trial in study.started if (value := _value(study, trial, objective)) is not None]
@@ -67,7 +67,7 @@ def effects(study: StudyRecord, objective: Objective) -> Effects | None:
 
 
 class _Absent:
-    """Value of a parameter that a trial lacks; None is a choice like others."""
+    """Value of a parameter that a trial lacks; None cannot mark it, since None is a valid choice."""
 
 
 _ABSENT = _Absent()
@@ -84,7 +84,7 @@ class _Column:
 class Effects:
     """A forest over the parameters' ranges, with effects of single parameters and pairs.
 
-    A main effect is a configuration's expected rank by one parameter, others drawn uniformly from the trials' ranges
+    A main effect is the expected rank given one parameter, with the others drawn uniformly from the trials' ranges
     (Hutter, Hoos, Leyton-Brown 2014). Ranks, because one diverging trial would dominate the values.
     """
 
@@ -126,14 +126,14 @@ class Effects:
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def _expected(self, places: Sequence[int], settings: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """Expected rank at each setting of some columns, averaged over the background's other columns."""
+        """Return the expected rank at each setting of some columns, averaged over the background's other columns."""
         rows = np.tile(background, (len(settings), 1))
         rows[:, list(places)] = np.repeat(settings, len(background), axis=0)
         predicted: np.ndarray = self._forest.predict(rows).reshape(len(settings), len(background)).mean(axis=1)
         return predicted
 
     def _drawn(self) -> np.ndarray:
-        """Seeded, so that reports agree."""
+        """Return random configurations; seeded, so that repeated reports agree."""
         rng = np.random.default_rng(0)
         drawn = [
             rng.uniform(one.levels[0], one.levels[-1], _BACKGROUND)
@@ -153,14 +153,14 @@ class Effects:
 
 
 def _fitted(features: np.ndarray, targets: np.ndarray) -> Any:
-    """Seeded, so that reports agree."""
+    """Return a fitted forest; seeded, so that repeated reports agree."""
     from sklearn.ensemble import RandomForestRegressor
 
     return RandomForestRegressor(n_estimators=_TREES, min_samples_leaf=2, random_state=0).fit(features, targets)
 
 
 def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> float | None:
-    """None if there is no finite value."""
+    """Return the objective's value for a trial; None if there is no finite value."""
     if not trial.epochs or trial.state == "running":
         return None
     last = trial.epochs[-1]
@@ -171,7 +171,7 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
 
 
 def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | _Absent]) -> _Column:
-    """An inactive parameter gets the median of its active values."""
+    """Return a parameter's column; trials without the parameter get the median of its active values."""
     declared = known_space(study).get(name)
     given = [v for v in values if not isinstance(v, _Absent)]
     is_choice = isinstance(declared, Mapping) and declared.get("type") == "categorical"

@@ -16,7 +16,7 @@ MOST_LISTED = 6
 
 
 def never_tried(study: StudyRecord) -> dict[str, list[Value]]:
-    """Return the choices that no started trial has, by parameter; parameters that exist in no trial are left out."""
+    """Return the choices that no started trial has, by parameter; parameters that no trial has are left out."""
     form = study.spec.get("space")
     if not isinstance(form, Mapping):
         return {}

@@ -1,4 +1,4 @@
-"""Domination, fronts and hypervolume over points whose every coordinate is to be minimised.
+"""Domination, fronts and hypervolume over points whose coordinates are all to be minimised.
 
 Callers negate maximised objectives first (`Objective.signed`); coordinates are finite. One objective needs no special
 case: a layer is then a distinct value, and the front is the set of the smallest values.
@@ -21,9 +21,9 @@ Point: TypeAlias = tuple[float, ...]
 
 
 def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether `a` is no worse than `b` in all coordinates and better in at least one."""
+    """Return whether `a` is no worse than `b` in all coordinates and better in at least one."""
     is_better = False
-    for x, y in zip(a, b, strict=True):  # not `all` and `any`: a resumed study asks a hundred thousand times
+    for x, y in zip(a, b, strict=True):  # a loop, faster than `all` and `any`: resuming compares 100,000 times
         if not x <= y:
             return False
         is_better = is_better or x < y
@@ -31,7 +31,7 @@ def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def front(points: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the non-dominated points (finite, to be minimised), ascending; all of equal points are included."""
+    """Return the non-dominated points (finite, to be minimised) as ascending indices; equal points all count."""
     if not points:
         return []
     if len(points[0]) > 2:
@@ -43,7 +43,7 @@ def front(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def archive(points: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the non-dominated points, ascending; only the first of equal points is included."""
+    """Return the non-dominated points as ascending indices; of equal points only the first counts."""
     seen: set[Point] = set()
     kept = []
     for i in front(points):
@@ -55,14 +55,14 @@ def archive(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def grown(archived: Sequence[Point], new: Point) -> list[Point] | None:
-    """The archive with one more point, without those that it dominates; None if the point adds nothing."""
+    """Return the archive with the new point, without points that it dominates; None if the new point adds nothing."""
     if any(old == new or dominates(old, new) for old in archived):
         return None
     return [*(old for old in archived if not dominates(new, old)), new]
 
 
 def layers(points: Sequence[Sequence[float]]) -> list[int]:
-    """Non-dominated sorting: number of each point's front, 0 for the best; equal points are in the same front."""
+    """Return the number of each point's front, 0 for the best (non-dominated sorting); equal points share a front."""
     if not points:
         return []
     if len(points[0]) > 2:
@@ -74,7 +74,7 @@ def layers(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[float]) -> list[int]:
-    """Layers under constrained domination: those of the feasible points, then the others ordered by violation alone.
+    """Return layers under constrained domination: the feasible points' layers, then the other points by violation.
 
     Feasible beats infeasible, and of two infeasible points the one with the smaller overall violation beats the other
     (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
@@ -87,7 +87,7 @@ def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[f
 
 
 def _planar_layers(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Layers in O(n log n): in lexicographic order a point is dominated by layer k iff that layer reached its y."""
+    """Return layers in O(n log n): in lexicographic order, layer k dominates a point iff it already reached its y."""
     result = [0] * len(points)
     lowest: list[float] = []
     previous: tuple[float, float] | None = None
@@ -108,17 +108,17 @@ def epsilon_net_order(
     lows: Sequence[float] | None = None,
     highs: Sequence[float] | None = None,
 ) -> list[int]:
-    """Order of the points of one front, as indices, so that every beginning of it covers the front well.
+    """Return the points of one front, as indices, in an order whose every beginning covers the front well.
 
-    It starts at the smallest sum of scaled objectives; then comes whichever point is farthest (Euclidean, scaled) from
-    all chosen ones. Ties go to the smaller values, then to the smaller number, so the order of arrival is irrelevant.
+    It starts with the smallest sum of scaled objectives; next comes the point farthest (Euclidean, scaled) from all
+    chosen points. Ties go to the smaller values, then to the smaller number, so the order of arrival is irrelevant.
     After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639). `lows` and `highs` are each objective's extremes at the
-    rung; of these points by default.
+    rung; by default the extremes of these points.
     """
     if not points:
         return []
     order, scaled = _scaled(points, range(len(points)) if numbers is None else numbers, lows, highs)
-    # `order` is sorted by values and number already, and argmin and argmax take the first of equals.
+    # `order` is sorted by values and number, and argmin and argmax take the first of equal values.
     chosen = [int(np.argmin(scaled.sum(axis=1)))]
     distance = np.full(len(order), np.inf)
     while len(chosen) < len(order):
@@ -129,20 +129,19 @@ def epsilon_net_order(
 
 
 SHARE_THAT_COUNTS = 0.1
-"""Share of a study's dollars from which on a difference in dollars between two trainings counts in full."""
+"""Smallest share of a study's dollars at which the cost difference between two trainings counts in full."""
 
 
 def least_ranges(metrics: Sequence[str], spent_usd: float) -> list[float]:
     """Return the range of each objective below which its differences count less in the choice of a knee.
 
-    The dollars of a training are spent, and another one costs as much. What is little beside all that the study has
-    spent for its answer is no reason to take a worse one.
+    A dollar difference that is small beside the cost of the whole study does not justify a worse model.
     """
     return [SHARE_THAT_COUNTS * spent_usd if one == "cost_usd" else 0.0 for one in metrics]
 
 
 def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = ()) -> int:
-    """Index of the first point of `epsilon_net_order`: the smallest sum of objectives, each scaled to its range.
+    """Return the index of the knee: the smallest sum of objectives, each scaled to its range (as `epsilon_net_order`).
 
     Differences count less, in proportion, where an objective's range is below its least range.
     """
@@ -160,7 +159,7 @@ def _scaled(
     lows: Sequence[float] | None,
     highs: Sequence[float] | None,
 ) -> tuple[list[int], NDArray[np.float64]]:
-    """Return the order of the points by value and number, and their values in that order, scaled."""
+    """Return the order of the points by value and number, and their scaled values in that order."""
     order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
     values = np.asarray([points[i] for i in order], dtype=float)
     low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float)
@@ -171,10 +170,10 @@ def _scaled(
 def best_first(
     points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None, violations: Sequence[float] | None = None
 ) -> Iterator[int]:
-    """Indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
+    """Yield the indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
 
-    They come one after the other, so that the first ones cost little. Objectives are scaled by the range of the whole
-    rung; with one objective the order is by value, then by number (position by default).
+    Points are computed one by one, so that the first points cost little. Objectives are scaled by the range of the
+    whole rung; with one objective the order is by value, then by number (position by default).
     """
     if not points:
         return
@@ -189,7 +188,7 @@ def best_first(
 def rank_of(
     index: int, points: Sequence[Sequence[float]], numbers: Sequence[int], violations: Sequence[float] | None = None
 ) -> int:
-    """Position of one point in `best_first`, from 1; only its own front has to be ordered."""
+    """Return the position of one point in `best_first`, from 1; only its own front is ordered."""
     members = _members(points, violations)
     layer = next(layer for layer, inside in members.items() if index in inside)
     inside = members[layer]
@@ -204,7 +203,7 @@ def rank_of(
 
 
 def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | None) -> dict[int, list[int]]:
-    """Indices of the points of each layer."""
+    """Return the indices of the points of each layer."""
     members: dict[int, list[int]] = {}
     for i, layer in enumerate(layers(points) if violations is None else constrained_layers(points, violations)):
         members.setdefault(layer, []).append(i)
@@ -212,7 +211,7 @@ def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | No
 
 
 def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """Volume that points to be minimised dominate up to the reference; points outside its box add nothing."""
+    """Return the volume that points (to be minimised) dominate up to the reference; points outside its box add 0."""
     inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
     if not inside:
         return 0.0
@@ -222,10 +221,10 @@ def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -
 
 
 def reference_coordinate(values: Sequence[float]) -> float:
-    """One coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|), of finite values.
+    """Return a coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|).
 
-    Outliers, values above Q3 + 3 IQR, are left out first: one hopeless trial would make all others look alike. Where
-    that leaves zeros alone, it is a tenth of the largest value: nothing would be better than a point at 0.
+    Outliers (finite values above Q3 + 3 IQR) are left out first: one hopeless trial would make all others look alike.
+    If only zeros are left, it is a tenth of the largest value: no point could be better than a reference at 0.
     """
     array = np.asarray(values, dtype=float)
     q1, q3 = np.quantile(array, [0.25, 0.75])
@@ -236,14 +235,14 @@ def reference_coordinate(values: Sequence[float]) -> float:
 
 
 def last_epoch(spec: Mapping[str, object]) -> int | None:
-    """Epochs of a full training, None when the spec does not say."""
+    """Return the number of epochs of a full training; None if the spec does not say."""
     training = spec.get("training")
     planned = training.get("epochs") if isinstance(training, Mapping) else None
     return int(planned) if isinstance(planned, int | float) else None
 
 
 def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """The epoch's objectives turned so that smaller is better; None unless all of them are there and finite."""
+    """Return an epoch's objectives signed so that smaller is better; None unless all are present and finite."""
     values = tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
     return values if all(map(math.isfinite, values)) else None
 
@@ -251,11 +250,11 @@ def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, .
 def reference_point(
     trials: Sequence[TrialRecord], objectives: Sequence[Objective], last_epoch: int | None
 ) -> dict[str, float] | None:
-    """The automatic reference point by metric, in the metrics' own signs; None without a finite milestone.
+    """Return the automatic reference point by metric, in the metrics' own signs; None without a finite milestone.
 
-    Per objective `reference_coordinate` of the milestones so far, of pruned and failed trials as well. Cumulative
-    objectives are extrapolated first to the last epoch of a full training (None: not at all), so that the box holds
-    trainings that run to the end.
+    For each objective it is `reference_coordinate` of all milestones so far, also of pruned and failed trials.
+    Cumulative objectives are first extrapolated to `last_epoch` (None: not extrapolated), so that trainings that run
+    to the end lie within the box.
     """
     columns: dict[str, list[float]] = {o.metric: [] for o in objectives}
     for trial in trials:
@@ -272,10 +271,10 @@ def reference_point(
 
 
 def reference_of(study: StudyRecord) -> dict[str, float] | None:
-    """The point that the study's hypervolume is measured from.
+    """Return the reference point of the study's hypervolume.
 
-    The stored one, else the spec's, else a provisional one from the milestones so far, so that a running study has a
-    hypervolume before its reference point is frozen.
+    It is the stored point, else the spec's, else a provisional point from the milestones so far: a running study has
+    a hypervolume before its reference point is frozen.
     """
     given = study.reference_point or study.spec.get("reference_point")
     if isinstance(given, Mapping):

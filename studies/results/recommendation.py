@@ -1,4 +1,4 @@
-"""The best model of a study by one objective, among those that keep bounds on the others."""
+"""The best model of a study by one objective, among the models that keep bounds on the others."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SIDES = {AT_MOST: "at most", AT_LEAST: "at least"}
 
 
 class BestPointError(UserError, ValueError):
-    """No point was asked for that the archive can have, or it has none that keeps the bounds."""
+    """The request names no valid objective or bound, or no point of the archive keeps the bounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestPoint:
-    """A point of the archive, with all that is known of it."""
+    """A point of the archive, with its trial's details."""
 
     trial: int
     epoch: int  # from 1
@@ -47,17 +47,17 @@ def best_point(
 ) -> BestPoint:
     """Return the archive's best point by one objective, in the objective's direction.
 
-    The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; one that
-    limits how good it may be would ask for points that the archive leaves out. Of points that are equal in `metric` the
-    one that is better in the next objective is taken. Bounds hold for the values of the search; points are compared by
-    what is expected of them where some were confirmed. BestPointError names what is allowed, or the nearest value.
+    The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; a limit
+    on how good it may be is refused, since the archive leaves such points out. Points equal in `metric` are compared by
+    the next objective. Bounds apply to the values of the search; points are compared by their expected values if some
+    were confirmed. BestPointError names the values that are allowed, or the nearest value.
     """
     objectives = {objective.metric: objective for objective in study.objectives}
     first = _objective(objectives, metric, "metric")
     bounds = _bounds(objectives, under or {}, AT_MOST) | _bounds(objectives, over or {}, AT_LEAST)
     archive = left = analysis.archive(study)
     if not left:
-        raise BestPointError(f"best: the archive of {study.name} has no point yet")
+        raise BestPointError(f"best: the archive of {study.name} has no point yet. Wait for a feasible milestone")
     for place, (name, bound) in enumerate(bounds.items()):
         objective = objectives[name]
         keeping = [point for point in left if objective.signed(point.values[name]) <= objective.signed(bound)]
@@ -95,7 +95,7 @@ def _bounds(objectives: Mapping[str, Objective], given: Mapping[str, float], sid
 
 
 def _nothing_left(objective: Objective, bound: float, left: list[ArchivePoint], kept: list[str]) -> str:
-    """What to tell somebody whose bounds no point keeps: how near the nearest one comes."""
+    """Return the message for bounds that no point keeps, with the nearest point."""
     name = objective.metric
     near = min(left, key=lambda point: objective.signed(point.values[name]))
     side = _SIDES[AT_MOST if objective.direction == "minimize" else AT_LEAST]
@@ -124,7 +124,7 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
 class Recommendation:
     """A model to take: the knee of the archive.
 
-    The knee is the smallest sum of the objectives, each scaled to its range in the archive, and dollars to
+    The knee has the smallest sum of the objectives, each scaled to its range in the archive; dollars are scaled to
     `least_ranges` if that is more. Objectives that `automl confirm` has measured count as confirmed
     (`expected_values`).
     """
@@ -134,7 +134,7 @@ class Recommendation:
     confirmed: Mapping[str, Any] | None  # from `confirmation_of`; None if nothing confirmed it
     better: ArchivePoint | None  # next better model in the first objective, worse in another
     worse: ArchivePoint | None  # next worse model in the first objective, better in another
-    instead_of: ArchivePoint | None = None  # the knee by the values of the search alone, if another
+    instead_of: ArchivePoint | None = None  # the knee by the values of the search alone, if it differs
 
     def __str__(self) -> str:
         return name_of(self.point)
@@ -142,7 +142,7 @@ class Recommendation:
     def plain(self) -> dict[str, Any]:
         """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better` and `worse` (`12@9`).
 
-        Where confirmed values have changed the choice, `instead_of` has the point that the search alone would name.
+        Where confirmed values changed the choice, `instead_of` has the point that the search alone would recommend.
         """
         return {
             "trial": self.point.trial,
@@ -179,13 +179,13 @@ def recommended(study: StudyRecord) -> Recommendation | None:
 
 
 def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[ArchivePoint]:
-    """Return points of the archive, the best of the first objective first, by what is expected of them."""
+    """Return points of the archive by expected value, the best in the first objective first."""
     values = expected_values(study, points)
     return [points[place] for place in sorted(range(len(points)), key=values.__getitem__)]
 
 
 def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tuple[Objective, ArchivePoint]]:
-    """Return each objective with the point that is the best in it, by what is expected of them; none without points."""
+    """Return each objective with the point of the best expected value; empty without points."""
     values = expected_values(study, points) if points else []
     places = range(len(points))
     return [
@@ -195,18 +195,18 @@ def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tupl
 
 
 def takeable(study: StudyRecord) -> list[ArchivePoint]:
-    """Return the points of the archive whose model was kept; of a simulated study, which keeps none, all."""
+    """Return the archive's points with a kept model; all points of a simulated study, which keeps no models."""
     return [point for point in analysis.archive(study) if point.checkpoint or study.is_simulated]
 
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
-    """Return the best trade-off of at least one point, by what is expected of each."""
+    """Return the best trade-off of at least one point, by the points' expected values."""
     ranges = _ranges(study)
     return points[knee_of(expected_values(study, points), ranges)]
 
 
 def name_of(point: ArchivePoint) -> str:
-    """Return the name by which commands know a point, such as `12@9`: trial 12 after epoch 9."""
+    """Return a point's name for commands, such as `12@9`: trial 12 after epoch 9."""
     return f"{point.trial}@{point.epoch}"
 
 

@@ -1,1 +1,1 @@
-"""What a free slot does and whether a trial goes on: Optuna samplers and pruners as one policy."""
+"""Search policy: suggestions for free slots and decisions at rungs, from our own or Optuna's samplers and pruners."""

@@ -1,4 +1,4 @@
-"""Marginal distributions of forecast quantities: what the model forecasts and what acquisition functions integrate."""
+"""Marginal distributions of quantities that the model forecasts and that acquisition functions integrate."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from studies.search.arrays import Array
 Kind = Literal["lognormal", "gaussian"]
 """Family of a forecast distribution."""
 Marginal = tuple[Array, Array, Kind]
-"""Mean, standard deviation and kind of a quantity; mean and deviation of its logarithm if it is log-normal. A standard
-deviation of 0 says that the quantity is known."""
+"""Mean, standard deviation and kind of a quantity; of its logarithm if it is log-normal. The standard deviation of a
+known quantity is 0."""

@@ -1,4 +1,4 @@
-"""What a search may know of a trial: a `Snapshot` for policy and model, an `Observation` for samplers."""
+"""Trials as a search sees them: a `Snapshot` for policy and model, an `Observation` for samplers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from search_spaces.suggestions import Asked
 from trainers.protocol import ParameterValue
 
 Values = tuple[float, ...]
-"""Objectives in the spec's order, turned so that smaller is better."""
+"""Objectives in the spec's order, signed so that smaller is better."""
 Columns = tuple[float, ...]
-"""Objectives as in `Values`, then each bounded metric that is no objective (`studies.results.constraints.columns`)."""
+"""Objectives as in `Values`, then other bounded metrics (`studies.results.constraints.columns`)."""
 Outcome = Literal["running", "finished", "infeasible", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """A trial as far as it got."""
+    """A trial with its results so far."""
 
     number: int
     params: Mapping[str, ParameterValue]
     state: Literal["running", "paused", "ended", "failed"]  # "ended": stopped or complete; "failed": would fail again
     epochs: int = 0  # number of recorded epochs
-    # Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung
+    # Values at the epochs that a search uses: rungs, milestones, and the epoch before the first rung
     at: Mapping[int, Columns] = field(default_factory=dict)
     # `at` with cumulative metrics extrapolated to the last epoch
     ends: Mapping[int, Columns] = field(default_factory=dict)
@@ -32,14 +32,14 @@ class Snapshot:
     paid_usd: float = 0.0  # start and train charges
     starts: int = 1
     world_size: int = 1
-    # Epoch of a complete training's last model, also before the planned last one; else None
+    # Epoch of a complete training's last model, which may be before the last planned epoch; else None
     last_model: int | None = None
 
     def at_rung(self, rung: int) -> Columns | None:
         """Return the values at a rung; None if the trial has not reached it.
 
-        A training that was complete earlier keeps its last values: otherwise late rungs would learn only from the
-        trainings that go on improving.
+        A training that was complete before the rung keeps its last values: otherwise late rungs would learn only from
+        trainings that improve for long.
         """
         if rung not in self.at and self.last_model is not None and rung > self.last_model:
             return self.at[self.last_model]
@@ -53,15 +53,15 @@ class Observation:
     `outcome` is "running", "finished" with values, "infeasible" (out of memory, the user's code raised), or "failed",
     from which nothing is learned. `values` are the objectives in the spec's order, each in its own direction,
     cumulative ones extrapolated to the last epoch; not finite for a diverged trial. `excesses` are violations of
-    constraint bounds in units of the bound, at most 0 where it is kept, since Optuna's samplers add them up; None
-    before the first epoch.
+    constraint bounds in units of the bound, at most 0 where the bound is kept, since Optuna's samplers add them up;
+    None before the first epoch.
     """
 
     trial_id: int  # identity of the trial; a history is sorted by it
     params: Mapping[str, ParameterValue]
     outcome: Outcome
     values: tuple[float, ...] | None = None  # None before any measurement
-    # Optuna's system attributes of the trial, as its suggestion left them
+    # Optuna's system attributes of the trial, as they were after its suggestion
     attributes: Mapping[str, Any] = field(default_factory=dict)
     snapshot: Snapshot | None = None  # `cokriging` learns only from this
     excesses: Mapping[str, float | None] = field(default_factory=dict)

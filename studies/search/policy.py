@@ -1,4 +1,4 @@
-"""A pure policy (history in, decision out) says what a free slot does, and whether a trial at its rung goes on."""
+"""Pure policy (history in, decision out): work for a free slot, and whether a trial at its rung continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Decision:
 
 
 def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Constraint]) -> Decision | None:
-    """Stop a trial that can never become feasible, whatever its rank; None if it still may."""
+    """Return a decision to stop a trial that can never become feasible, at any rank; None if it still may."""
     bound = never_feasible(metrics, constraints)
     if bound is None:
         return None
@@ -48,26 +48,26 @@ class Thaw:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """The input of a policy; objectives at rungs are turned so that smaller is better."""
+    """The input of a policy; objectives at rungs are signed so that smaller is better."""
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)  # by rung and number
     violations: dict[int, dict[int, float]] = field(default_factory=dict)  # by rung and number; 0 if missing
     paused: dict[int, int] = field(default_factory=dict)
     trials: Sequence[Snapshot] = ()  # all started trials, in the order of their numbers
-    upcoming: Mapping[str, ParameterValue] | None = None  # what a free slot would start; None while being computed
+    upcoming: Mapping[str, ParameterValue] | None = None  # next untried configuration; None while being computed
     fresh_allowed: bool = True
 
     def violations_of(self, numbers: Sequence[int], rung: int) -> list[float]:
-        """Amount by which each trial violated the constraints at a rung; 0 if it kept them."""
+        """Return the amount of each trial's constraint violations at a rung; 0 if it kept the constraints."""
         there = self.violations.get(rung, {})
         return [there.get(number, 0.0) for number in numbers]
 
 
 class Pruner(Protocol):
-    """The rule that decides at rungs. `studies.search.pruners.by_name` says how to name one's own in a spec."""
+    """The rule that decides at rungs. `studies.search.pruners.by_name` describes how a spec names a custom rule."""
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return the epochs at which it decides, ascending and below `epochs`, the length of a full training."""
+        """Return the epochs at which the rule decides, ascending and below `epochs`, the length of a full training."""
         ...
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
@@ -79,16 +79,16 @@ class Pruner(Protocol):
         ...
 
     def prepare(self, history: History) -> None:
-        """Compute in advance the inputs of the next `thaw`; a quick rule does nothing."""
+        """Compute the inputs of the next `thaw` in advance; a quick rule does nothing."""
         ...
 
     def worth_least(self, history: History) -> int | None:
-        """Return the number of the paused trial worth least; None if the rule has no opinion."""
+        """Return the number of the least valuable paused trial; None if the rule cannot rank them."""
         ...
 
 
 class StoppingPruner:
-    """Base class of a pruner that pauses no trial: define `rungs` and `decide` only."""
+    """Base class of pruners that pause no trial; subclasses define `rungs` and `decide` only."""
 
     def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - the interface of a pruner
         """Return None: no trial is paused."""
@@ -109,20 +109,20 @@ class Policy:
     pruner: Pruner
 
     def worth_least(self, history: History) -> int:
-        """Return the paused trial to lose a checkpoint if too many wait; by default the first at the earliest rung."""
+        """Return the paused trial whose checkpoint is evicted first; by default the first at the earliest rung."""
         chosen = self.pruner.worth_least(history)
         if chosen is not None and chosen in history.paused:
             return chosen
         return min(history.paused, key=lambda one: (history.paused[one], one))
 
     def prepare(self, history: History) -> None:
-        """Compute in advance what the next free slot will do."""
+        """Compute the decision for the next free slot in advance."""
         self.pruner.prepare(history)
 
     def for_free_slot(self, history: History) -> Fresh | Thaw | None:
-        """Return the next work of a free slot; None if there is none."""
+        """Return the next work for a free slot; None if there is none."""
         return self.pruner.thaw(history) or (Fresh() if history.fresh_allowed else None)
 
     def at_rung(self, history: History, number: int, rung: int) -> Decision:
-        """Return whether a trial goes on from its rung, is paused or is stopped."""
+        """Return whether a trial continues from its rung, is paused or is stopped."""
         return self.pruner.decide(history, number, rung)

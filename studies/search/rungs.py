@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 RUNG_RATIO = 2.2
-"""Ratio of one rung to the one before it."""
+"""Ratio of a rung to the previous rung."""
 FIRST_RUNG = 2
 """Smallest epoch that may be a rung, unless the full training is shorter."""
 
 
 def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RUNG) -> tuple[int, ...]:
-    """Epochs at which to look at forecasts, ascending by a constant ratio from `least` to the last epoch."""
+    """Return the epochs at which to make forecasts, ascending by a constant ratio from `least` to the last epoch."""
     found, epoch = [epochs], float(epochs)
     while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
         found.append(max(round(epoch), 1))

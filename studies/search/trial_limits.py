@@ -1,4 +1,4 @@
-"""What one trial may cost: later epochs are out of its reach."""
+"""Cost limits of single trials, for forecasts: a trial never reaches epochs beyond them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TrialLimits:
     seconds: float = math.inf
 
     def most_usd(self, seconds_per_usd: Array) -> Array:
-        """Dollars after which trials are ended, from their seconds per dollar [m] and whichever limit comes first."""
+        """Return the dollars at which trials end, from their seconds per dollar [m] and the limit reached first."""
         most: Array = np.minimum(self.usd, self.seconds / seconds_per_usd)
         return most
 

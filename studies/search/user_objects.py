@@ -1,4 +1,4 @@
-"""Samplers and pruners of the user's own: objects named `module:Object` in a spec."""
+"""Custom samplers and pruners: objects named `module:Object` in a spec."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class SearchError(UserError):
 
 
 def load_object(name: str, path: tuple[str, ...]) -> Any:
-    """Import `module:Object`, attributes of any depth; raises `SearchError` at `path` if it is missing."""
+    """Import `module:Object`, attributes of any depth; raises `SearchError` at `path` if the import fails."""
     module_name, _, object_name = name.partition(":")
     try:
         return reduce(getattr, object_name.split("."), importlib.import_module(module_name))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of the user's module is for the user to fix
         raise SearchError(f"{name!r} cannot be used ({type(error).__name__}: {error})", path) from None
 
 
 def make_importable(folder: Path) -> None:
-    """Let this process import modules from a folder: the user's own, beside the spec."""
+    """Let this process import modules from a folder: the user's modules beside the spec."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -1,1 +1,1 @@
-"""Studies over recorded learning curves in virtual time, and how good they were."""
+"""Studies over recorded learning curves in virtual time, and the quality of their results."""

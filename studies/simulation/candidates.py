@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 class Candidates:
-    """Configurations, each of which can be taken once, at `points` [n, D] (`Encoder.encode`); `unused` is a mask."""
+    """Configurations to be taken once each, at `points` [n, D] (`Encoder.encode`); `unused` is a mask [n]."""
 
     def __init__(
         self, space: Space, params: Sequence[Mapping[str, Value]], statics: Mapping[str, Array] | None = None
@@ -33,18 +33,18 @@ class Candidates:
         self.points = np.stack([self._encoder.encode(one) for one in self.params])
 
     def row_of(self, params: Mapping[str, Value]) -> int:
-        """Returns the row with these parameters. Raises KeyError without one."""
+        """Return the row with these parameters. Raises KeyError if there is none."""
         return self._rows[identity(params)]
 
     def nearest(self, params: Mapping[str, Value]) -> int:
-        """Returns the nearest unused row, of equally near rows the first; any row once all were used."""
+        """Return the nearest unused row, the first of equally near rows; any row once all were used."""
         distance = ((self.points - self._encoder.encode(params)) ** 2).sum(axis=1)
         if self.unused.any():
             distance = np.where(self.unused, distance, np.inf)
         return int(np.argmin(distance))
 
     def take(self, row: int) -> Mapping[str, Value]:
-        """Returns the row's parameters, and marks the row as used."""
+        """Return the row's parameters, and mark the row as used."""
         self.unused[row] = False
         return self.params[row]
 
@@ -56,7 +56,7 @@ class NearestCandidate:
         self._suggester, self._candidates = suggester, candidates
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Returns the parameters of a candidate for trial `number`."""
+        """Return the parameters of a candidate for trial `number`."""
         suggestion = self._suggester.suggest(number, history)
         return replace(suggestion, params=self._candidates.take(self._candidates.nearest(suggestion.params)))
 
@@ -67,8 +67,8 @@ class RandomCandidate:
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self._candidates, self._seed = candidates, seed
 
-    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:  # noqa: ARG002 - as all suggesters
-        """Returns the parameters of a candidate for trial `number`."""
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:  # noqa: ARG002 - the interface
+        """Return the parameters of a candidate for trial `number`."""
         unused = np.flatnonzero(self._candidates.unused)
         rng = np.random.default_rng(derived_seed("candidate", self._seed, number))
         row = int(rng.choice(unused)) if len(unused) else int(rng.integers(len(self._candidates.params)))

@@ -1,4 +1,4 @@
-"""Tables made from other tables: pooled, with prices of devices, or with world sizes."""
+"""Tables derived from other tables: pooled, with prices of devices, or with world sizes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from studies.simulation.recorded_curves import TABLE, WORLD_SIZE, CurvesError, C
 
 
 def pooled(tables: Sequence[CurveTable]) -> CurveTable:
-    """Returns several tables as one, with the categorical parameter `table`; CurvesError if they do not go together."""
+    """Return several tables as one, with the categorical parameter `table`; CurvesError if they cannot be pooled."""
     first, *others = tables
     if not others:
         return first
     names = [table.name for table in tables]
     if len(set(names)) < len(names):
-        raise CurvesError(f"found the names {listed(names)}, allowed: tables that are all named differently")
+        raise CurvesError(f"the tables are named {listed(names)}. Give each table its own name to pool them")
     for other in others:
         for what in ("epochs", "about"):
             if getattr(other, what) != getattr(first, what):
-                raise CurvesError(f"{other.name}: found other {what} than in {first.name}, allowed: equal ones to pool")
+                raise CurvesError(f"{other.name} has other {what} than {first.name}. Only equal ones can be pooled")
         if other.space.names() != first.space.names() or set(other.statics) != set(first.statics):
-            raise CurvesError(f"{other.name}: found other columns than in {first.name}, allowed: equal ones to pool")
+            raise CurvesError(f"{other.name} has other columns than {first.name}. Only equal ones can be pooled")
     entries: dict[str, Parameter] = {TABLE: Categorical(names)}
     for name in first.space.names():
         entries[name] = _wider([table.space.parameter(name) for table in tables])
@@ -45,7 +45,7 @@ def pooled(tables: Sequence[CurveTable]) -> CurveTable:
 def _wider(parameters: Sequence[Parameter]) -> Parameter:
     first = parameters[0]
     if isinstance(first, Categorical) or any(type(one) is not type(first) for one in parameters):
-        raise CurvesError(f"found parameters of types that differ, allowed: equal ones to pool ({shown(first)})")
+        raise CurvesError(f"the tables have parameters of different types, so they cannot be pooled ({shown(first)})")
     if isinstance(first, Int):
         whole = [one for one in parameters if isinstance(one, Int)]
         return replace(first, low=min(one.low for one in whole), high=max(one.high for one in whole))
@@ -54,16 +54,16 @@ def _wider(parameters: Sequence[Parameter]) -> Parameter:
 
 
 def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 0) -> CurveTable:
-    """Returns the table with a drawn price factor (above 0) for each configuration's device.
+    """Return the table with a random price factor (above 0) for each configuration's device.
 
-    A device at f times the price is simulated as f times slower at the same price: a study has one price per slot.
+    A device at f times the price is simulated as f times slower at the same price, since a study has one slot price.
     """
     drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
     return replace(table, seconds=table.seconds * drawn[:, None])
 
 
 def with_world_sizes(table: CurveTable, sizes: Sequence[int], efficiency: float) -> CurveTable:
-    """Returns the table with every configuration at every world size (at least 1).
+    """Return the table with every configuration at every world size (at least 1).
 
     k ranks are k * efficiency^log2(k) times as fast as one, with the curves of one rank; 0 < efficiency <= 1.
     """

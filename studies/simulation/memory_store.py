@@ -63,11 +63,11 @@ class MemoryStore:
         world_size: int,
         origin: str,
         attributes: Mapping[str, Any] | None = None,
-        study_attributes: Mapping[str, Any] | None = None,  # noqa: ARG002 - the suggester that made them is still there
-        lease_token: str | None = None,  # noqa: ARG002 - there are no rivals
+        study_attributes: Mapping[str, Any] | None = None,  # noqa: ARG002 - the suggester itself still has them
+        lease_token: str | None = None,  # noqa: ARG002 - there is no other controller
         enqueue_id: str | None = None,  # noqa: ARG002 - no answer is ever lost
     ) -> int:
-        """Inserts a waiting configuration; returns its id."""
+        """Insert a waiting configuration; returns its id."""
         trial_id = next(self._ids)
         row = {"params": dict(params), "world_size": world_size, "origin": origin}
         self._trials[trial_id] = _Trial(
@@ -75,16 +75,16 @@ class MemoryStore:
         )
         return trial_id
 
-    def cancel_requests(self, study_id: int) -> list[int]:  # noqa: ARG002 - as of a `Store`
-        """Returns nothing: no other process knows this store."""
+    def cancel_requests(self, study_id: int) -> list[int]:  # noqa: ARG002 - the interface of a store
+        """Return nothing: no other process has access to this store."""
         return []
 
-    def price_that_was_set(self, study_id: int) -> float | None:  # noqa: ARG002 - as of a `Store`
-        """Returns None: no other process knows this store."""
+    def price_that_was_set(self, study_id: int) -> float | None:  # noqa: ARG002 - the interface of a store
+        """Return None: no other process has access to this store."""
         return None
 
     def queued(self, study_id: int) -> list[QueuedTrial]:  # noqa: ARG002 - there is one study
-        """Returns the waiting configurations, oldest first."""
+        """Return the waiting configurations, oldest first."""
         return [
             QueuedTrial(
                 id=trial_id,
@@ -100,12 +100,12 @@ class MemoryStore:
     def commit(
         self,
         study_id: int,  # noqa: ARG002 - there is one study
-        lease_token: str | None,  # noqa: ARG002 - there are no rivals
+        lease_token: str | None,  # noqa: ARG002 - there is no other controller
         changes: Iterable[ch.Change],
         *,
         commit_id: str | None = None,  # noqa: ARG002 - no answer is ever lost
     ) -> None:
-        """Apply all changes in their order."""
+        """Apply all changes in order."""
         for row in changes:
             match row:
                 case ch.StudyChanged():
@@ -126,10 +126,10 @@ class MemoryStore:
                 case ch.Charged():
                     self._charges.append(SimpleNamespace(**row_of(row)))
                 case _:
-                    pass  # columns of the pool and cursors of the views, which no record has
+                    pass  # columns of the pool and cursors of the views, which records do not have
 
     def record(self) -> StudyRecord:
-        """Returns the study with everything in it."""
+        """Return the whole study."""
         paid: dict[int | None, int] = {}
         for charge in self._charges:
             if charge.kind in OWN_CHARGES:

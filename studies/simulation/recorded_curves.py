@@ -1,7 +1,7 @@
 """Recorded learning curves of a table's configurations, epoch by epoch.
 
 A table is one `.npz` of the format `curves-v1`: `meta_json` (a string), `params` [n, d], `seconds` [n, T], and for
-every metric and every constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle.
+each metric and each constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FORMAT = "curves-v1"
 CLIP_IQR = 100.0
 """Distance from the third quartile, in interquartile ranges, beyond which values are clipped."""
 TABLE = "table"
-"""Name of the parameter that names a configuration's table among pooled tables."""
+"""Name of the parameter that holds a configuration's table when tables are pooled."""
 WORLD_SIZE = "world_size"
-_EDGE = 1e-6  # relative: single precision rounds a value at the edge of its range to the other side
+_EDGE = 1e-6  # relative tolerance: single precision may round a value at the edge of its range beyond the edge
 
 
 class CurvesError(UserError):
@@ -64,27 +64,27 @@ class CurveTable:
 
     @property
     def epochs(self) -> int:
-        """Returns T, the epochs of a full training."""
+        """Return T, the number of epochs of a full training."""
         return int(self.seconds.shape[1])
 
     @property
     def world_sizes(self) -> NDArray[np.int64]:
-        """Returns the number of ranks of each configuration [n]."""
+        """Return the number of ranks of each configuration [n]."""
         return np.array([int(params.get(WORLD_SIZE) or 1) for params in self.params], dtype=np.int64)
 
     @property
     def mean_epoch_seconds(self) -> Array:
-        """Returns the mean duration of an epoch of each configuration, in seconds [n]."""
+        """Return the mean duration of an epoch of each configuration, in seconds [n]."""
         mean: Array = self.seconds[:, -1] / self.epochs
         return mean
 
     def full_trial_usd(self, usd_per_slot_hour: float) -> Array:
-        """Returns the cost of each full training without its start, in dollars [n]."""
+        """Return the cost of each full training without its start, in dollars [n]."""
         cost: Array = self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
         return cost
 
     def test_metric(self, metric: str) -> str | None:
-        """Returns the test metric of a validation metric, as `test_loss` of `valid_loss`; None without one.
+        """Return the test metric of a validation metric, such as `test_loss` of `valid_loss`; None without one.
 
         If no name matches, the only test metric with the same last word and direction counts: `test_balanced_error` of
         `val_error`.
@@ -101,23 +101,23 @@ class CurveTable:
 
 
 def find_tables(paths: Sequence[str | Path]) -> list[Path]:
-    """Returns the named `.npz` files, and those in named folders by name. Raises CurvesError if a path has none."""
+    """Return the named `.npz` files, and the files in named folders by name. Raises CurvesError if a path has none."""
     files: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(path.rglob("*.npz")) if path.is_dir() else [path]
         if not inside:
-            raise CurvesError(f"{path}: found no .npz file, allowed: a folder that holds tables of the format {FORMAT}")
+            raise CurvesError(f"{path}: the folder has no .npz file. Name a folder with tables of the format {FORMAT}")
         if not inside[0].exists():
-            raise CurvesError(f"{path}: found nothing, allowed: a file or folder of learning curves")
+            raise CurvesError(f"{path}: no such file. Name a file or folder of learning curves")
         files += inside
     return files
 
 
 def read_table(path: str | Path) -> CurveTable:
-    """Read and check one table; CurvesError if it is none of this format.
+    """Read and check one table; CurvesError if it does not have this format.
 
     A metric that ends in `accuracy` also gives an `error`, 1 - accuracy, to be minimised. Values worse than Q3 + 100
-    IQR of their metric are clipped there, which `notes` says.
+    IQR of their metric are clipped there, and `notes` has a line about that.
     """
     path = Path(path)
     try:
@@ -125,7 +125,7 @@ def read_table(path: str | Path) -> CurveTable:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         reason = getattr(error, "strerror", None) or f"cannot be read as .npz ({type(error).__name__})"
-        raise CurvesError(f"{path}: {reason}, allowed: a table of the format {FORMAT}") from None
+        raise CurvesError(f"{path}: {reason}. Name a table of the format {FORMAT}") from None
     try:
         return _table(arrays)
     except (CurvesError, SpaceError) as error:
@@ -165,11 +165,11 @@ def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
 def _meta(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     missing = [name for name in ("meta_json", "params", "seconds") if name not in arrays]
     if missing:
-        raise CurvesError(f"found no {missing[0]}, allowed: a table of the format {FORMAT}")
+        raise CurvesError(f"it has no array {missing[0]}, which the format {FORMAT} requires")
     try:
         meta = json.loads(str(arrays["meta_json"]))
     except ValueError:
-        raise CurvesError("meta_json: found text that is no JSON") from None
+        raise CurvesError("meta_json: the text is not JSON") from None
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         given = meta.get("format") if isinstance(meta, dict) else meta
         raise CurvesError(f"meta_json: format: {found(given, FORMAT)}")
@@ -189,7 +189,7 @@ def _space(meta: Mapping[str, Any]) -> Space:
         try:
             low, high, log = form["low"], form["high"], bool(form.get("log", False))
         except KeyError as error:
-            raise CurvesError(f"meta_json: params.{name}: found no {error.args[0]}, allowed: a number") from None
+            raise CurvesError(f"meta_json: params.{name}: it has no {error.args[0]}. Give it as a number") from None
         try:
             entries[name] = (
                 Float(low=low, high=high, log=log) if kind == "float" else Int(low=int(low), high=int(high), log=log)
@@ -220,7 +220,7 @@ def _params(space: Space, row: Array, index: int) -> dict[str, Value]:
     params: dict[str, Value] = {}
     for name, number in zip(space.names(), row, strict=True):
         parameter = space.parameter(name)
-        assert isinstance(parameter, Float | Int)  # noqa: S101 - `_space` makes no others
+        assert isinstance(parameter, Float | Int)  # noqa: S101 - `_space` makes no other types
         slack = _EDGE * max(abs(parameter.low), abs(parameter.high))
         if not parameter.low - slack <= number <= parameter.high + slack:
             problem = f"found {float(number)!r}, allowed: {parameter.allowed()}"
@@ -248,7 +248,7 @@ def _metrics(
             metrics[error] = 1.0 - metrics[name] / whole
             about[error] = CurveMetric(direction="minimize", split=about[name].split)
     if not metrics:
-        raise CurvesError("found no array metric_NAME, allowed: at least one metric")
+        raise CurvesError("it has no array metric_NAME. Add at least one metric")
     return metrics, about, tuple(notes)
 
 
@@ -263,12 +263,12 @@ def _about(name: str, told: object) -> CurveMetric:
 
 
 def _clipped(values: Array, name: str, direction: Direction) -> tuple[Array, list[str]]:
-    """Infinite values become NaN, like diverged ones."""
+    """Return clipped values and notes; infinite values become NaN, as in diverged trainings."""
     values = np.where(np.isfinite(values), values, np.nan)
     sign = 1.0 if direction == "minimize" else -1.0
     finite = sign * values[~np.isnan(values)]
     if not len(finite):
-        raise CurvesError(f"metric_{name}: found no finite value, allowed: at least one")
+        raise CurvesError(f"metric_{name}: it has no finite value, but at least one is needed")
     first, third = np.quantile(finite, [0.25, 0.75])
     bound = float(third + CLIP_IQR * (third - first))
     count = int((finite > bound).sum())
@@ -280,10 +280,10 @@ def _clipped(values: Array, name: str, direction: Direction) -> tuple[Array, lis
 
 def _check_names(space: Space, metrics: Mapping[str, Array], statics: Mapping[str, Array]) -> None:
     if not len(space):
-        raise CurvesError("meta_json: params: found none, allowed: at least one")
+        raise CurvesError("meta_json: params is empty, but at least one parameter is needed")
     for name in (*metrics, *statics):
         if name in CUMULATIVE_METRICS or (name in metrics and name in statics):
-            raise CurvesError(f"{name}: found twice, allowed: a name that nothing else has")
+            raise CurvesError(f"{name}: this name is used twice, or is reserved. Choose another name")
     for name in space.names():
         if name in {TABLE, WORLD_SIZE}:
-            raise CurvesError(f"meta_json: params.{name}: found a name that simulations use themselves")
+            raise CurvesError(f"meta_json: params.{name}: simulations use this name themselves. Choose another name")

@@ -1,4 +1,4 @@
-"""Records simulated studies and the latency of their search."""
+"""Recordings of simulated studies and of the latency of their search."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from studies.storage.study_store import Store
 
 
 class Recording(Protocol):
-    """Where a simulated study is written."""
+    """Destination of a simulated study's rows."""
 
     rows: Rows
     study_id: int
-    lease_token: str | None  # token that commits check; None without possible rivals
-    opened_at: float  # time at which the study begins, in seconds
+    lease_token: str | None  # token that commits check; None if no other controller is possible
+    opened_at: float  # moment at which the study begins, in seconds
 
     def record(self) -> StudyRecord:
-        """Returns the study as committed."""
+        """Return the study as committed."""
         ...
 
     def close(self, now: float) -> None:
-        """Ends the study's hours at this virtual time."""
+        """End the study's hours at this virtual time."""
         ...
 
 
 class MemoryRecording:
-    """Keeps the study for this process alone."""
+    """Keeps the study in this process only."""
 
     def __init__(self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object]) -> None:
         self.study_id, self.opened_at = 1, 0.0
@@ -48,20 +48,20 @@ class MemoryRecording:
         self.rows: Rows = self._store
 
     def record(self) -> StudyRecord:
-        """Returns the study as committed."""
+        """Return the study as committed."""
         return self._store.record()
 
     def close(self, now: float) -> None:
-        """Does nothing: the record has no hours."""
+        """Do nothing: the record has no hours."""
 
 
 class StoreRecording:
-    """Keeps the study in a store, with a lease that ends in virtual time; CurvesError if the store has its name."""
+    """Writes the study to a store, under a lease that ends in virtual time; CurvesError if the name is taken."""
 
     def __init__(self, store: Store, spec: StudySpec) -> None:
         name = spec.study
         if store.study_row(name) is not None:
-            raise CurvesError(f"study: found {name!r}, which the store has already, allowed: another name")
+            raise CurvesError(f"study: {name!r} exists already in the store. Take another name")
         self.rows: Rows = store
         self._store, self._name = store, name
         self.study_id = store.create_study(name, recorded_spec(spec), ".", time.time())
@@ -72,16 +72,16 @@ class StoreRecording:
         self.opened_at = lease.acquired_at
 
     def record(self) -> StudyRecord:
-        """Returns the study as committed."""
+        """Return the study as committed."""
         return load_study(self._store, self._name)
 
     def close(self, now: float) -> None:
-        """Releases the lease at this virtual time."""
+        """Release the lease at this virtual time."""
         leases.release(self._store, self._lease, now)
 
 
 def recorded_spec(spec: StudySpec) -> dict[str, Any]:
-    """Returns the spec that a simulated study shows: without the default store."""
+    """Return the spec for the record of a simulated study, without the default store."""
     mapping = spec.model_dump(mode="json")
     mapping.pop("store")
     return mapping
@@ -103,7 +103,7 @@ class TimedSuggester:
         self._suggester, self._latencies = suggester, latencies
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Returns what the suggester suggests."""
+        """Return the suggester's suggestion, and record its latency."""
         began = time.perf_counter()
         suggestion = self._suggester.suggest(number, history)
         self._latencies.suggest.append((number, time.perf_counter() - began))
@@ -120,11 +120,11 @@ class TimedPruner:
         return getattr(self._pruner, name)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Returns the pruner's rungs."""
+        """Return the pruner's rungs."""
         return self._pruner.rungs(epochs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Returns the pruner's decision."""
+        """Return the pruner's decision, and record its latency."""
         began = time.perf_counter()
         decision = self._pruner.decide(history, number, rung)
         self._latencies.decide.append((len(history.trials), time.perf_counter() - began))
@@ -133,15 +133,15 @@ class TimedPruner:
         return decision
 
     def prepare(self, history: History) -> None:
-        """Lets the pruner prepare."""
+        """Make the pruner prepare."""
         self._pruner.prepare(history)
 
     def worth_least(self, history: History) -> int | None:
-        """Returns the pruner's choice."""
+        """Return the pruner's choice."""
         return self._pruner.worth_least(history)
 
     def thaw(self, history: History) -> Thaw | None:
-        """Returns the pruner's choice."""
+        """Return the pruner's choice, and record its latency."""
         began = time.perf_counter()
         thaw = self._pruner.thaw(history)
         self._latencies.free_slot.append((len(history.trials), time.perf_counter() - began))

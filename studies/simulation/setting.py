@@ -1,4 +1,4 @@
-"""Parts of a simulated study: table, objectives, slots, budget, and its choices of search."""
+"""Settings of a simulated study: table, objectives, slots, budget, and its sampler and pruner."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ START_EPOCHS = 0.3
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:
-    """Returns the milestones of every simulated study of this length, so that pruners are scored on the same models.
+    """Return the milestones of every simulated study of this length, so that pruners are scored on the same models.
 
-    The milestones without a pruner, plus the rungs of `break_even` and `mo_asha` at their defaults; of 52 epochs 2 3 4
+    They are the milestones without a pruner, plus the default rungs of `break_even` and `mo_asha`; for 52 epochs 2 3 4
     5 6 9 11 13 19 24 27 28 41 52.
     """
     return milestones(epochs, rungs=(*decision_rungs(epochs), *MoAsha().rungs(epochs)))
@@ -51,19 +51,19 @@ SamplerChoice = str | Callable[[Setting], Suggester]
 PrunerChoice = str | Mapping[str, object] | Callable[[Setting], Pruner]
 """A value of `search.pruner` in a spec, or a function that makes a pruner."""
 DecisionListener = Callable[[Pruner, History, int, int], None]
-"""Called after each decision at a rung with the pruner, its history, the trial's number and the rung."""
+"""Function called after each decision at a rung, with the pruner, its history, the trial's number and the rung."""
 
 
 def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None:
-    """Raises `CurvesError` unless the search may see all objectives."""
+    """Raise `CurvesError` unless the search may see all objectives."""
     _check_metrics(table, "objective", [objective.metric for objective in objectives])
     if len({objective.metric for objective in objectives}) < len(objectives) or not objectives:
         names = listed(objective.metric for objective in objectives) or "none"
-        raise CurvesError(f"objective: found {names}, allowed: at least one, and metrics that all differ")
+        raise CurvesError(f"objective: found {names}, allowed: at least one metric, each named once")
 
 
 def check_constraints(table: CurveTable, constraints: Sequence[Constraint]) -> None:
-    """Raises `CurvesError` unless the search may see all bounded metrics."""
+    """Raise `CurvesError` unless the search may see all bounded metrics."""
     _check_metrics(table, "constraint", [constraint.metric for constraint in constraints])
 
 

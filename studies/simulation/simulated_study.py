@@ -1,7 +1,7 @@
 """Studies over recorded learning curves in virtual time, with the real controller, policy, prices and budget.
 
 Only training is replayed, with the table's times and metrics. The search sees validation metrics; the same epochs are
-scored on test metrics as well.
+also scored on test metrics.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from studies.spec.sections import FINISH
 from studies.storage.study_store import Store
 
 LOST_ATTEMPTS = 2
-"""Largest number of faults of a configuration: a third lost attempt would fail its trial."""
+"""Largest number of faults of a configuration, since a third lost attempt would fail its trial."""
 
 
 def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
-    """Returns a pool in virtual time that trains configurations as the table says, from `opened_at` on.
+    """Return a pool in virtual time, from `opened_at` on, that trains configurations as recorded in the table.
 
-    Each of a trial's first attempts has a fault with the probability `fault_rate`.
+    Each of a trial's first attempts has a fault with probability `fault_rate`.
     """
     return SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=opened_at)
 
 
 def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
-    """Seconds are those of the configuration's own world size."""
+    """Return a configuration's curve, with the seconds of its own world size."""
     table, row = setting.table, setting.candidates.row_of(params)
     seen = columns(setting.objectives, setting.constraints)
     names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]
@@ -73,11 +73,11 @@ def _values(table: CurveTable, row: int, metric: str) -> list[float]:
 
 
 def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, Any]]:
-    """Epoch and kind of each fault, by number of the attempt."""
+    """Return epoch and kind of each fault, by number of the attempt."""
     if not rate:
         return {}
     rng = np.random.default_rng(derived_seed("fault", setting.seed, row))
-    # Ascending, since each attempt goes on from where the last one was lost.
+    # Ascending, since each attempt continues from where the last one was lost.
     epochs = np.sort(rng.integers(1, setting.epochs + 1, size=LOST_ATTEMPTS))
     return {
         attempt: (int(epochs[attempt - 1]), "lost") for attempt in range(1, LOST_ATTEMPTS + 1) if rng.random() < rate
@@ -86,25 +86,25 @@ def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedMilestone:
-    """A model that a study could have handed over, feasible by the search's metrics."""
+    """A model that a study could have delivered, feasible by the search's metrics."""
 
-    spent_usd: float  # cost of the study when the model was measured, idle slots included
+    spent_usd: float  # cost of the study when the model was measured, including idle slots
     trial: int
     row: int
     epoch: int  # from 1
     values: tuple[float, ...]  # objectives as the search saw them, signed so that smaller is better
-    test_values: tuple[float, ...]  # the same with test metrics where there are any; may hold NaN
+    test_values: tuple[float, ...]  # as `values`, with test metrics where there are any; may contain NaN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedStudy:
-    """A study after its end."""
+    """A simulated study after its end."""
 
     record: StudyRecord
     objectives: tuple[Objective, ...]
     seed: int
     budget_usd: float
-    milestones: tuple[SimulatedMilestone, ...]  # feasible ones as they were measured; `spent_usd` does not fall
+    milestones: tuple[SimulatedMilestone, ...]  # feasible ones in the order of `spent_usd`
     latencies: Latencies  # real seconds that the search took
     wall_seconds: float  # virtual seconds from opening to closing the pool
     real_seconds: float  # real seconds that the simulation took
@@ -129,7 +129,7 @@ def simulate(
     study: str = "simulated",
     on_decision: DecisionListener | None = None,
 ) -> SimulatedStudy:
-    """Run one study over a table's learning curves; CurvesError or SpecError if its parts do not go together.
+    """Run one study over a table's learning curves; CurvesError or SpecError if its parts do not fit together.
 
     Args:
         table: Recorded curves. A configuration's `world_size`, if any, is its number of slots.
@@ -156,7 +156,7 @@ def simulate(
         finish=finish,
         seed=seed,
         constraints=tuple(constraints),
-        record=lambda: recording.record(),  # noqa: PLW0108 - it is made from this setting, and comes after it
+        record=lambda: recording.record(),  # noqa: PLW0108 - `recording` is made later, from this setting
     )
     spec, latencies = spec_of(setting, study, sampler, pruner), Latencies()
     recording: Recording = (

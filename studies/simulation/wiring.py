@@ -1,4 +1,4 @@
-"""Assembles a simulated study, with the exceptions that recorded curves need."""
+"""Assembly of a simulated study, with the exceptions that recorded curves need."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from studies.spec.study_spec import StudySpec, parse_spec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedParts:
-    """Drives a simulated study; decisions of the policy in `setup` and of `suggester` are timed."""
+    """Parts that drive a simulated study; decisions of the policy in `setup` and of `suggester` are timed."""
 
     setup: StudySetup
     suggester: Suggester
 
 
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
-    """Returns the spec that a stored study shows. Raises SpecError for an unknown sampler, pruner or option."""
+    """Return the spec for the record of the study. Raises SpecError for an unknown sampler, pruner or option."""
     search = {
         "sampler": sampler if isinstance(sampler, str) else "random",
         "pruner": "none" if callable(pruner) else pruner,
@@ -69,7 +69,7 @@ def wired(
     latencies: Latencies,
     on_decision: DecisionListener | None,
 ) -> SimulatedParts:
-    """Returns a simulated study's parts, with one model for its one thread; SpecError if they cannot be made."""
+    """Return a simulated study's parts, with one model for its single thread; SpecError if they cannot be made."""
     pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
     candidates = setting.candidates
     assembled = assemble_search(
@@ -83,7 +83,7 @@ def wired(
     suggester: Suggester
     if callable(sampler):
         suggester = sampler(setting)
-    elif spec.search.chosen.sampler == "random":  # each row that is left has the same probability
+    elif spec.search.chosen.sampler == "random":  # every remaining row has the same probability
         suggester = RandomCandidate(candidates, setting.seed)
     else:
         suggester = NearestCandidate(assembled.suggester, candidates)
@@ -94,7 +94,7 @@ def wired(
 
 
 def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequence[EarlierStudy]) -> Problem:
-    """Adds the table's constants, such as a count of parameters, which are known before training."""
+    """Return the problem with the table's constants, such as parameter counts, which are known before training."""
     candidates = setting.candidates
     return replace(
         problem_of(spec, pool, earlier),
@@ -109,7 +109,7 @@ def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequenc
 
 
 def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) -> StudySetup:
-    """The watchdog waits for ever: no simulated gang hangs, however uneven its epochs are."""
+    """Return the settings with an endless watchdog: no simulated gang hangs, however uneven its epochs are."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
         milestones=shared_milestones(setting.epochs),

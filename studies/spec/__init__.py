@@ -1,1 +1,1 @@
-"""What a person writes to describe a study: the spec, its sections, its checks and its errors."""
+"""Description of a study: the spec with its sections, checks and errors."""

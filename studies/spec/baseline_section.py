@@ -1,4 +1,4 @@
-"""Section `baselines` of a spec: what the models of a study are compared with."""
+"""Section `baselines` of a spec: comparisons for the models of a study."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BaselineSpec(Section):
     def _is_one_of_both(self) -> BaselineSpec:
         if bool(self.params) == bool(self.metrics):
             what = "both params and metrics" if self.params else "neither params nor metrics"
-            raise SpecValueError(f"found {what}, allowed: one of them", ())
+            raise SpecValueError(f"found {what}. Give exactly one of the two", ())
         return self
 
     @model_serializer
@@ -52,7 +52,7 @@ def name_problems(named: Sequence[BaselineSpec]) -> None:
     names = [one.name for one in named]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise SpecValueError(f"found {shown(name)} twice, allowed: names that all differ", (index, "name"))
+            raise SpecValueError(f"found {shown(name)} twice. Give each baseline its own name", (index, "name"))
 
 
 def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:

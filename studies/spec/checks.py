@@ -19,7 +19,7 @@ from trainers.protocol import ALWAYS_MEASURED
 from trainers.trainer_options import TRAINER_PARAMETERS, TrainerParameter, clashes, related, stream_problem
 
 POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
-"""Metrics that are above 0 for every model."""
+"""Metrics whose value is above 0 for every model."""
 
 
 def check_against_task(
@@ -38,7 +38,7 @@ def check_against_task(
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):
         owner = "a command" if spec.task == COMMAND else "a training function"
-        raise SpecError(source, ("space",), f"found none, allowed: a space, since {owner} has none of its own")
+        raise SpecError(source, ("space",), f"{owner} has no space of its own. Add a space with parameters to search")
     problems = [
         *_space_problems(space, task_parameters),
         *doubly_given(spec.training, space),
@@ -94,7 +94,7 @@ def with_baselines(
 
 
 def left_out(spec: StudySpec, proposed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return for each baseline of the task that the study cannot train a line that says why."""
+    """Return a line with the reason for each baseline of the task that the study cannot train."""
     space, lines = spec.space or Space({}), []
     for one in proposed if spec.baselines is None else ():
         if "params" in one and (problem := _problem_in(space, one["params"])):
@@ -119,7 +119,7 @@ def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | 
 
 
 def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> None:
-    """Check that options that trials can get go together, on a device or None if unknown, or raise `SpecError`."""
+    """Raise `SpecError` if a trial can get options that do not go together on this device (None if unknown)."""
     if device == "cpu" and spec.resources.backend == "nccl":
         why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
         raise SpecError(source, ("resources", "backend"), why_not)
@@ -150,10 +150,10 @@ def _check_together(
         problem = problem_of({name: params.get(name, fixed[name]) for name in names})
         if problem is not None:
             searched = [name for name in names if name in space]
-            # What is impossible together is found by default values never: at least one of them was given.
+            # Default values never clash, so the user gave at least one of these names.
             told = [at] if at else [name for name in names if name in spec.training.model_fields_set]
             given = [*searched, *told, *names]
-            hint = "; or let one of them hang from the other with `when`" if len(searched) > 1 else ""
+            hint = "; or make one of them conditional on the other with `when`" if len(searched) > 1 else ""
             raise SpecError(source, ("space" if searched else "training", given[0]), problem + hint)
 
 
@@ -189,7 +189,7 @@ def _space_problems(space: Space, task_parameters: Collection[str] | None) -> li
     problems: list[tuple[Path, str]] = []
     for name in space.names():
         if name == "epochs" and name not in names:
-            problem = "found 'epochs' in the space, allowed: training.epochs, one number for all trials"
+            problem = "found 'epochs', but all trials train the same number of epochs: set training.epochs instead"
             problems.append((("space", name), problem))
         elif name not in names:
             problem = f"found a parameter that neither the trainer nor the task takes, allowed: {listed(names)}"
@@ -209,7 +209,7 @@ def _command_problems(spec: StudySpec, space: Space) -> list[tuple[Path, str]]:
 
 
 def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:
-    """Why the trainer cannot take every value of a domain; it takes intervals, so both ends suffice."""
+    """Return the values of a domain that the trainer refuses; it takes intervals, so checking both ends suffices."""
     if isinstance(parameter, Categorical):
         checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
     elif taker.kind == "choice":

@@ -1,4 +1,4 @@
-"""Where two specs differ: whether a launch meant the stored study, and what of it a second launch ignores."""
+"""Differences between two specs, to check that a second launch means the stored study."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str])
 
 
 def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
-    """Different values, by path; only the first of a list, since an insertion moves all that follow."""
+    """Yield different values with their paths; only the first of a list, since an insertion moves all others."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys([*before, *after]):
             yield from _differing(before.get(key, _NOTHING), after.get(key, _NOTHING), (*path, key))
@@ -54,7 +54,7 @@ def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple
 
 
 def _shown_apart(before: object, after: object) -> tuple[str, str]:
-    """Both values, shortened for a message; starting where they differ if that is later."""
+    """Return both values, shortened for a message; starting where they differ if that is later."""
     one, other = in_full(before), in_full(after)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     if equal < LONGEST_VALUE - _CONTEXT:

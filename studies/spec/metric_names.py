@@ -1,4 +1,4 @@
-"""What names of metrics say: which one to optimise, and which direction is better."""
+"""Metrics by their names: the metric to optimise, and the direction in which each is better."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quality_metric(metrics: Sequence[str]) -> str:
 
 
 def likely_direction(metric: str) -> Direction:
-    """Return the better direction of a metric, as far as its name shows it."""
+    """Return the better direction of a metric, as its name shows it; minimize if it shows none."""
     said = _directions_by_name(metric)
     return said[-1] if said else "minimize"
 

@@ -13,25 +13,25 @@ from studies.spec.spec_errors import Path, SpecError, dotted, field_at, holds_ma
 from studies.spec.yaml_reader import read_yaml
 
 FREE_FORM = (("space",), ("search", "pruner"))
-"""Paths below which names are the user's own, or those of a pruner's options, beside fields that hold a `dict`."""
+"""Paths below which users choose the keys, besides fields that hold a `dict`: parameters, options of a pruner."""
 
 
 def split_override(override: str) -> tuple[Path, object]:
-    """Split `path=value`, the value read as YAML; raises `SpecError` if there is no `=`, an empty key or no YAML."""
+    """Split `path=value` and read the value as YAML; `SpecError` without `=`, for an empty key or invalid YAML."""
     source = f"--set {shown(override)}"
     text, equals, value = override.partition("=")
     path = tuple(part.strip() for part in text.split("."))
     if not equals or not all(path):
         raise SpecError(source, (), f"{found(override, 'path=value, such as budget.usd=5')}")
     if not value.strip():
-        raise SpecError(source, path, "found nothing behind the '=', allowed: a value, or null for none")
+        raise SpecError(source, path, "nothing follows the '='. Give a value, or null for none")
     return path, read_yaml(value, source)
 
 
 def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Return a deep copy of the mapping with every `path=value` set, later ones over earlier ones.
 
-    `model` defines the paths; below `FREE_FORM` and `dict` fields any exists. Other paths raise `SpecError`.
+    `model` defines the paths; below `FREE_FORM` and `dict` fields any path exists. SpecError for other paths.
     """
     changed: dict[str, object] = copy.deepcopy(dict(mapping))
     for override in overrides:
@@ -52,7 +52,7 @@ def _check_path(model: type[BaseModel], path: Path, source: str) -> None:
         if holds_mapping(within):
             return
         if length > 1 and model_of(within) is None:
-            problem = f"found {shown(dotted(path))}, allowed: {dotted(here[:-1])}, which has nothing inside"
+            problem = f"{shown(dotted(path))} does not exist: {dotted(here[:-1])} is one value, without keys inside"
             raise SpecError(source, here, problem)
         if field_at(model, here) is None:
             raise SpecError(source, here, unknown_key(model, here))

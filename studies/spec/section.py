@@ -1,4 +1,4 @@
-"""Base of a spec's sections: frozen, without unknown keys; `BudgetSpec(usd=1.0)` in Python has the checks of YAML."""
+"""Base class of the spec's sections: frozen, no unknown keys; `BudgetSpec(usd=1.0)` in Python is checked like YAML."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Section(BaseModel, metaclass=_CheckedCall):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ADVICE: ClassVar[Mapping[str, str]] = {}
-    """What to do about keys that people look for here, by key."""
+    """Advice for keys that belong elsewhere but that users look for here, by key."""
     WITHOUT_NAME: ClassVar[tuple[str, ...]] = ()
     """Keys whose values Python code may give without their names, in this order."""
 
@@ -69,21 +69,21 @@ def _named(
 ) -> dict[str, object]:
     names = model.WITHOUT_NAME
     if len(values) > len(names):
-        allowed = f"{', '.join(names)} without a name" if names else "values with their names"
-        raise SpecError(source, (), f"found {shown(values[len(names)])} without a name, allowed: {allowed}")
+        allowed = f"Only {', '.join(names)} may be given without a name" if names else "Name every value"
+        raise SpecError(source, (), f"{shown(values[len(names)])} is given without a name. {allowed}")
     named = dict(zip(names, values, strict=False))
     for name in named.keys() & keys.keys():
         both = f"found {shown(named[name])} and {shown(keys[name])}"
-        raise SpecError(source, (name,), f"{both}, allowed: one of them")
+        raise SpecError(source, (name,), f"{both}. Give one of them")
     return named
 
 
 _MOST_NESTED = 100
-_ALLOWED = f"what JSON can hold: finite numbers, text, lists, mappings, up to {_MOST_NESTED} in each other"
+_ALLOWED = f"JSON data: finite numbers, text, lists and mappings, nested at most {_MOST_NESTED} deep"
 
 
 def check_json(options: Mapping[str, object]) -> None:
-    """Raise `SpecValueError`, with the key as path, for a value that JSON or a reader of specs cannot hold."""
+    """Raise `SpecValueError`, with the key as path, for a value that JSON cannot hold or that is nested too deeply."""
     for key, value in options.items():
         if not _fits_json(value):
             raise SpecValueError(found(value, _ALLOWED), (key,))

@@ -1,4 +1,4 @@
-"""Sections of a spec. The description of a field says what is allowed there, as error messages quote it."""
+"""Sections of a spec. Error messages quote the description of a field as its allowed values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = MOST_USD
-"""Largest amount: so many dollars fit 64 bits as nano-dollars, and clocks can wait for so many hours or seconds."""
+"""Largest amount: this number of dollars fits 64 bits as nano-dollars, and clocks can wait this number of hours."""
 MOST_SLOTS = 10**9
 """Largest number of slots: the store keeps it in 32 bits."""
 
@@ -67,7 +67,7 @@ class ObjectiveSpec(Section):
 
 
 class ConstraintSpec(Section):
-    """Bounds that a metric has to keep, both inclusive."""
+    """Inclusive bounds of a metric."""
 
     WITHOUT_NAME = ("metric",)
 
@@ -82,7 +82,7 @@ class ConstraintSpec(Section):
     @model_validator(mode="after")
     def _some_room(self) -> ConstraintSpec:
         if self.min is None and self.max is None:
-            raise SpecValueError("found neither min nor max, allowed: at least one of them as a finite number")
+            raise SpecValueError("found neither min nor max. Set at least one of them to a finite number")
         if self.min is not None and self.max is not None and self.min >= self.max:
             raise SpecValueError(found(self.min, f"a number below max, {shown(self.max)}"), ("min",))
         return self
@@ -119,7 +119,7 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
     @field_validator("*", mode="before")
     @classmethod
     def _known_to_trainer(cls, value: object, info: ValidationInfo) -> object:
-        taker = TRAINER_PARAMETERS.get(str(info.field_name))  # which `epochs` has not
+        taker = TRAINER_PARAMETERS.get(str(info.field_name))  # None for `epochs`
         if taker is not None and (problem := taker.problem(value)) is not None:
             raise SpecValueError(problem)
         return value
@@ -189,7 +189,7 @@ class SearchSpec(Section):
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
     from_studies: Annotated[
         tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
-        Field(description="a list of studies: names of this store, or URL#NAME of another one or of Optuna's"),
+        Field(description="a list of studies: names in this store, or URL#NAME in another store or in Optuna's"),
     ] = ()
 
     first_trials: Annotated[
@@ -206,7 +206,7 @@ class SearchSpec(Section):
         return self
 
     def problem_of_learning(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the key that needs a complete space before the first trial, and its allowed values, or None."""
+        """Return path and problem of the first key that needs the whole space before the first trial, or None."""
         with_learning = "while the space is learnt as trials run"
         for key, name, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner.name, PRUNERS)):
             if name in {"cokriging", "break_even"}:
@@ -223,7 +223,7 @@ class SearchSpec(Section):
             if "://" in name and not name.rpartition("#")[2 if "#" in name else 0]:
                 raise SpecValueError(found(name, "a URL that ends in #NAME, the study's name"), (index,))
             if name in names[:index]:
-                raise SpecValueError(f"found {shown(name)} twice, allowed: studies that all differ", (index,))
+                raise SpecValueError(f"found {shown(name)} twice. Name each study once", (index,))
         return names
 
     @field_validator("sampler")
@@ -270,13 +270,13 @@ class BudgetSpec(Section):
 
     @property
     def is_of_dollars_alone(self) -> bool:
-        """Whether free slots would never use it up."""
+        """Return whether dollars are the only limit, which free slots would never reach."""
         return self.hours is None and self.trials is None
 
     @model_validator(mode="after")
     def _some_limit(self) -> BudgetSpec:
         if self.usd is None and self.hours is None and self.trials is None:
-            raise SpecValueError("found null for usd, hours and trials, allowed: at least one of them as a number")
+            raise SpecValueError("found null for usd, hours and trials. Set at least one of them to a number")
         return self
 
 
@@ -289,7 +289,7 @@ class ResourcesSpec(Section):
         price_per_slot_hour: Price of one slot in dollars per hour; auto looks the device up.
         backend: Backend of process groups; auto is NCCL between GPUs and Gloo between CPUs.
         environment: Environment variables for ranks on other machines, besides NCCL_*, GLOO_*, HF_* and CUDA_*.
-        on_lost_node: Whether a trial wider than the remaining devices waits, or goes on with fewer ranks.
+        on_lost_node: Whether a trial wider than the remaining devices waits, or continues with fewer ranks.
         ray_address: Address of the cluster to join; null starts one here.
         ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
         autoscale: Whether the cluster's autoscaler adds and removes slots, up to the number of slots.
@@ -321,7 +321,7 @@ class ResourcesSpec(Section):
     def _autoscaler_knows_what_to_bring(self) -> ResourcesSpec:
         if not self.autoscale:
             return self
-        # What the autoscaler would bring is not there yet, so neither its kind nor its number can be looked up.
+        # The autoscaler has not added its nodes yet, so their kind and number cannot be looked up.
         missing = [
             words
             for is_missing, words in (
@@ -332,7 +332,7 @@ class ResourcesSpec(Section):
             if is_missing
         ]
         if missing:
-            raise SpecValueError(f"found true, allowed: true only with {' and '.join(missing)}", ("autoscale",))
+            raise SpecValueError(f"found true, which also needs {' and '.join(missing)}. Add them", ("autoscale",))
         return self
 
 

@@ -1,4 +1,4 @@
-"""Short forms of objectives and budgets, as people write them, turned into those that a spec is checked in.
+"""Short forms of objectives and budgets, turned into the long forms that the checks of a spec read.
 
     objectives: [val_error, cost_usd]            objectives: {val_accuracy: max, cost_usd: min}
     budget: 10 min                               budget: $2, 40 trials
@@ -27,7 +27,7 @@ _BUDGET = "a mapping, or text such as '10 min', '$2' or '$2, 40 trials'"
 
 
 def in_full(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec with objectives and budget written out; SpecValueError if a short form cannot be read."""
+    """Return a spec with long forms of objectives and budget; SpecValueError if a short form cannot be read."""
     full = dict(raw)
     if "objectives" in full:
         full["objectives"] = _objectives(full["objectives"])
@@ -37,7 +37,7 @@ def in_full(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_of(text: str) -> dict[str, float | int | None]:
-    """Return the limits that a text names, the others of usd, hours and trials as None."""
+    """Return the limits usd, hours and trials from a text; None for a limit that it does not name."""
     limits: dict[str, float | int | None] = {"usd": None, "hours": None, "trials": None}
     for part in text.lower().split(","):
         name, value = _limit(part.strip())
@@ -79,7 +79,7 @@ def _one(given: object, index: int) -> list[object]:
 
 def _named(metric: str, index: int) -> dict[str, object]:
     if direction_is_guess(metric):
-        problem = f"found {shown(metric)}, whose name does not say which direction is better, allowed: "
+        problem = f"found {shown(metric)}, whose name does not show which direction is better, allowed: "
         raise SpecValueError(f"{problem}{{{metric}: min}} or {{{metric}: max}}", ("objectives", index))
     return {"metric": metric, "direction": likely_direction(metric)}
 

@@ -1,4 +1,4 @@
-"""Errors of a wrong spec: one line with the file, the path inside it, what was found and what is allowed."""
+"""Errors of a wrong spec: one line with the file, the path inside it, the value found and the values allowed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def from_validation(
             problems.setdefault(path, f"found nothing, allowed: {_allowed_at(model, path)}")
         else:
             problems.setdefault(path, _refused(model, path, value_at(raw, path)))
-    # A union reports each of its branches: what lies deeper says more.
+    # A union reports a problem for each of its branches; the deepest one is the most specific.
     deepest = [(p, text) for p, text in problems.items() if not any(q != p and q[: len(p)] == p for q in problems)]
     return first_problem(source, deepest)
 
@@ -86,7 +86,7 @@ def unknown_key(model: type[BaseModel], path: Path) -> str:
     keys = list(parent.model_fields) if parent is not None else []
     key = path[-1]
     if key in (advice := getattr(parent, "ADVICE", {})):
-        return f"found the unknown key {shown(key)}, allowed: {advice[key]}"
+        return f"found the unknown key {shown(key)}; {advice[key]}"
     hint = nearest(key, keys) or _elsewhere(model, key)
     return f"found the unknown key {found(key, listed(keys) or 'no key', hint).removeprefix('found ')}"
 
@@ -140,7 +140,7 @@ def _inside(field: FieldInfo | None, wanted: Callable[[object], bool]) -> list[t
 
 
 def _path_in(raw: object, loc: Path, *, keep_last: bool) -> Path:
-    """Path in the mapping from pydantic's location: without the names of a union's branches."""
+    """Return the path in the mapping for pydantic's location, without the names of a union's branches."""
     path: list[str | int] = []
     for part in loc:
         if (isinstance(raw, Mapping) and part in raw) or (isinstance(raw, list | tuple) and isinstance(part, int)):
@@ -150,7 +150,7 @@ def _path_in(raw: object, loc: Path, *, keep_last: bool) -> Path:
 
 
 def _allowed_at(model: type[BaseModel], path: Path) -> str:
-    while path and field_at(model, path) is None:  # inside a value that is free in its keys
+    while path and field_at(model, path) is None:  # the user chooses the keys inside this value
         path = path[:-1]
     field = field_at(model, path)
     if field is not None and field.description and not (path and isinstance(path[-1], int)):

@@ -1,4 +1,4 @@
-"""A person's YAML as a frozen value with every default filled in; reading it loads nothing heavier than pydantic."""
+"""The spec as a frozen value with every default filled in; reading it imports nothing heavier than pydantic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from studies.spec.yaml_reader import read_yaml_file
 from trainers.commands.command import COMMAND, problems_of
 
 CHANGEABLE = ("budget", "resources", "checkpoints", "faults")
-"""Sections that `resume --set` may change: they decide how far and where a study goes, not what it searches."""
+"""Sections that `resume --set` may change: limits and places of a study, but not its search."""
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,100}")
 _TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -83,7 +83,7 @@ class StudySpec(Section):
         tuple[ObjectiveSpec, ...], Field(min_length=1, description="a list of at least one {metric, direction}")
     ] = (ObjectiveSpec(metric="val_error"), ObjectiveSpec(metric="cost_usd"))
     reference_point: Annotated[
-        Literal["auto"] | dict[str, Finite], Field(description="auto, or a finite number for every objective's metric")
+        Literal["auto"] | dict[str, Finite], Field(description="auto, or a finite number for each objective's metric")
     ] = "auto"
     constraints: Annotated[
         tuple[ConstraintSpec, ...], Field(description="a list of {metric, min, max}, min or max may be left out")
@@ -159,9 +159,7 @@ class StudySpec(Section):
         metrics = [one.metric for one in listed_metrics]
         for index, metric in enumerate(metrics):
             if metric in metrics[:index]:
-                raise SpecValueError(
-                    f"found {shown(metric)} twice, allowed: metrics that all differ", (index, "metric")
-                )
+                raise SpecValueError(f"found {shown(metric)} twice. Name each metric once", (index, "metric"))
         return listed_metrics
 
     @field_validator("baselines")
@@ -207,7 +205,7 @@ def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
     """Read a spec from a YAML file with overrides (`path=value`); raises `SpecError` if it is unreadable or wrong."""
     raw = read_yaml_file(FilePath(path))
     if raw is None:
-        raise SpecError(str(path), (), "found an empty file, allowed: a mapping with at least the key task")
+        raise SpecError(str(path), (), "the file is empty. Write a mapping with at least the key task")
     mapping = _as_mapping(raw, str(path))
     return _parse_with(mapping, overrides, str(path))
 
@@ -224,7 +222,7 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Return a copy of a spec's mapping with overrides (`path=value`); raises `SpecError` for unknown paths."""
-    with suppress(SpecValueError):  # which parsing reports
+    with suppress(SpecValueError):  # parsing reports it later, with the path
         mapping = in_full(mapping)
     return apply_to(StudySpec, mapping, overrides)
 
@@ -234,7 +232,7 @@ def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySp
     for override in overrides:
         path, _ = split_override(override)
         if path[0] not in CHANGEABLE:
-            problem = f"found a key that cannot change after launch, allowed: {listed(CHANGEABLE)}"
+            problem = f"found a key that cannot change after launch, allowed: keys of {listed(CHANGEABLE)}"
             raise SpecError(f"--set {shown(override)}", path, problem)
     return _parse_with(spec_to_mapping(spec), overrides, spec.study)
 
@@ -248,19 +246,19 @@ def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
 
 
 def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:
-    """Return path and problem of each training key that has a value and is in the space as well."""
+    """Return path and problem of each key that has a value in `training` and is in the space as well."""
     both = [key for key in training.model_fields_set if space is not None and key in space]
     return [
         (
             ("training", key),
-            f"found {shown(getattr(training, key))}, and {key} stands in both training and space, allowed: one of them",
+            f"found {shown(getattr(training, key))}, but {key} is in both training and space. Remove one of the two",
         )
         for key in sorted(both)
     ]
 
 
 def _parse_with(mapping: Mapping[str, object], overrides: Sequence[str], source: str) -> StudySpec:
-    """Parse after overriding; a problem at an overridden path names its override."""
+    """Apply the overrides and parse; a problem at an overridden path names its override."""
     changed = apply_overrides(mapping, overrides)
     try:
         return parse_spec(changed, source)
@@ -287,7 +285,7 @@ def _as_mapping(raw: object, source: str) -> dict[str, object]:
 def _task_of_command(task: Mapping[str, object], options: object) -> dict[str, object]:
     if options:
         raise SpecValueError(
-            found(options, "no task_options beside a command, whose options stand in task"), ("task_options",)
+            found(options, "no task_options, since a command has its options in task"), ("task_options",)
         )
     _check_command(task, "task")
     return {"task": COMMAND, "task_options": dict(task)}
@@ -301,7 +299,7 @@ def _check_command(options: Mapping[str, object], key: str) -> None:
 def _check_reference(reference: Mapping[str, float], metrics: Sequence[str]) -> None:
     for metric, value in reference.items():
         if metric not in metrics:
-            problem = f"found {shown(value)}, allowed: the metrics of the objectives, {listed(metrics)}"
+            problem = f"found {shown(value)} for a metric without an objective, allowed: {listed(metrics)}"
             hint = nearest(metric, metrics)
             raise SpecValueError(problem + (f"; did you mean '{hint}'?" if hint else ""), ("reference_point", metric))
         if not math.isfinite(value):

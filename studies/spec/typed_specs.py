@@ -9,7 +9,7 @@ from search_spaces.space import Space, form_of
 from studies.spec.section import Section
 
 DEEPEST = 3
-"""How deep typed objects stand in a spec: `search.pruner`, `objectives.0`, `space.width`."""
+"""Depth at which typed objects can be in a spec: `search.pruner`, `objectives.0`, `space.width`."""
 
 
 def as_plain(spec: Mapping[str, object]) -> dict[str, object]:

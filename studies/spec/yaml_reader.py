@@ -1,4 +1,4 @@
-"""YAML as people mean it: safe, without doubled keys, `1e-4` a number, and no number that could be another."""
+"""YAML for specs: safe loading, no repeated keys, `1e-4` is a number, and no numbers that are ambiguous."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 _STRING = "tag:yaml.org,2002:str"
 
 _LONGEST = 1_000_000
-"""Largest number of characters in a document once what aliases stand for is written out: ten lines can be billions."""
+"""Largest number of characters of a document with its aliases written out: ten lines can expand to billions."""
 
 # YAML 1.2's floats. PyYAML reads YAML 1.1, in which `1e-4` and `5e3` are strings.
 _FLOAT_1_2 = re.compile(
@@ -33,7 +33,7 @@ _FLOAT_1_2 = re.compile(
 )
 
 
-# What any version of YAML reads as a whole number, with what PyYAML computes of `1_000` and `0b101`.
+# Texts that some version of YAML reads as a whole number. PyYAML also computes `1_000` and `0b101`.
 _AMBIGUOUS = r"0o?[0-9_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+"  # 016: 14 or 16 or text; 1:30: 90 or text
 _INT_OF_ANY = re.compile(rf"^[-+]?(?:0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+|{_AMBIGUOUS})$")
 _INT_OF_ONE = re.compile(rf"[-+]?(?:{_AMBIGUOUS})")
@@ -74,23 +74,23 @@ def write_yaml(value: object, *, on_one_line: bool = False) -> str:
 
 def read_yaml_file(path: FilePath) -> object:
     """Read a file; raises `SpecError` if it cannot be read, or as `read_yaml` does."""
-    allowed = "allowed: a readable YAML file"
+    allowed = "Name a readable YAML file"
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise SpecError(str(path), (), f"found bytes that are no UTF-8 text, {allowed}") from None
+        raise SpecError(str(path), (), f"the file is not UTF-8 text. {allowed}") from None
     except FileNotFoundError:
-        raise SpecError(str(path), (), f"found no such file, {allowed}") from None
+        raise SpecError(str(path), (), f"no such file. {allowed}") from None
     except IsADirectoryError:
-        raise SpecError(str(path), (), f"found a folder, {allowed}") from None
+        raise SpecError(str(path), (), f"this is a folder. {allowed}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SpecError(str(path), (), f"found that it cannot be read ({reason.lower()}), {allowed}") from None
+        raise SpecError(str(path), (), f"the file cannot be read ({reason.lower()}). {allowed}") from None
     return read_yaml(text, source=str(path))
 
 
 def read_yaml(text: str, source: str) -> object:
-    """Read one YAML document, None if it is empty; SpecError if it is damaged, too long, or has ambiguous keys."""
+    """Read one YAML document, None if it is empty; SpecError if it is invalid, too long or ambiguous."""
     try:
         loader = _Reader(text)
         try:
@@ -109,16 +109,16 @@ def read_yaml(text: str, source: str) -> object:
     except RecursionError:
         raise _unreadable(source, "values nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML's constructors let Python's own errors out, for instance at `!!int x` or at a number too long.
+        # PyYAML's constructors raise Python's own errors, for instance at `!!int x` or at a number that is too long.
         raise _unreadable(source, str(error).partition("\n")[0] or type(error).__name__) from None
 
 
 def _unreadable(source: str, reason: str) -> SpecError:
-    return SpecError(source, (), f"found text that is not YAML ({' '.join(reason.split())}), allowed: valid YAML")
+    return SpecError(source, (), f"the text is not YAML ({' '.join(reason.split())}). Correct it")
 
 
 def _check_size(root: yaml.Node, source: str) -> None:
-    sizes: dict[int, int | None] = {}  # of the nodes seen so far, with their aliases written out; None: being counted
+    sizes: dict[int, int | None] = {}  # sizes of nodes with their aliases written out; None while being counted
 
     def size(node: yaml.Node) -> int:
         if id(node) not in sizes:
@@ -130,7 +130,7 @@ def _check_size(root: yaml.Node, source: str) -> None:
         return counted
 
     if size(root) > _LONGEST:
-        problem = f"found more than {_LONGEST:,} characters, with what aliases stand for written out, allowed: fewer"
+        problem = f"found more than {_LONGEST:,} characters with aliases written out. Write a shorter document"
         raise SpecError(source, (), problem)
 
 
@@ -145,7 +145,7 @@ def _length(node: yaml.Node) -> int:
 
 
 def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:
-    """Refuse keys that are doubled or no strings, and numbers that YAML versions read differently."""
+    """Refuse keys that are repeated or not strings, and numbers that YAML versions read differently."""
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
     seen: set[int] = set()  # an alias leads to the same node again
     while waiting:
@@ -160,8 +160,8 @@ def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:
             waiting.extend((child, (*path, key.value)) for key, child in node.value)
         elif node.tag == _INT and _INT_OF_ONE.fullmatch(node.value):
             problem = (
-                f"found {cut(one_line(node.value))} in line {node.start_mark.line + 1}, which versions of YAML read "
-                "differently, allowed: a number without a zero in front or a colon, or text in quotes"
+                f"found {cut(one_line(node.value))} in line {node.start_mark.line + 1}, which YAML versions read "
+                "differently. Write the number without a leading zero or colon, or put text in quotes"
             )
             raise SpecError(source, path, problem)
 
@@ -174,9 +174,9 @@ def _check_own_keys(node: yaml.MappingNode, path: Path, source: str) -> None:
             continue
         if not isinstance(key, yaml.ScalarNode) or key.tag != _STRING:
             text = f"the key {shown(key.value)}" if isinstance(key, yaml.ScalarNode) else "a list or mapping as a key"
-            problem = f"found {text} in line {line}, which YAML does not read as text, allowed: text, in quotes"
+            problem = f"found {text} in line {line}, which YAML does not read as text. Put the key in quotes"
             raise SpecError(source, path, problem)
         if key.value in lines:
-            problem = f"found the key {shown(key.value)} in line {line} and in line {lines[key.value]}, allowed: once"
+            problem = f"found the key {shown(key.value)} in line {line} and in line {lines[key.value]}. Give it once"
             raise SpecError(source, (*path, key.value), problem)
         lines[key.value] = line

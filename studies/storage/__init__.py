@@ -1,1 +1,1 @@
-"""The SQL tables that are the truth, and the Optuna and MLflow views derived from them."""
+"""The SQL tables, which are authoritative, and the Optuna and MLflow views derived from them."""

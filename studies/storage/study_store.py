@@ -1,4 +1,4 @@
-"""The store: studies that one controller writes, in transactions guarded by its lease, and all commands read."""
+"""The store: studies that their controllers write, in transactions guarded by a lease, and that all commands read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ StudyRow = sa.Row[Any]
 
 
 class LeaseLostError(RunError):
-    """Another controller has taken the study over: stop at once and write nothing."""
+    """Another controller has taken over the study: stop at once and write nothing."""
 
 
 class StudyExistsError(StoreError):
@@ -36,7 +36,7 @@ class StudyExistsError(StoreError):
 
 
 def new_id() -> str:
-    """Make an id of a commit or an insertion, by which a repetition finds out whether it was applied before."""
+    """Make a random id for a commit or an insertion, which shows a repetition whether it was applied before."""
     return uuid.uuid4().hex
 
 
@@ -75,7 +75,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """Open a read transaction that sees one moment, whatever is committed in the meantime."""
+        """Open a read transaction that sees one moment, regardless of later commits."""
         options: dict[str, Any] = {"automl_read_only": True}
         if self.engine.dialect.name == "postgresql":
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -83,17 +83,17 @@ class Store:
             yield connection
 
     def study_names(self) -> list[str]:
-        """Names of all studies, oldest first."""
+        """Return the names of all studies, oldest first."""
         with self.snapshot() as connection:
             return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
 
     def study_row(self, name: str) -> sa.Row[Any] | None:
-        """The study's row, or None."""
+        """Return the study's row, or None."""
         with self.snapshot() as connection:
             return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
 
     def require(self, name: str) -> sa.Row[Any]:
-        """The study's row; raises `StoreError` with the store's study names if there is none."""
+        """Return the study's row; raises `StoreError` with the store's study names if there is no such study."""
         row = self.study_row(name)
         if row is None:
             names = self.study_names()
@@ -109,7 +109,7 @@ class Store:
         at: float,
         earlier_studies: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Insert a running, empty study; returns its id. Raises `StudyExistsError`, also after a race with others."""
+        """Insert a running, empty study; returns its id. `StudyExistsError` if the name is taken, also just now."""
         row = {
             "uid": new_id(), "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
             "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
@@ -124,9 +124,9 @@ class Store:
             found = self.study_row(row["name"])
             if found is None:
                 raise
-            if found.uid == row["uid"]:  # made by the first attempt, whose answer was lost
+            if found.uid == row["uid"]:  # the first attempt made it, but its answer was lost
                 return int(found.id)
-        raise StudyExistsError(f"study: found {row['name']!r}, which the store holds already; allowed: another name")
+        raise StudyExistsError(f"study: {row['name']!r} exists already in the store. Take another name")
 
     def _insert_study(self, row: Mapping[str, Any]) -> int:
         with self.engine.begin() as connection:
@@ -146,10 +146,10 @@ class Store:
         resets_price: bool = False,
         check: Callable[[sa.Connection], None] = lambda _: None,
     ) -> None:
-        """Replace the spec in force by one with another budget, resources or checkpoints.
+        """Replace the current spec by one with another budget, resources or checkpoints.
 
-        `resets_price` drops the price of `set_price`. `check` raises, in the same transaction, if no change is allowed
-        now.
+        `resets_price` drops the price of `set_price`. `check` raises, in the same transaction, if the spec must not
+        change now.
         """
         with self.engine.begin() as connection:
             check(connection)
@@ -157,7 +157,7 @@ class Store:
             connection.execute(row.values(usd_per_slot_hour=None) if resets_price else row)
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
-        """Store the counted examples of the study's space; every process counts the same."""
+        """Store the counted examples of the study's space, which are the same in every process."""
         with self.engine.begin() as connection:
             counted = [dict(one) for one in examples]
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
@@ -174,10 +174,10 @@ class Store:
         lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
-        """Insert a queued configuration, once; returns its id. LeaseLostError, writing nothing, if the lease was taken.
+        """Insert a queued configuration once; returns its id. LeaseLostError, without writing, if the lease was taken.
 
-        `origin` is "sampler", "enqueue" or "baseline". `lease_token` is None for any process but a controller. Repeat
-        the `enqueue_id` (`new_id`) with an insertion whose outcome is unknown.
+        `origin` is "sampler", "enqueue" or "baseline". `lease_token` is None except for a controller. To repeat an
+        insertion whose outcome is unknown, pass the same `enqueue_id` (`new_id`).
         """
         enqueue_id = enqueue_id or new_id()
         row = {
@@ -192,7 +192,7 @@ class Store:
                 found = connection.execute(sa.select(t.trials.c.id).where(t.trials.c.enqueue_id == enqueue_id)).scalar()
             if found is None:
                 raise
-            return int(found)  # inserted by an earlier attempt, whose answer was lost
+            return int(found)  # an earlier attempt inserted it, but its answer was lost
 
     def _insert_trial(
         self, row: Mapping[str, Any], study_attributes: Mapping[str, Any] | None, lease_token: str | None
@@ -206,7 +206,7 @@ class Store:
             return int(connection.execute(sa.insert(t.trials).returning(t.trials.c.id), row).scalar_one())
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
-        """Waiting configurations, oldest first."""
+        """Return the waiting configurations, oldest first."""
         query = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.trials.c.state == "queued")
         with self.snapshot() as connection:
             return [
@@ -221,7 +221,7 @@ class Store:
             ]
 
     def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
-        """Read a trial by number or row id, without its epochs; None if there is none."""
+        """Read a trial by number or row id, without its epochs; None if there is no such trial."""
         c = t.trials.c
         which = c.id == trial_id if number is None else c.number == number
         query = sa.select(c.id, c.number, c.state, c.origin, c.reason).where(c.study_id == study_id, which)
@@ -230,14 +230,14 @@ class Store:
         return None if row is None else TrialLine(**row)
 
     def request_cancel(self, trial_id: int) -> bool:
-        """Ask the study's present or next controller to end a trial for good."""
+        """Ask the study's current or next controller to end a trial for good; False if the trial has ended."""
         which = (t.trials.c.id == trial_id, t.trials.c.state.in_(CANCELLABLE_STATES))
         with self.engine.begin() as connection:
             update = sa.update(t.trials).where(*which).values(cancel_requested_at=clock_of(connection))
             return connection.execute(update).rowcount == 1
 
     def cancel_requests(self, study_id: int) -> list[int]:
-        """Ids of the unfinished trials whose end was requested."""
+        """Return the ids of the unfinished trials whose end was requested."""
         query = sa.select(t.trials.c.id).where(
             t.trials.c.study_id == study_id,
             t.trials.c.state.in_(CANCELLABLE_STATES),
@@ -247,13 +247,13 @@ class Store:
             return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
 
     def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:
-        """Replace the spec's price of a slot; the study's present or next controller reads it."""
+        """Replace the spec's price of a slot; the study's current or next controller reads it."""
         with self.engine.begin() as connection:
             row = sa.update(t.studies).where(t.studies.c.id == study_id)
             connection.execute(row.values(usd_per_slot_hour=usd_per_slot_hour))
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Dollars per slot and hour that replace the spec's; None if no price was set."""
+        """Return the dollars per slot-hour that replace the spec's; None if no price was set."""
         query = sa.select(t.studies.c.usd_per_slot_hour).where(t.studies.c.id == study_id)
         with self.snapshot() as connection:
             price: float | None = connection.execute(query).scalar_one()
@@ -262,11 +262,11 @@ class Store:
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes in one transaction, once, in their order; raises `LeaseLostError`, writing nothing.
+        """Write all changes in order, once, in one transaction; raises `LeaseLostError`, without writing anything.
 
-        The study's row keeps the id of its last commit, so a commit whose outcome is unknown, since the connection
-        broke, can be repeated with the same `commit_id` (`new_id`). The controller's lease must still be held; the
-        token is None in tests without a controller.
+        The study's row keeps the id of its last commit. A commit whose outcome is unknown, because the connection
+        broke, can therefore be repeated with the same `commit_id` (`new_id`). The controller's lease must still be
+        held; the token is None in tests without a controller.
         """
         rows = list(changes)
         with self.engine.begin() as connection:
@@ -284,9 +284,9 @@ class Store:
                 raise StoreError(f"study: found id {study_id}, allowed: the id of a study of this store")
 
 
-@functools.cache  # making a statement takes SQLAlchemy longer than SQLite takes to carry it out
+@functools.cache  # SQLAlchemy takes longer to make a statement than SQLite to execute it
 def _new_revision(names: tuple[str, ...]) -> ReturningUpdate[int]:
-    """Set columns of a study's row with its next revision, unless the commit `commit_id` has done so already."""
+    """Set columns of a study's row and its next revision, unless the commit `commit_id` was applied already."""
     commit_id: sa.BindParameter[str] = sa.bindparam("commit_id")
     columns: dict[str, Any] = {name: sa.bindparam(name) for name in names}
     return (
@@ -301,7 +301,7 @@ _HELD_LEASE = (
     sa.select(t.leases.c.id)
     .where(
         t.leases.c.study_id == sa.bindparam("of_study"),
-        t.leases.c.holder == sa.bindparam("token"),  # SQLite gives the ids of deleted rows out again, a token is unique
+        t.leases.c.holder == sa.bindparam("token"),  # unique, whereas SQLite reuses the ids of deleted rows
         t.leases.c.released_at.is_(None),
     )
     .with_for_update()
@@ -309,10 +309,10 @@ _HELD_LEASE = (
 
 
 def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
-    """Id of the held lease with this token, or `LeaseLostError`; its study cannot be taken during the transaction."""
+    """Return the id of the lease with this token, locked for the transaction; `LeaseLostError` if it is not held."""
     lease_id: int | None = connection.execute(_HELD_LEASE, {"of_study": study_id, "token": token}).scalar()
     if lease_id is None:
-        raise LeaseLostError("another controller has taken this study over")
+        raise LeaseLostError("another controller has taken over this study")
     return lease_id
 
 

@@ -154,8 +154,8 @@ def test_a_study_that_a_controller_drives_or_that_is_not_there_is_refused(place:
     place.study.taken_by(os.getpid())
     assert "found 'none', allowed: a study of this store (small, other)" in place.refusal("delete", "none", "--yes")
     line = place.refusal("delete", "small", "--yes")
-    assert "automl: study: found 'small', which process" in line
-    assert "allowed: `automl stop small` first" in line
+    assert "automl: study: 'small' is driven by process" in line
+    assert "Stop it first: `automl stop small`" in line
     assert len(list(place.artifacts.rglob("*.pt"))) == 2
 
 
@@ -187,7 +187,7 @@ def test_a_folder_that_cannot_be_looked_at_keeps_its_files(place: Place) -> None
 def test_a_copy_that_goes_on_in_the_folder_while_the_user_is_asked_keeps_its_files(place: Place) -> None:
     what = doomed(place.store, "small")
     (place.artifacts / NOTE).write_text("a lease of the copy")
-    with pytest.raises(StoreError, match=r"a copy of the study in another store has gone on.*--keep-files"):
+    with pytest.raises(StoreError, match=r"a copy of the study in another store also uses.*--keep-files"):
         delete_study(place.store, what)
     assert place.store.study_names() == ["small", "other"]
     assert len(list(place.artifacts.rglob("*.pt"))) == 2

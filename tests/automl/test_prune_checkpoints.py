@@ -170,8 +170,8 @@ def test_a_study_that_a_controller_drives_is_refused(place: Place) -> None:
     for arguments in ((), ("--yes",)):
         code, out, err = place.run("prune-checkpoints", "small", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "which process" in err
-        assert "allowed: `automl stop small` first" in err
+        assert "is driven by process" in err
+        assert "Stop it first: `automl stop small`" in err
     assert place.left() == before
 
 

@@ -187,7 +187,7 @@ def test_a_script_searches_its_own_function(place: Workplace) -> None:
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({}, "space: found none, allowed: a space, since a training function has none of its own"),
+        ({}, "space: a training function has no space of its own. Add a space"),
         ({"space": {"rate": 0.5}, "objective": []}, "objective: found the unknown key 'objective'"),
         ({"space": {"rate": 0.5}, "training": {"epochs": 0}}, "training.epochs: found 0"),
     ],

@@ -64,7 +64,7 @@ def test_a_spec_cannot_be_changed_under_a_controller(tmp_path: Path, monkeypatch
     study = StoredStudy(tmp_path)
     lease = study.taken_by(os.getpid())
     before = study.store.require("small").spec
-    with pytest.raises(StoreError, match=rf"found 'small', which process {os.getpid()}"):
+    with pytest.raises(StoreError, match=rf"'small' is driven by process {os.getpid()}"):
         resume(study.store, "small", ["budget.trials=99"], Watcher())
     assert study.store.require("small").spec == before
 

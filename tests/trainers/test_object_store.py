@@ -343,7 +343,7 @@ def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(object_store, 
     write_atomically({"a": 1}, URL)
     object_store.faults.refuses = lambda _method, path: (403, "AccessDenied") if "?uploads" in path else None
     assert len(find_orphans(f"s3://{BUCKET}/some/study", [], is_running=False)) == 2
-    assert "uploads that were never finished cannot be listed (s3://checkpoints: AccessDenied" in caplog.text
+    assert "cannot list unfinished uploads (s3://checkpoints: AccessDenied" in caplog.text
 
 
 def test_a_store_that_throttles_is_asked_again_and_one_without_an_answer_told(object_store, monkeypatch) -> None:

@@ -91,7 +91,7 @@ class Gate:
         except ConnectionAbortedError:  # nobody waits for an answer, and half a form would be acted on as a whole one
             return
         if body is None:
-            await _refuse(send, 413, f"body: found more than {LARGEST_BODY} bytes, allowed: at most that many")
+            await _refuse(send, 413, f"body: more than {LARGEST_BODY} bytes, the most that a request may have")
             return
         await self._app(scope, _again(body, receive), send)
 

@@ -50,7 +50,7 @@ def hand_on(request: Request, context: AdminContext, body: Annotated[bytes, Depe
     """Hand a request on to the MLflow server, and its answer back."""
     server = context.policy.mlflow_server
     if not server:
-        raise MissingError("mlflow: found no server, allowed: one that the operator names (--mlflow-server URL)")
+        raise MissingError("this service has no MLflow server. The operator names one with --mlflow-server URL")
     headers = {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
     path = request.scope["raw_path"].decode("ascii", "replace")
     query = request.url.query

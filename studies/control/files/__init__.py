@@ -1,1 +1,1 @@
-"""Checkpoints on disk: which are kept, which are deleted, and which no row mentions."""
+"""Checkpoints on disk: files to keep, files to delete, and files that no row mentions."""

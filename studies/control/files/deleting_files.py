@@ -1,4 +1,4 @@
-"""Deletes checkpoints without making the controller wait for an object store."""
+"""Deletion of checkpoints, without making the controller wait for an object store."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trainers.checkpoints.checkpoint_stores import place_of
 from trainers.checkpoints.locations import MissingLibraryError, is_url
 
 WORKERS = 4
-"""Number of simultaneous deletions in a store."""
+"""Number of simultaneous deletions in an object store."""
 FINISH_SECONDS = 30.0
-"""Longest wait for unconfirmed deletions at the end of a study; `automl gc` finds the rest."""
+"""Longest wait for unconfirmed deletions at the end of a study; `automl gc` finds files that remain."""
 _LOOK_SECONDS = 0.05
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def delete_file(path: str) -> None:
         place_of(path).delete(path)
     except (OSError, MissingLibraryError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        log.warning("%s is not needed any more, and cannot be deleted (%s)", path, reason)
+        log.warning("cannot delete %s, which is no longer needed (%s)", path, reason)
 
 
 class Deleter:
@@ -37,7 +37,7 @@ class Deleter:
         self._threads: list[threading.Thread] = []
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint; returns before an object store has done so."""
+        """Delete a checkpoint; does not wait for an object store."""
         if not is_url(path):
             delete_file(path)
             return
@@ -55,7 +55,7 @@ class Deleter:
         while self._unfinished and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
         if left := self._unfinished:
-            log.warning("%d checkpoints that nobody needs are not deleted yet; `automl gc` lists what stays", left)
+            log.warning("%d checkpoints that are no longer needed are not deleted yet; `automl gc` lists them", left)
 
     def _work(self) -> None:
         while True:
@@ -63,7 +63,7 @@ class Deleter:
             try:
                 delete_file(path)
             except Exception:
-                log.exception("%s cannot be deleted", path)
+                log.exception("cannot delete %s", path)
             finally:
                 with self._changing:
                     self._unfinished -= 1

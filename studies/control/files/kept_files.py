@@ -1,4 +1,4 @@
-"""Chooses the checkpoint files to keep: archive, front, and files from which a trial can go on."""
+"""Choice of the checkpoint files to keep: archive, front, and files from which a trial can resume."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class CheckpointKeeper:
     total_bytes: int = 0
 
     def weigh(self, path: str, size: int) -> None:
-        """Note the size in bytes of a kept file; other paths are ignored."""
+        """Record the size in bytes of a kept file; other paths are ignored."""
         if path in self._reasons:
             self.total_bytes += size - self._bytes.get(path, 0)
             self._bytes[path] = size
 
     @property
     def archive(self) -> list[Milestone]:
-        """The non-dominated milestones, oldest first."""
+        """Return the non-dominated milestones, oldest first."""
         return self._members["archive"]
 
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
         """Offer a milestone to the "archive" (earliest of equal points) or the "front" (all equal points).
 
-        Returns whether it entered, and what may be deleted as a result.
+        Returns whether it entered, and the files that may now be deleted.
         """
         members = self._members[to]
         beaten = any(dominates(m.values, new.values) or (to == "archive" and m.values == new.values) for m in members)
@@ -65,7 +65,7 @@ class CheckpointKeeper:
         return True, self._release([(m, to) for m in leaving])
 
     def go_on_from(self, trial_id: int, path: str | None) -> Released:
-        """Set or clear the file from which the trial goes on; returns what may be deleted as a result."""
+        """Set or clear the file from which the trial resumes; returns the files that may now be deleted."""
         before = self._resume.pop(trial_id, None)
         if path is not None:
             self._resume[trial_id] = path
@@ -75,7 +75,7 @@ class CheckpointKeeper:
         return Released(files=self._drop(before, "resume"))
 
     def frees_bytes(self, trial_id: int) -> int:
-        """Return the size of the file that is kept only for resuming the trial; 0 without one."""
+        """Return the size of the file that is kept only for resuming the trial; 0 without such a file."""
         path = self._resume.get(trial_id, "")
         return self._bytes.get(path, 0) if self._reasons.get(path) == {"resume"} else 0
 

@@ -1,10 +1,10 @@
-"""Finds checkpoints that no row mentions: their controller or rank died before the commit.
+"""Orphans: checkpoints that no row mentions, because their controller or rank died before the commit.
 
-Searches only the folders of the study's trials, for names of checkpoints and drafts; never follows links. In an object
-store it also finds parts, manifests and unfinished uploads, and asks for each object by name, since listings may lag.
+Only the folders of the study's trials are searched, for names of checkpoints and drafts; links are not followed. In an
+object store, orphans are also parts, manifests and unfinished uploads; each is checked by name, since listings may lag.
 
 A copy of a store shares the study's folder with its source. A note in the folder holds the token of the last lease that
-used it; an unknown token there means that a copy has gone on.
+used it; an unknown token there means that a copy of the study has continued there.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from trainers.checkpoints.object_store import ObjectStore, StoredObject
 
 YOUNG_SECONDS = 3600.0
-"""Age below which a file of a running study stays: its measurement may not be committed yet."""
+"""Age in seconds below which a file of a running study stays, since its measurement may not be committed yet."""
 RANK_SECONDS = 10.0
-"""Time in which ranks of a killed controller notice that their cluster is gone."""
+"""Seconds within which ranks of a killed controller notice that their cluster is gone."""
 NOTE = ".lease"
-"""Name of the note in a study's folder: a lease's token, or `shared`."""
+"""Name of the note in a study's folder; it contains a lease's token, or `shared`."""
 _SHARED = "shared"
 _LOOK_SECONDS = 0.1
 _RANK = "ray::Rank"
@@ -66,10 +66,10 @@ class Orphan:
 
 
 def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
-    """Return deletable paths, files before their folders, manifests before parts; OSError if no store answers.
+    """Return deletable paths, files before their folders, manifests before parts; OSError if the store is away.
 
-    A file of the same trial, epoch and attempt as a mentioned one stays: it was moved here. If ranks may be at work
-    (`is_running`), young files, folders and files of confirmations stay.
+    A file of the same trial, epoch and attempt as a mentioned file stays, since that file was moved here. If ranks may
+    be at work (`is_running`), young files, folders and files of confirmations stay.
     """
     changed_before = time.time() - YOUNG_SECONDS if is_running else float("inf")
     kept = {one for path in mentioned for one in (path, joined(folder, *path.split("/")[-2:]))}
@@ -92,28 +92,28 @@ def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> 
 
 
 def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
-    """Delete orphans; returns the deleted ones, and warns of the others."""
+    """Delete orphans; returns the deleted ones, and warns about the others."""
     gone = []
     for orphan in orphans:
         try:
             _delete(orphan)
         except OSError as error:
-            log.warning("%s cannot be deleted (%s)", orphan.path, error.strerror)
+            log.warning("cannot delete %s (%s)", orphan.path, error.strerror)
         else:
             gone.append(orphan)
     return gone
 
 
 def mark_used(folder: str, store: Store, lease: Lease) -> None:
-    """Write the lease's token into the study's folder. Call before anything else is written there."""
+    """Write the lease's token into the study's folder. Call it before other files are written there."""
     try:
         shared = is_shared(folder, store, lease.study_id)
         place_of(folder).write_note(joined(folder, NOTE), _SHARED if shared else lease.token)
-    except OSError as error:  # the study waits for the place as soon as a trial wants to write there
-        log.warning("%s: cannot be marked as used (%s)", folder, error.strerror or error)
+    except OSError as error:  # not fatal: the study waits for the place when a trial wants to write there
+        log.warning("%s: cannot write the note that marks the folder as used (%s)", folder, error.strerror or error)
         return
     if shared:
-        log.warning("%s: a copy of the study in another store has gone on there; no file is deleted as left", folder)
+        log.warning("%s: a copy of the study in another store also uses this folder, so no orphan is deleted", folder)
 
 
 def is_shared(folder: str, store: Store, study_id: int) -> bool:
@@ -130,8 +130,8 @@ def check_not_shared(folder: str, store: Store, study_id: int) -> None:
     """Raise StoreError if a copy of the study uses its folder, OSError if the disk or object store does not answer."""
     if is_shared(folder, store, study_id):
         raise StoreError(
-            f"checkpoints: found {folder}, in which a copy of the study in another store has gone on; allowed: "
-            f"deleting {joined(folder, NOTE)} once that copy needs no file there"
+            f"checkpoints: a copy of the study in another store also uses {folder}. Delete "
+            f"{joined(folder, NOTE)} once that copy needs no file there"
         )
 
 
@@ -142,22 +142,22 @@ def unmark(folder: str) -> None:
 
 
 def check_in_place(mentioned: Iterable[str]) -> None:
-    """Raise StoreError if a folder of mentioned checkpoints is missing: its trials would begin again."""
+    """Raise StoreError if a folder of mentioned checkpoints is missing: its trials would start over."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted(mentioned):
         by_folder.setdefault(path.rsplit("/", 2)[0], []).append(path)
     for folder, paths in by_folder.items():
-        with suppress(OSError, MissingLibraryError):  # a place that is away is waited for
+        with suppress(OSError, MissingLibraryError):  # if the place does not answer, the study waits for it later
             if not (_has_objects(folder, paths) if is_url(folder) else Path(folder).is_dir()):
                 raise StoreError(
-                    f"checkpoints: found nothing at {folder}, where rows of the study mention checkpoints; allowed: to "
-                    "put the folder back, or a link to where it is now; with any file there, trials whose checkpoints "
-                    "are gone begin again"
+                    f"checkpoints: {folder} is missing, but the study has checkpoints there. Put the folder back, or a "
+                    "link to its new place. To begin again the trials whose checkpoints are gone, create the folder "
+                    "with any file in it"
                 )
 
 
 def _has_objects(folder: str, paths: Iterable[str]) -> bool:
-    """Return whether a folder has any object; a store may list new ones late, so those of `paths` are asked for."""
+    """Return whether a folder has any object; objects at `paths` are checked by name, since listings may lag."""
     store = _store_of(folder)
     return any(store.objects_below(folder)) or any(map(store.is_there, paths))
 
@@ -171,13 +171,13 @@ def sizes_of(paths: Iterable[str]) -> dict[str, int]:
         return None
 
     every = list(paths)
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:  # an object store takes its time for each
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:  # in parallel, since each request to an object store is slow
         sizes = dict(zip(every, asking.map(size_of, every), strict=True))
     return {path: size for path, size in sizes.items() if size is not None}
 
 
 def wait_for_ranks(study_uid: str) -> None:
-    """Wait until no rank of a dead controller works on this machine; it would write useless checkpoints."""
+    """Wait until no rank of a dead controller works on this machine, since it would write useless checkpoints."""
     deadline = time.monotonic() + RANK_SECONDS
     while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
@@ -218,12 +218,12 @@ def _store_of(url: str) -> ObjectStore:
     from trainers.checkpoints.object_store import ObjectStore  # loads fsspec
 
     place = place_of(url)
-    assert isinstance(place, ObjectStore)  # noqa: S101 - what a URL leads to
+    assert isinstance(place, ObjectStore)  # noqa: S101 - URLs always lead to object stores
     return place
 
 
 def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: float) -> list[StoredObject]:
-    """Orphans unchanged since a moment, manifests first: without its manifest a part is no checkpoint."""
+    """Return orphans unchanged since a moment, manifests first: without its manifest a part is no checkpoint."""
     store, kept = _store_of(folder), {_checkpoint_of(url, folder) for url in mentioned}
     listed = (one for one in store.objects_below(folder) if one.modified_at < changed_before)
     unmentioned = [one for one in listed if _checkpoint_of(one.url, folder) not in {None, *kept}]
@@ -232,14 +232,14 @@ def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: flo
     found = [one for one, there in zip(unmentioned, is_there, strict=True) if there]
     try:
         uploads = [one for one in store.unfinished_uploads(folder) if one.modified_at < changed_before]
-    except OSError as error:  # it is a permission of its own, and these uploads cost room only
-        log.warning("%s: uploads that were never finished cannot be listed (%s)", folder, error.strerror)
+    except OSError as error:  # listing needs a separate permission, and these uploads only cost space
+        log.warning("%s: cannot list unfinished uploads (%s)", folder, error.strerror)
         uploads = []
     found += [one for one in uploads if _checkpoint_of(one.url, folder) is not None]
     return sorted(found, key=lambda one: (not one.url.endswith(".manifest"), one.url))
 
 
 def _checkpoint_of(url: str, folder: str) -> str | None:
-    """Common name of a checkpoint, its manifest and its parts; None for any other object."""
+    """Return the common name of a checkpoint, its manifest and its parts; None for any other object."""
     named = _OBJECT.fullmatch(url.removeprefix(f"{folder}/")) if url.startswith(f"{folder}/") else None
     return url.removesuffix(name_of(url)) + named[1] if named else None

@@ -1,4 +1,4 @@
-"""Pauses a study while its checkpoints cannot be written."""
+"""Waiting while a study's checkpoints cannot be written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trainers.checkpoints.checkpoint_stores import place_of
 from trainers.checkpoints.locations import MissingLibraryError, is_url
 
 TRY_BYTES = 4 * 1024**2
-"""Number of bytes that must fit before a study goes on."""
+"""Number of bytes that must be writable before a study continues."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 _LOOK_SECONDS = 0.2
 
 
 def storage_problem(folder: str) -> str:
-    """Try to write a small file; returns the problem in one line, empty without one."""
+    """Try to write a small file; returns the problem in one line, empty without a problem."""
     try:
         place_of(folder).try_out(folder, TRY_BYTES)
     except OSError as error:
@@ -27,14 +27,14 @@ def storage_problem(folder: str) -> str:
 
 
 class RoomWaiter:
-    """Waits until a folder can be written to; the pauses grow while no progress is made."""
+    """Waits until a folder can be written to; pauses between attempts grow until the study makes progress."""
 
     def __init__(self, folder: str, is_over: Callable[[], bool]) -> None:
         self._folder, self._is_over = folder, is_over
         self._pause_seconds = FIRST_PAUSE_SECONDS
 
     def wait(self, *, made_progress: bool) -> bool:
-        """Return True once there is room, False once the waiting was ended; without progress the next try is later."""
+        """Return True once there is room, False if the wait is cancelled; without progress the next try is later."""
         self._pause_seconds = FIRST_PAUSE_SECONDS if made_progress else self._pause_seconds
         while True:
             end = time.monotonic() + self._pause_seconds
@@ -59,4 +59,4 @@ class RoomWaiter:
             if self._is_over():
                 return None
             thread.join(_LOOK_SECONDS)
-        return answers[0] if answers else f"{self._folder}: it could not be tried out"
+        return answers[0] if answers else f"{self._folder}: cannot test whether it is writable"

@@ -1,10 +1,10 @@
-"""Releases slots that a study no longer needs, on a cluster with an autoscaler.
+"""Release of slots that a study no longer needs, on a cluster with an autoscaler.
 
-    needed = slots that gangs hold                                      if nothing is started any more
+    needed = slots that gangs hold                                      if no more trials are started
              min(slots, ranks of unfinished trials + ranks of new ones)  otherwise
 
 The second line never grows under one controller, so a released slot is never requested again. If no new trial may start
-and the policy has not used a free slot for `PATIENCE_SECONDS`, the slot goes too.
+and the policy has not used a free slot for `PATIENCE_SECONDS`, the slot is released too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from studies.control.machine.live_study import LiveStudy
 SpareSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
 
 PATIENCE_SECONDS = 300.0
-"""Time for which a slot is kept that the policy does not use."""
+"""Seconds for which a slot is kept that the policy does not use."""
 
 
 class SlotNeeds:
@@ -31,12 +31,12 @@ class SlotNeeds:
 
     @property
     def awaited(self) -> int:
-        """Return the number of missing slots that the autoscaler is asked for."""
+        """Return the number of missing slots that the autoscaler has to provide."""
         return len(self._live.missing - self._live.released)
 
     @property
     def there(self) -> int | None:
-        """Return the number of slots that are there; None while the pool is not open."""
+        """Return the number of available slots; None while the pool is not open."""
         return self._live.slots - len(self._live.missing) if self._live.account.is_open else None
 
     @property
@@ -45,13 +45,13 @@ class SlotNeeds:
         return len(self._live.released)
 
     def opened(self) -> None:
-        """Count all slots as missing until their processes are ready: only then do they cost money."""
+        """Count all slots as missing until their processes are ready, since they cost money only from then on."""
         if self._live.setup.autoscale:
             self._live.lose(tuple(range(self._live.slots)), with_device=True)
             self.look(has_no_use=False)
 
     def look(self, *, has_no_use: bool) -> None:
-        """Release slots that are not needed. Call after the free slots were filled."""
+        """Release slots that are not needed. Call it after the free slots were filled."""
         live = self._live
         if not live.setup.autoscale or not live.account.is_open:
             return
@@ -80,7 +80,7 @@ class SlotNeeds:
         return max(*(self._live.setup.world_sizes or (1,)), *queued, 1)
 
     def _release(self, count: int) -> None:
-        """Release unpaid slots first, then slots without a process, then free ones."""
+        """Release unpaid slots first, then slots without a process, then free slots."""
         live = self._live
         held = {slot for trial in live.registry.running if trial.attempt for slot in trial.attempt.slots}
         others = set(range(live.slots)) - held - live.released

@@ -15,19 +15,19 @@ from studies.records.records import NANO, OWN_CHARGES, ChargeKind, StopReason
 from studies.storage.writing.changes import Charged, PoolChanged, PoolColumns, PoolRateChanged, StudyColumns
 
 EPOCHS_AHEAD = 2
-"""A draining gang ends its epoch, and may just have begun the next one when the order arrives."""
+"""Epochs promised ahead: a draining gang ends its epoch, and may have begun the next one when the order arrives."""
 MOST_GUARD_SHARE = 0.02
-"""Largest share of the budget that is given up to cut an epoch before the deadline."""
+"""Largest share of the budget that is given up by cutting an epoch before the deadline."""
 SAME_MOMENT_SECONDS = 1e-6
-"""Difference below which two moments are equal: the precision of seconds since 1970."""
+"""Largest difference of equal moments: the precision of seconds since 1970."""
 LEAST_FRACTION = 0.1
-"""Part of an epoch that must be done before its progress predicts its end."""
+"""Smallest part of an epoch whose duration predicts the end of the epoch."""
 LATE_TICKS = 100
-"""Number of recent watchdog delays that count for the next one."""
+"""Number of recent watchdog delays from which the next delay is estimated."""
 
 
 class BudgetAccount:
-    """Charges slots, promises time to gangs, and knows the deadline of the budget."""
+    """Charges slots, promises time to gangs, and computes the deadline of the budget."""
 
     def __init__(
         self, setup: StudySetup, outbox: Outbox, *, spent_nano_usd: int, alive_seconds: float, alive_since: float
@@ -67,19 +67,19 @@ class BudgetAccount:
 
     @property
     def deadline(self) -> float:
-        """Return when dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
+        """Return the moment at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return self._clock.deadline if self._clock else math.inf
 
     @property
     def cut_at(self) -> float:
-        """Return when running epochs are cut: before the deadline by the set time, or twice the watchdog's delay."""
+        """Return when running epochs are cut, before the deadline by `cut_seconds` or twice the watchdog's delay."""
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf
         wanted = max(self._setup.cut_seconds, 2.0 * max(self._late_seconds, default=0.0))
         return self._clock.deadline - min(wanted, MOST_GUARD_SHARE * self._clock.total_seconds)
 
     def looked(self, late_seconds: float) -> None:
-        """Note the delay of the watchdog."""
+        """Record the delay of the watchdog."""
         self._late_seconds.append(late_seconds)
 
     def left_seconds(self, now: float) -> float:
@@ -108,12 +108,12 @@ class BudgetAccount:
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Return the nano-dollars beyond the budget, spent until the watchdog's next tick cut an epoch."""
+        """Return the nano-dollars spent beyond the budget before the watchdog's next tick cut an epoch."""
         limit = self._setup.limits.usd
         return 0 if limit is None else max(0, self.spent_nano_usd - round(limit * NANO))
 
     def slots_gone(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots up to now and stop: their devices are gone."""
+        """Charge slots up to now and then stop: their devices are gone."""
         if self._meter is not None:
             before, slots = self._meter.charged_slots, tuple(slots)
             self._book(self._meter.charge(slots, "idle", now))
@@ -137,7 +137,7 @@ class BudgetAccount:
 
     @property
     def usd_per_slot_hour(self) -> float:
-        """Return the present price of one slot."""
+        """Return the current price of one slot."""
         return self._setup.usd_per_slot_hour if self._meter is None else self._meter.usd_per_slot_hour
 
     def _rate_changed(self, now: float) -> None:
@@ -161,7 +161,7 @@ class BudgetAccount:
     def charge_trial(self, trial: Trial, kind: ChargeKind, now: float, *, seconds: float | None = None) -> Paid:
         """Charge a running trial's slots for the time since their last charge, at most up to `now`.
 
-        `seconds` were measured by rank 0; None charges up to `now`. Any rest is charged later, at last as idle.
+        `seconds` were measured by rank 0; None charges up to `now`. The rest is charged later, at the latest as idle.
         """
         if self._meter is None or trial.attempt is None:
             return Paid()
@@ -190,7 +190,7 @@ class BudgetAccount:
         return cost
 
     def forecast(self, trial: Trial, ranks: int | None = None) -> EpochForecast | None:
-        """Return the trial's forecast on `ranks` (default: those that it holds, else all); None without any epoch."""
+        """Return the trial's forecast on `ranks` (default: ranks that it holds, else all); None without any epoch."""
         held = trial.world_size if trial.attempt is None else len(trial.attempt.slots)
         return self.forecaster.forecast(trial.world_size, trial.whole_epoch_seconds, ranks=ranks or held)
 
@@ -204,9 +204,9 @@ class BudgetAccount:
         epochs: int = 1,
         wait_seconds: float = 0.0,
     ) -> float:
-        """Return the probability that a trial ends its next epochs before the cut; 1 without deadline or any epoch.
+        """Return the probability that a trial ends its next epochs before the cut; 1 without a deadline or an epoch.
 
-        `ranks` are those at its start; by default those that it holds, else all. It can start in `wait_seconds`.
+        `ranks` is the number at its start (default: ranks that it holds, else all). It can start in `wait_seconds`.
         """
         left = self.left_seconds(now) - wait_seconds
         if left == math.inf:
@@ -217,7 +217,7 @@ class BudgetAccount:
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
-        """Return the seconds to the end of the running epoch and those of the next; None below `LEAST_FRACTION`."""
+        """Return the seconds to the end of the running epoch, and of the next epoch; None below `LEAST_FRACTION`."""
         if self._meter is None or trial.attempt is None or fraction - trial.attempt.saved_fraction < LEAST_FRACTION:
             return None
         attempt = trial.attempt
@@ -227,7 +227,7 @@ class BudgetAccount:
         return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool, ranks: int | None = None) -> float:
-        """Return when the trial will most probably have ended two more epochs, or the deadline if it is earlier."""
+        """Return when the trial will very probably have ended two more epochs, or the deadline if it is earlier."""
         forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)
@@ -244,7 +244,7 @@ class BudgetAccount:
         seconds = max(until - now, 0.0)
         nano_usd = round(seconds * self._clock.nano_usd_per_second) + self._meter.uncharged_nano_usd(now)
         if self._setup.limits.usd is not None:
-            # Promises end at the deadline, but rounding of each charge may add up to a few nano-dollars.
+            # Promises end at the deadline, but the rounding of charges may add up to a few nano-dollars.
             left = math.floor(self._setup.limits.usd * NANO) - self.spent_nano_usd
             nano_usd = max(min(nano_usd, left), 0)
         return {"reserved_nano_usd": nano_usd, "reserved_seconds": seconds}

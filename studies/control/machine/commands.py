@@ -1,4 +1,4 @@
-"""Commands of the state machine; the controller carries them out after the commit, grants before it."""
+"""Commands of the state machine; the controller carries out grants before the commit, and all others after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainers.protocol import TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggest:
-    """Ask the sampler for the parameters of trial `number`; `most_ranks` replaces a larger world size, None none."""
+    """Ask the sampler for the parameters of trial `number`; larger world sizes become `most_ranks` (None: no limit)."""
 
     number: int
     history: tuple[Observation, ...]
@@ -81,7 +81,7 @@ class DeleteFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosePool:
-    """Give the pool back."""
+    """Close the pool."""
 
 
 Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | ReleaseSlots | DeleteFile | ClosePool

@@ -1,7 +1,7 @@
-"""Trains a given list for `automl confirm`: same machine as a search, but charges and a `Confirmed` row for each point.
+"""Trainings of a list for `automl confirm`, in a search's state machine that writes charges and `Confirmed` rows only.
 
-The machine sees the trainings as trials that were paused before their first step. No trial of the study changes, and no
-checkpoint is saved: a lost training begins anew.
+To the machine, the trainings are trials that were paused before their first step. No trial of the study changes, and no
+checkpoint is saved: a training lost by a fault starts over.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from studies.storage.writing.changes import (
 from trainers.protocol import TrialSpec
 
 PATIENCE_SECONDS = 60.0
-"""Time without any training to wait for devices lost with their node."""
+"""Seconds without any training to wait for devices lost with their node."""
 AUTOSCALER_PATIENCE_SECONDS = 1800.0
-"""The same with an autoscaler, which has to get and start a machine."""
+"""Seconds to wait for lost devices with an autoscaler, which has to get and start a machine."""
 RESERVE_SECONDS = 2.0
-"""Time before the money is used up at which trainings are cut."""
+"""Seconds before the money is used up at which trainings are cut."""
 
 
 class SpentError(RunError):
@@ -48,14 +48,14 @@ class SpentError(RunError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retrained:
-    """One training that is over."""
+    """One training that has ended."""
 
     spec: TrialSpec
-    points: tuple[Confirmed, ...]  # measurements at the epochs in the spec's `test_at`; after a failure only the cost
+    points: tuple[Confirmed, ...]  # measurements at the epochs in the spec's `test_at`; only the cost after a failure
     failure: str = ""
 
     def at(self, epoch: int) -> Confirmed:
-        """Return the measurement at an epoch of `test_at`, or at the last epoch of a training that stopped before."""
+        """Return the measurement at an epoch of `test_at`, or at the last epoch of a training that stopped earlier."""
         return next(point for point in self.points if point.epoch == epoch)
 
 
@@ -69,7 +69,7 @@ class _Training:
 
 
 class ConfirmingMachine(StudyMachine):
-    """Decides which trainings of a list run where, for at most `most_nano_usd`; PoolError if one has too many ranks."""
+    """Decides which training of a list runs where, for at most `most_nano_usd`; PoolError if one has too many ranks."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ConfirmingMachine(StudyMachine):
     ) -> None:
         widest = max((spec.world_size for spec in specs), default=0)
         if widest > setup.slots:
-            raise PoolError(f"found a training of {widest} ranks, allowed: at most {setup.slots}, one for each slot")
+            raise PoolError(f"a training needs {widest} ranks, but the pool has {setup.slots} slots, one for each rank")
         trials = tuple(
             StoredTrial(
                 record=TrialRecord(id=n, number=n, state="paused", params=spec.params, world_size=spec.world_size),
@@ -107,7 +107,7 @@ class ConfirmingMachine(StudyMachine):
         )
 
     def pool_refused(self, message: str, now: float) -> Step:  # noqa: ARG002 - as of a study
-        """Raise `PoolError`: there are no charges to close."""
+        """Raise `PoolError`: there are no charges to record."""
         raise PoolError(message)
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
@@ -115,10 +115,10 @@ class ConfirmingMachine(StudyMachine):
         return super().handle([*events, *self._gives_up(now)], now)
 
     def _take_in(self, event: Event) -> None:
-        if isinstance(event, DrainRequested):  # nothing of a training could go on
+        if isinstance(event, DrainRequested):  # a stopped training starts over, so its epoch need not end
             for trial in self.running:
                 trial_endings.cut(self._live, trial, "given up")
-        elif isinstance(event, GangFailed) and event.failure == "storage":  # others keep no model, or have room for it
+        elif isinstance(event, GangFailed) and event.failure == "storage":  # other trainings may need no disk space
             event = replace(event, failure="error")
         elif isinstance(event, Measured) and self._live.registry.held_by(event.trial_id, event.attempt):
             event = self._without_file(event)
@@ -134,10 +134,10 @@ class ConfirmingMachine(StudyMachine):
 
     def _fill_slots(self) -> bool:
         super()._fill_slots()
-        return False  # the trainings that wait have a use for each slot, once there are enough of them
+        return False  # waiting trainings can use every slot, once enough slots are free
 
     def _gives_up(self, now: float) -> list[Event]:
-        """Events that end a vain wait for lost devices: the slots that are left cost money."""
+        """Return events that end a useless wait for lost devices: the remaining slots cost money."""
         live = self._live
         waiting = [self._trainings[trial.id].spec for trial in live.registry.in_state("paused")]
         needed = min((spec.world_size for spec in waiting), default=0)
@@ -151,9 +151,9 @@ class ConfirmingMachine(StudyMachine):
         brings = "the cluster's autoscaler brings no more nodes"
         trials = listed(str(number) for number in sorted({spec.trial for spec in waiting}))
         message = (
-            f"{brings if self.setup.autoscale else 'a node of the cluster was lost'}: found devices for {left} of "
-            f"{live.slots} slots, needed: at least {needed} (left to train: {trials}); what was trained is charged; "
-            f"`automl confirm` again with these trials once the cluster has the devices"
+            f"{brings if self.setup.autoscale else 'a node of the cluster was lost'}: {left} of "
+            f"{live.slots} slots have devices, and {needed} are needed (trials left: {trials}); finished trainings "
+            f"are charged and kept; run `automl confirm` with these trials again once the cluster has the devices"
         )
         return [DrainRequested(reason="error", message=message)]
 
@@ -172,7 +172,7 @@ class ConfirmingMachine(StudyMachine):
         return replace(command, spec=training.spec, until=max(training.spec.test_at))
 
     def _rows(self, change: Change) -> Iterator[Change]:
-        """Keeps charges, measurements and the pool's rows; drops rows of trials."""
+        """Yield charges, measurements and the pool's rows; drop rows of trials."""
         match change:
             case Charged():
                 if change.trial_id is not None:
@@ -191,7 +191,7 @@ class ConfirmingMachine(StudyMachine):
                 self.error = message or self.error
 
     def _end(self, number: int, *, failure: str = "") -> tuple[Confirmed, ...]:
-        """Returns a row for each point of the training that ended."""
+        """Return a row for each point of the training that ended."""
         training = self._trainings[number]
         points = tuple(self._point(training, epoch, failed=bool(failure)) for epoch in training.spec.test_at)
         self.done[number] = Retrained(spec=training.spec, points=points, failure=failure)
@@ -227,7 +227,7 @@ def train_again(
     lease_token: str | None,
     on_end: Callable[[Retrained], None] = lambda _: None,
 ) -> list[Retrained]:
-    """Open the pool, run a machine's trainings and close it; a failed training has its message in the result.
+    """Open the pool, run a machine's trainings and close it; the result of a failed training has its message.
 
     Raises:
         PoolError: Slots are missing or were taken away, or the remaining trainings need more ranks than are left.
@@ -250,11 +250,11 @@ def train_again(
     tell(machine)
     match machine.stop_reason:
         case "interrupted" | "stopped" as reason:
-            message = machine.error or "stopped before its time; what was trained is charged"
+            message = machine.error or "stopped before all trainings ended; finished trainings are charged and kept"
             raise StoppedError(message, by_command=reason == "stopped")
         case "error":
-            raise PoolError(machine.error or "the slots were taken away")
+            raise PoolError(machine.error or "the slots were taken away before all trainings ended")
         case "budget_usd":
             over = f"{len(machine.done)} of {len(machine.trials)} trainings are over"
-            raise SpentError(f"the money for it is used up: {over}; give more")
+            raise SpentError(f"the money is used up: {over}; give more")
     return [machine.done[number] for number in sorted(machine.done)]

@@ -1,4 +1,4 @@
-"""Ends a study in order: no new starts, and gangs stop at the end of their epochs or within them."""
+"""Orderly end of a study: no new starts, and gangs stop at the end of their epochs or within them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from studies.redact import redact
 from studies.storage.writing.changes import StudyChanged
 
 END_SECONDS = 5.0
-"""Time to finish an epoch when a person waits, the device will be gone soon, or the epoch cannot be kept."""
+"""Seconds to finish an epoch if a user waits, the device will be gone soon, or the epoch cannot be kept."""
 _SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "storage", "error"})
 
 
@@ -31,11 +31,11 @@ class Draining:
         return self.reason is not None or self.nothing_fits
 
     def look_again(self) -> None:
-        """Reset `nothing_fits`, unless slots were released because of it: it could not be found out again."""
+        """Reset `nothing_fits`, unless slots were released because of it: they do not come back."""
         self.nothing_fits = self.nothing_fits and bool(self._live.released)
 
     def drain(self, reason: StopReason, message: str = "") -> None:
-        """Make all gangs stop; a later, more urgent reason makes them stop sooner. `message` is stored for people."""
+        """Make all gangs stop; a later, more urgent reason makes them stop sooner. `message` is stored for users."""
         live = self._live
         if message:
             live.outbox.write(StudyChanged(columns={"error": redact(message)}))
@@ -44,30 +44,30 @@ class Draining:
         self.reason = self.reason or reason
         for trial in live.registry.running:
             attempt = trial.attempt
-            # A person waits, or no checkpoint is taken.
+            # A user waits, or checkpoints cannot be written.
             if reason in _SOON - {"error"} and attempt is not None:
                 self._stop_soon(trial, attempt, "interrupted")
             elif attempt is not None:
                 self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)
 
     def refuse(self, trial: Trial) -> None:
-        """Fail a study resumed on too few slots: this trial and all behind it would wait for ever."""
+        """End a study that was resumed on too few slots: this trial and all behind it would wait forever."""
         name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
-        self.drain("error", f"{name} needs {trial.world_size} slots, the study has {self._live.slots}")
+        self.drain("error", f"{name} needs {trial.world_size} slots, but the study has {self._live.slots}")
 
     def drain_leaving(self) -> None:
         """Make gangs stop whose devices will be gone soon."""
         for trial in self._live.registry.running:
             if trial.attempt is not None and self.must_leave(trial.attempt):
-                self._stop_soon(trial, trial.attempt, "taken off a device that will be gone")
+                self._stop_soon(trial, trial.attempt, "its device will be removed; stopped")
 
     def _stop_soon(self, trial: Trial, attempt: Attempt, why: str) -> None:
-        """A gang before its first step is stopped at once: it has nothing to lose, and its start may take long."""
+        """Stop a gang within seconds; at once before its first step, since its start may take long and has no value."""
         if attempt.started:
             self.drain_gang(trial, attempt, END_SECONDS)
         else:
             trial_endings.cut(
-                self._live, trial, f"{why} before it trained a step; goes on from epoch {trial.resume_epoch}"
+                self._live, trial, f"{why} before it trained a step; continues from epoch {trial.resume_epoch}"
             )
 
     def must_leave(self, attempt: Attempt) -> bool:
@@ -75,7 +75,7 @@ class Draining:
         return not self._live.leaving.isdisjoint(attempt.slots)
 
     def drain_gang(self, trial: Trial, attempt: Attempt, within_seconds: float = math.inf) -> None:
-        """Make a gang stop at the end of its epoch, or after `within_seconds`; repeated only to be quicker."""
+        """Make a gang stop at the end of its epoch, or after `within_seconds`; repeated only to stop it sooner."""
         if attempt.drains_within is None or within_seconds < attempt.drains_within:
             attempt.drains_within = within_seconds
             order = DrainGang(trial_id=trial.id, attempt=attempt.number, within_seconds=within_seconds)

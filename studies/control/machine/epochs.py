@@ -1,4 +1,4 @@
-"""Records epochs and saved parts: charges, rows, milestones and checkpoints."""
+"""Recording of epochs and saved parts: charges, rows, milestones and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     waits = is_over or (trial.attempt is not None and measurement.epoch == trial.attempt.until)
     names = [one.metric for one in columns(live.setup.objectives, live.setup.constraints)]
     if missing := [name for name in names if name not in metrics]:
-        message = f"the task gave no metric {missing[0]!r}; it gave {sorted(metrics)}"
+        message = f"the task returned no metric {missing[0]!r}; it returned {sorted(metrics)}"
         trial_endings.reject(live, trial, "error", message, waits=waits)
         return False
     if bad := [name for name in names if not math.isfinite(metrics[name])]:
@@ -46,7 +46,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
 
 
 def record_part(live: LiveStudy, trial: Trial, part: EpochPart) -> None:
-    """Charge a saved part of an epoch, from which the trial now goes on."""
+    """Charge a saved part of an epoch, from which the trial now resumes."""
     saved_at = live.now - part.age_seconds
     is_new = part.epoch > trial.epochs_done
     paid = live.account.charge_trial(trial, "train" if is_new else "lost", saved_at, seconds=part.wall_seconds)
@@ -92,7 +92,7 @@ def hand_to_search(
 ) -> Values:
     """Pass a milestone or a watched epoch to the search; returns the signed objectives.
 
-    An unplanned milestone ends a training that stopped improving.
+    A milestone that was not planned ends a training that stopped improving.
     """
     setup = live.setup
     shown = columns(setup.objectives, setup.constraints)

@@ -1,14 +1,14 @@
-"""Trains leaders of the archive that were cut short to the last epoch of their schedule.
+"""Training of leaders to the last epoch: trials of the archive whose schedule was cut short.
 
     leaders = trials of the knee of the archive, of its best first objective, and of the knee's neighbours
     needed  = slots of a leader x (its start + its epochs to come)
     kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
 
 A leader is finished if all leaders need no more than is kept. If time ends the study, leaders start as late as they can
-be ready in time, and other slots go on searching. Otherwise they start after the search and may use the whole rest.
-A leader whose latest epoch is worse than its leading one is skipped, unless the study would have no complete trial.
+be ready in time, and other slots continue the search. Otherwise they start after the search and may use all that is
+left. A leader whose latest epoch is worse than its leading epoch is skipped, unless no trial would be complete.
 
-Only the decisions are stored; another controller restores from them what was kept and spent.
+Only the decisions are stored; a later controller restores from them the amounts kept and spent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from studies.results.pareto import knee_of, least_ranges
 from studies.search.policy import Decision, Thaw
 
 LEAST_TRAININGS = 3.0
-"""Number of full trainings that a search has paid before anything is kept for leaders."""
+"""Number of full trainings that a search has paid for before anything is kept for leaders."""
 MARGIN = 1.2
 """Factor on the expected time of leaders: epochs vary, and slots become free at rungs only."""
 
@@ -37,7 +37,7 @@ class Finish(Thaw):
 
 
 class Finishing:
-    """Chooses the leaders to finish, and the time."""
+    """Chooses the leaders to finish, and the moment."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -58,7 +58,7 @@ class Finishing:
         leaders = self._leaders() if self._may_be_due(natural[0]) else []
         if not leaders or not self._is_due(leaders, natural[0]):
             return natural
-        return self._finish(leaders[0], "it would not be ready later")
+        return self._finish(leaders[0], "it must start now")
 
     def after_search(self) -> Chosen | None:
         """Return the leader to finish after the search; None without one."""
@@ -68,20 +68,20 @@ class Finishing:
     def at_rung(self, trial: Trial) -> Decision | None:
         """Return the decision about a trial at its rung if it overrides the pruner's; else None."""
         if trial.id in self._needed:
-            return decision("continue", f"{FINISHING}goes on to the last epoch of its schedule")
+            return decision("continue", f"{FINISHING}trains to the last epoch of its schedule")
         leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
         if not leaders or not self._is_due(leaders, trial):
             return None
         if any(trial is leader for leader in leaders):
             self._begin(trial)
-            return self._decision(trial, "it would not be ready later")
+            return self._decision(trial, "it must start now")
         if len(self._live.free) >= self._live.ranks(leaders[0]):
             return None
-        why = f"its slots are for trial {leaders[0].number}, which leads and was cut short"
+        why = f"its slots are needed for trial {leaders[0].number}, a leader that was cut short"
         return decision("pause", FINISHING + why)
 
     def begun(self, trial: Trial, thaw: Thaw | None) -> bool:
-        """Note the start of a trial; returns whether it is to be finished."""
+        """Record the start of a trial; returns whether the trial is to be finished."""
         if isinstance(thaw, Finish):
             self._begin(trial)
         return trial.id in self._needed
@@ -95,11 +95,11 @@ class Finishing:
 
     def _decision(self, trial: Trial, why: str) -> Decision:
         epochs = self._live.setup.epochs
-        cut = f"leads and was cut short at epoch {trial.epochs_done} of {epochs}"
+        cut = f"a leader that was cut short at epoch {trial.epochs_done} of {epochs}"
         return decision("continue", f"{FINISHING}{cut}; {why}")
 
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """The affordable leaders that were cut short, most important first."""
+        """Return the affordable leaders that were cut short, most important first."""
         share = self._live.setup.limits.finish
         if not share:
             return []
@@ -123,7 +123,7 @@ class Finishing:
         return chosen
 
     def _places(self) -> Iterator[int]:
-        """Places of the knee, the best first objective and the knee's neighbours, except a worse but cheaper one."""
+        """Yield places: the knee, the best in objective 1, the knee's neighbours (the worse one unless costs count)."""
         values = [one.values for one in self._live.keeper.archive]
         if not values:
             return
@@ -176,7 +176,7 @@ class Finishing:
         return max(self._live.slots - len(self._live.missing), 1)
 
     def _seconds(self, leaders: Sequence[Trial]) -> float:
-        """Time until all leaders are ready if they begin now on all slots, each as soon as there is room."""
+        """Return the time until all leaders are ready if they begin now on all slots, each once slots are free."""
         free = [0.0] * max(self._slots, *(self._live.ranks(trial) for trial in leaders))
         for trial in leaders:
             held = [heapq.heappop(free) for _ in range(self._live.ranks(trial))]
@@ -185,12 +185,12 @@ class Finishing:
         return max(free)
 
     def _may_be_due(self, natural: Trial) -> bool:
-        """Cheap check: assumes that leaders need all that is kept, one after the other."""
+        """Return whether a leader may be due: a cheap check, as if leaders needed all that is kept, in sequence."""
         left = self._live.account.left_seconds(self._live.now)
         return left <= MARGIN * self._kept() + self._left_of_full(natural)
 
     def _is_due(self, leaders: Sequence[Trial], natural: Trial) -> bool:
-        """Whether one more turn of the search on the slot would delay the leaders too long."""
+        """Return whether one more turn of the search on the slot would delay the leaders too long."""
         live = self._live
         left = live.account.left_seconds(live.now)
         need = MARGIN * self._seconds(leaders)

@@ -1,4 +1,4 @@
-"""Grants epochs to gangs, from rung to rung, as policy, constraints and budget allow."""
+"""Grants of epochs to gangs, from rung to rung, as policy, constraints and budget allow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ GIB = 2**30
 
 
 class Granting:
-    """Starts gangs, and answers each of their epochs: train on, stop, wait or end."""
+    """Starts gangs, and answers each of their epochs: continue, stop, wait or end."""
 
     def __init__(self, live: LiveStudy, draining: Draining, finishing: Finishing) -> None:
         self._live, self._draining, self._finishing = live, draining, finishing
 
     def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> None:
-        """Dispatch a trial, for one epoch if the budget will hardly allow a second one."""
+        """Dispatch a trial, for one epoch only if the budget will hardly allow a second one."""
         live = self._live
         promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
         until = self._until(trial, is_finished=self._finishing.begun(trial, thaw))
@@ -34,7 +34,7 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=True)
 
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
-        """Record an epoch of the attempt, and decide how it goes on."""
+        """Record an epoch of the attempt, and decide how the attempt continues."""
         live, measurement = self._live, event.measurement
         live.watchdog.heard(trial.id)
         attempt.progress, attempt.saved_fraction = None, 0.0
@@ -47,7 +47,7 @@ class Granting:
         if measurement.complete:
             trial_endings.complete(live, trial)
         elif measurement.ended:
-            trial_endings.pause(live, trial, "drain", "drained; goes on from its last checkpoint")
+            trial_endings.pause(live, trial, "drain", "drained; continues from its last checkpoint")
         else:
             self._renew_promise(trial, attempt)
 
@@ -63,7 +63,7 @@ class Granting:
             )
 
     def progressed(self, trial: Trial, attempt: Attempt, event: Progress) -> None:
-        """End a gang with this epoch if its progress shows that no other epoch fits."""
+        """End a gang with this epoch if its progress shows that another epoch does not fit."""
         live = self._live
         ahead = live.account.ends_in_seconds(trial, event.fraction, live.now)
         if ahead is None or event.epoch != trial.epochs_done + 1:
@@ -75,7 +75,7 @@ class Granting:
             self._draining.drain_gang(trial, attempt)
 
     def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
-        """Give more time to a gang that exceeds its bound; it ends with this epoch if no second one fits."""
+        """Give more time to a gang that exceeds its bound; it ends with this epoch if a second one does not fit."""
         self._live.account.extend(attempt, self._live.now)
         self._drain_if_last(trial, attempt, starting=False)
 
@@ -98,7 +98,7 @@ class Granting:
             self._renew_promise(trial, attempt)
 
     def _must_stop(self, trial: Trial, attempt: Attempt) -> Decision | None:
-        """Ends a trial that can never be feasible or has used up its own budget, at its rung or the next epoch."""
+        """Return a decision to stop a trial that is infeasible for good or has used up its budget; else None."""
         setup = self._live.setup
         if never := stop_for_good(trial.last_metrics, setup.constraints):
             return never
@@ -121,7 +121,7 @@ class Granting:
                 self._grant(trial, attempt, rung)
 
     def _decision_at(self, trial: Trial, rung: int) -> Decision:
-        """A baseline always trains to its end: others are compared with its full training."""
+        """Return the decision at a rung. A baseline always trains to its end, for comparison with other trials."""
         live = self._live
         if live.is_baseline(trial):
             return decision("continue", "a baseline is trained to its last epoch")
@@ -146,7 +146,7 @@ class Granting:
         trial_endings.evict(live, live.registry.numbered(number), limit)
 
     def _freeing_room(self) -> dict[int, int]:
-        """Rungs of paused trials whose end frees room: files that the archive needs as well stay."""
+        """Return the rungs of paused trials whose end frees disk space; files that the archive needs stay."""
         live = self._live
         by_number = live.registry.numbered
         return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}
@@ -157,7 +157,7 @@ class Granting:
         if live.account.chance(trial, live.now, starting=False) < EXPECTED:
             trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             return
-        live.account.charge_idle(attempt.slots, live.now)  # the gang has waited for this decision
+        live.account.charge_idle(attempt.slots, live.now)  # for the time that the gang has waited for this decision
         attempt.promised_until = live.account.promise(trial, live.now, starting=False)
         attempt.until = self._until(trial, is_finished=self._finishing.begun(trial, None))
         live.outbox.order(Grant(trial_id=trial.id, attempt=attempt.number, until=attempt.until))
@@ -172,7 +172,7 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=False)
 
     def _drain_if_last(self, trial: Trial, attempt: Attempt, *, starting: bool) -> None:
-        """Ends the gang with its epoch if a second one is not expected to fit; its slots may suit another trial."""
+        """End the gang with its epoch if a second one is not expected to fit; its slots may suit another trial."""
         chance = self._live.account.chance(trial, self._live.now, starting=starting, epochs=EPOCHS_AHEAD)
         if chance < EXPECTED:
             self._draining.drain_gang(trial, attempt)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class SearchedTrials:
-    """Keeps snapshots and observations of the started trials, updated by what changed in the registry."""
+    """Keeps snapshots and observations of the started trials, updated for trials that the registry marks as changed."""
 
     def __init__(self, setup: StudySetup, registry: TrialRegistry) -> None:
         self._setup, self._registry = setup, registry
@@ -33,11 +33,11 @@ class SearchedTrials:
         self._unobserved: set[int] = set()
 
     def snapshots(self) -> Sequence[Snapshot]:
-        """Return snapshots by number; the result does not change when trials do."""
+        """Return snapshots by number; later changes of trials do not change the result."""
         changed = self._registry.take_changed()
         if changed:
             self._unobserved |= changed
-            # A copy, since a policy may keep the list.
+            # A copy, since a policy may keep the earlier list.
             self._snapshots = _extended(self._snapshots, self._registry.started_count)
             for number in sorted(changed):
                 trial = self._registry.numbered(number)
@@ -61,7 +61,7 @@ def _extended(items: list[T], length: int) -> list[T]:
 
 
 def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
-    """Return how many ranks a trial goes on with if `most_ranks` have devices; its own if it waits (new or sharded)."""
+    """Return the ranks a trial continues with if `most_ranks` have devices; its own if it waits (new or sharded)."""
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
         return own
@@ -103,7 +103,7 @@ class LiveStudy:
     now: float  # moment of the event that is being handled, in seconds since 1970
     watchdog: Watchdog
     worn: WornSlots  # the pool's function that chooses slots to get a new process before another trial
-    rungs: tuple[int, ...]  # epochs up to which gangs are granted training: the policy's rungs and the last epoch
+    rungs: tuple[int, ...]  # epochs up to which gangs may train at a time: the policy's rungs and the last epoch
     watched: frozenset[int] = frozenset()
     history: History = field(default_factory=History)  # view for the policy; `look` updates it
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
@@ -119,7 +119,7 @@ class LiveStudy:
     searched: SearchedTrials = field(init=False)
 
     def __post_init__(self) -> None:
-        """Keep what the search may know of the registry's trials."""
+        """Make the search's view of the registry's trials."""
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:
@@ -149,23 +149,23 @@ class LiveStudy:
         self.released.update(slots)
 
     def leave(self, slots: tuple[int, ...]) -> None:
-        """Give slots nothing new, since their devices will be gone soon; they are charged while they are there."""
+        """Give these slots no new trial, since their devices will be gone soon; they are charged until then."""
         self.leaving.update(set(slots) - self.missing)
         self.free.difference_update(slots)
 
     @property
     def most_ranks(self) -> float:
-        """Return the ranks of the widest trial that the devices allow now; infinite if none is gone."""
+        """Return the ranks of the widest trial that the devices allow now; infinite if no device is gone."""
         gone = len(self.missing) + len(self.leaving)
         return self.slots - gone if gone else math.inf
 
     @property
     def slots(self) -> int:
-        """Return the number of slots that the pool has had: those at its opening, and those that joined."""
+        """Return the number of slots that the pool has had: slots at its opening, and slots that joined later."""
         return self.setup.slots + len(self.joined)
 
     def ranks(self, trial: Trial) -> int:
-        """Return the ranks of a trial if it started now, or once there are devices for it."""
+        """Return the ranks that a trial would have if it started now, or once there are devices for it."""
         return ranks_for(self.setup, trial, min(self.most_ranks, self.slots))
 
     def is_baseline(self, trial: Trial) -> bool:
@@ -189,7 +189,7 @@ class LiveStudy:
         return history
 
     def decided(self, trial: Trial, decision: Decision) -> None:
-        """Record why the trial goes on, waits or ends."""
+        """Record the decision that the trial continues, waits or ends."""
         percent = decision.numbers.get(NEXT_10_USD_PERCENT)
         if isinstance(percent, int | float):
             self.worth_percents.append(float(percent))

@@ -22,14 +22,14 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     "running": frozenset({"paused", "complete", "pruned", "failed"}),
     "paused": frozenset({"running", "pruned"}),
     "complete": frozenset(),
-    # When the study gets more budget.
+    # Only when the study gets more budget.
     "pruned": frozenset({"paused"}),
     "failed": frozenset(),
 }
 
 
 class IllegalTransitionError(AssertionError):
-    """A trial was moved to a state that may not follow its present one: a defect of this program."""
+    """A trial was moved to a state that may not follow its current state: a defect of this program."""
 
 
 def check_transition(before: TrialState, after: TrialState) -> None:
@@ -39,7 +39,7 @@ def check_transition(before: TrialState, after: TrialState) -> None:
 
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
-"""Failures that the configuration causes; a search ranks them below everything measured."""
+"""Failures that the configuration causes; a search ranks them below all measured trials."""
 _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
 
 
@@ -63,16 +63,16 @@ class Attempt:
     leased_at: float  # moment of the dispatch, in seconds since 1970
     until: int
     promised_until: float  # expected end of the next epoch, up to which the budget is reserved
-    is_repair: bool  # a fault made the attempt necessary; its start is then charged as lost
+    is_repair: bool  # a fault made the attempt necessary, so its start is charged as lost
     started: bool = False
     drains_within: float | None = None  # seconds within which the gang must stop, infinite for the epoch's end
-    stop_reason: str | None = None  # why the trial must end with the present epoch
+    stop_reason: str | None = None  # reason why the trial must end with the current epoch
     progress: Progress | None = None  # latest report on the running epoch; None after its end
     saved_fraction: float = 0.0  # part of that epoch that was saved and charged
 
     def heard(self, progress: Progress, *, has_part: bool) -> None:
-        """Note the progress of the epoch; the first report after a saved part counts as what was saved."""
-        if progress.epoch == 0:  # the gang is still in its start, and nothing is known of what was saved
+        """Record the progress of the epoch; the first report after a saved part is taken as the saved part."""
+        if progress.epoch == 0:  # the gang is still starting, so the saved part is unknown
             return
         if self.progress is None and has_part:
             self.saved_fraction = max(self.saved_fraction, progress.fraction)
@@ -102,17 +102,17 @@ class Trial:
     epoch_seconds: list[float] = field(default_factory=list)
     epoch_costs_nano_usd: list[int] = field(default_factory=list)
     part: Paid = field(default_factory=Paid)  # duration and cost of the saved part of an unfinished epoch
-    epoch_ranks: dict[int, int] = field(default_factory=dict)  # number of ranks by epoch, where not all trained
+    epoch_ranks: dict[int, int] = field(default_factory=dict)  # number of ranks by epoch, for narrower epochs only
     paid_nano_usd: int = 0
     wall_seconds: float = 0.0
-    slot_seconds: float = 0.0  # slot time that it has trained
-    resume_checkpoint: str | None = None  # None to begin anew
+    slot_seconds: float = 0.0  # slot time spent on training
+    resume_checkpoint: str | None = None  # None to start from the beginning
     resume_epoch: int = 0
-    # Signed objectives and other bounded metrics, by epoch that a search looks at
+    # Signed objectives and other bounded metrics, by the epochs that a search looks at
     points: dict[int, Columns] = field(default_factory=dict)
-    ends: dict[int, Columns] = field(default_factory=dict)  # the same with cumulative metrics extrapolated to the end
+    ends: dict[int, Columns] = field(default_factory=dict)  # as `points`, with cumulative metrics extrapolated
     milestones: dict[int, Columns] = field(default_factory=dict)  # signed objectives by epoch
-    # "policy"; "drain" (goes on before new trials); "fault" (likewise, start charged as lost)
+    # "policy"; "drain" (continues before new trials); "fault" (as "drain", with its start charged as lost)
     paused_by: str | None = None
     finished_from: int | None = None  # epoch after which an earlier controller finished it as a leader
     attempts: int = 0
@@ -132,7 +132,7 @@ class Trial:
 
     @property
     def declared_params(self) -> Mapping[str, ParameterValue]:
-        """Return its parameters without those requested at run time: what its attempts begin with."""
+        """Return the parameters with which its attempts begin: all but those requested at run time."""
         if not self.asked:
             return self.params
         return {name: value for name, value in self.params.items() if name not in self.asked}
@@ -152,7 +152,7 @@ class Trial:
         return [seconds * k / self.world_size for seconds, k in zip(self.epoch_seconds, ranks, strict=True)]
 
     def move(self, state: TrialState) -> None:
-        """Change the state. Raises IllegalTransitionError if it may not follow the present one."""
+        """Change the state. Raises IllegalTransitionError if the new state may not follow the current one."""
         check_transition(self.state, state)
         self.state = state
         self._observation = self._snapshot = None
@@ -164,7 +164,7 @@ class Trial:
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
     def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
-        """Note a recorded epoch, and its values if a search watches it; `end` has cumulative metrics extrapolated."""
+        """Record an epoch, and its values if a search watches it; `end` has cumulative metrics extrapolated."""
         if is_watched:
             self.points = {**self.points, epoch: point}
             self.ends = {**self.ends, epoch: end}
@@ -194,19 +194,19 @@ class Trial:
 
     @property
     def _last_model(self) -> int | None:
-        """Epoch of a complete trial's model; None without one, as when a program ended unsaved."""
+        """Return the epoch of a complete trial's model; None without a model, as when a program ended unsaved."""
         is_there = self.state == "complete" and self.epochs_done in self.milestones
         return self.epochs_done if is_there else None
 
     def _paid_usd(self, usd_per_slot_second: float) -> float:
-        """Dollars at the search's price; those paid if the price did not change."""
+        """Return the trial's cost at the search's price, or the paid dollars if the price did not change."""
         paid, worth = self.paid_nano_usd / NANO, self.slot_seconds * usd_per_slot_second
         return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
 
     def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
     ) -> Observation:
-        """Return the sampler's view of the trial; a diverged one counts as finished, with infinite (worst) values."""
+        """Return the sampler's view of the trial; a diverged trial counts as finished, with infinite (worst) values."""
         if self._observation is not None:
             return self._observation
         made = (
@@ -215,7 +215,7 @@ class Trial:
             else self._observation_of_values(objectives, epochs)
         )
         made = replace(made, excesses=self._excesses(constraints, epochs), asked=self.asked)
-        if self.state in FINISHED_STATES:  # the sampler asks for it again for each trial that follows
+        if self.state in FINISHED_STATES:  # cached: the sampler asks for it again with each later trial
             self._observation = made
         return made
 
@@ -239,7 +239,7 @@ class Trial:
         )
 
     def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
-        """Relative excess by bound, positive if violated; None before the first epoch."""
+        """Return the relative excess by bound, positive if violated; None before the first epoch."""
         return {
             bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
             for bound in bounds_of(constraints)
@@ -261,7 +261,7 @@ class Trial:
         )
 
     def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
-        """Extrapolate all noted epochs to the early end of a trial that stopped improving."""
+        """Extrapolate all recorded epochs to the early end of a trial that stopped improving."""
         self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
         self._snapshot = None
 
@@ -274,7 +274,7 @@ class Trial:
 
 
 def restored(stored: StoredTrial) -> Trial:
-    """Return a stored trial; one whose controller died is still running."""
+    """Return a stored trial as a live one; a trial whose controller died is still in the state running."""
     record = stored.record
     last = record.epochs[-1] if record.epochs else None
     return Trial(

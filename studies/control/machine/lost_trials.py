@@ -1,4 +1,4 @@
-"""Ends attempts that were lost or hung, and tries their trials again up to `faults.attempts` times."""
+"""Ends of attempts that were lost or hung, whose trials are tried again up to `faults.attempts` times."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
 
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
-    """End the attempt of a lost gang; its trial goes on, up to `faults.attempts` times, unless the failure is final."""
+    """End a lost gang's attempt; its trial gets up to `faults.attempts` attempts, unless the failure is final."""
     outcome = failure if counts else "unstarted"
     if failure == "unreadable":
         _go_back(live, trial)
         failure = "lost"
-    elif counts:  # an unreadable file needs no limit: going back ends at the trial's beginning
+    elif counts:  # an unreadable file needs no limit: going back ends at the beginning of the trial
         trial.lost_attempts += failure in {"lost", "timeout"}
         trial.timeouts += failure == "timeout"
     returns = failure in RETURNS_BY
     close_attempt(live, trial, outcome if returns else "failed")
     if returns and trial.lost_attempts < live.setup.faults.attempts:
-        reason = f"{failure}: goes on from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
+        reason = f"{failure}: continues from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
         mark_paused(live, trial, "fault", reason)
         live.outbox.write(TrialChanged(trial_id=trial.id, columns={"error": message}))
         return

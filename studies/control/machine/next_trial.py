@@ -1,4 +1,4 @@
-"""Chooses the next trial for a free slot, and keeps one configuration ready."""
+"""Choice of the next trial for a free slot; one suggestion is kept ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from studies.search.samplers.suggester import Suggestion
 
 
 class FirstErrors:
-    """Counts trials that failed by errors of the user's code under this controller; the code may be mended since."""
+    """Counts failures by the user's code under this controller only, since the code may have been fixed before."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -60,7 +60,7 @@ def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number:
 
 
 MOST_TOO_WIDE = 8
-"""Most configurations that may wait for lost devices; beyond it wider suggestions are narrowed."""
+"""Largest number of configurations that may wait for lost devices; further suggestions are narrowed to fit."""
 
 
 class NextTrial:
@@ -72,10 +72,10 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Return the next trial, and the policy's decision if it thaws a paused one; None if nothing can start.
+        """Return the next trial, with the policy's decision if it thaws a paused one; None if nothing can start.
 
-        Order: drained and lost trials, enqueued configurations, the policy's choice, leaders that were cut short (first
-        in time where time ends the study). Trials with more ranks than there are devices wait and let others pass.
+        Order: drained and lost trials, enqueued configurations, the policy's choice, leaders that were cut short (these
+        come first if time ends the study). Trials with more ranks than there are devices wait and let others pass.
         """
         chosen = self._of_search()
         return chosen and self._finishing.instead_of(chosen)
@@ -97,7 +97,7 @@ class NextTrial:
             case Thaw() as thaw if self._fits(live.registry.numbered(thaw.number)):
                 return live.registry.numbered(thaw.number), thaw
             case Thaw() if not live.fresh_allowed:
-                return self._narrower_one()  # the policy's waits for a device that is gone
+                return self._narrower_one()  # the policy's choice waits for a device that is gone
             case Fresh() | Thaw():
                 if queued:
                     return queued, None
@@ -107,20 +107,20 @@ class NextTrial:
         return None
 
     def _narrower_one(self) -> tuple[Trial, Thaw] | None:
-        """Paused trial with the best first objective among those with enough devices."""
+        """Return the paused trial with the best first objective among trials with enough devices."""
         first = self._live.setup.objectives[0]
         fitting = [trial for trial in self._live.registry.in_state("paused") if self._fits(trial)]
         if not fitting:
             return None
         best = min(fitting, key=lambda one: (first.signed(one.last_metrics[first.metric]), one.started_number))
-        made = decision("continue", "the trials before it need more devices than there are now")
+        made = decision("continue", "the trials ahead of it need more devices than there are now")
         return best, Thaw(number=best.started_number, decision=made)
 
     def _fits(self, trial: Trial) -> bool:
         return self._live.ranks(trial) <= self._live.most_ranks
 
     def _ask_for_a_narrower_one(self) -> None:
-        """Asks for another suggestion where waiting ones need lost devices."""
+        """Ask for another suggestion if the waiting ones need lost devices."""
         if self._live.most_ranks < math.inf and (not self._too_many_wait or self._narrow_size() is not None):
             self.want_suggestion()
 
@@ -132,7 +132,7 @@ class NextTrial:
         return widest_that_fits(self._live.setup.space, self._live.most_ranks)
 
     def why_none(self) -> StopReason | None:
-        """Return why nothing could start even if all slots were free, or None if something could."""
+        """Return the reason why nothing could start even if all slots were free; None if something could."""
         if self._live.registry.next_returning():
             return None
         if self._first_errors.nothing_works:

@@ -1,4 +1,4 @@
-"""Chooses what a free slot does with the rest of a budget.
+"""Choice of a trial for a free slot that makes the best use of the remaining budget.
 
     chance(trial) = probability that the trial starts and ends its next epoch before running epochs are cut
 
@@ -21,21 +21,21 @@ Chosen: TypeAlias = "tuple[Trial, Thaw | None]"
 """A trial, and the policy's decision if it thaws the trial."""
 
 EXPECTED = 0.5
-"""Chance from which an epoch is expected to end."""
+"""Smallest chance at which an epoch is expected to end in time."""
 SLIGHT = 0.05
-"""Chance below which an epoch is a waste."""
+"""Chance below which an epoch is not worth its cost."""
 NEGLIGIBLE_SHARE = 0.05
-"""Share of a budget that may be left over when nothing fits."""
+"""Largest share of a budget that may be left over when nothing fits."""
 
 
 class RestOfBudget:
-    """Chooses what a free slot does, by the policy's choice and by what fits into the budget."""
+    """Chooses a trial for a free slot, by the policy's choice and by the remaining budget."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
 
     def choose(self, natural: Chosen) -> Chosen | None:
-        """Return what to start; None if the rest is negligible and no epoch is likely to fit into it."""
+        """Return the trial to start; None if the rest is negligible and no epoch is likely to fit into it."""
         if self._chance(natural[0]) >= EXPECTED:
             return natural
         best, best_chance = natural, self._chance(natural[0])
@@ -56,7 +56,7 @@ class RestOfBudget:
         for trial in sorted((one for one in paused if one.paused_by != "policy"), key=lambda one: one.started_number):
             yield trial, None
         for trial in sorted((one for one in paused if one.paused_by == "policy"), key=self._rank):
-            reason = "the rest of the budget has room for an epoch of this trial, but not of those before it"
+            reason = "the rest of the budget has time for an epoch of this trial, but not of the trials ahead of it"
             made = decision("continue", reason)
             yield trial, Thaw(number=trial.started_number, decision=made)
         queued = live.registry.next_queued()
@@ -73,7 +73,7 @@ class RestOfBudget:
         return self._live.account.chance(trial, self._live.now, starting=True, ranks=ranks, wait_seconds=wait)
 
     def _free_in_seconds(self, slots: int) -> float:
-        """Expected time until `slots` are free, if no running gang goes on beyond its rung."""
+        """Return the expected time until `slots` are free, if no running gang continues beyond its rung."""
         live, room = self._live, len(self._live.free)
         if slots <= room:
             return 0.0
@@ -83,11 +83,11 @@ class RestOfBudget:
             room += held
             if room >= slots:
                 return seconds
-        return 0.0  # processes that come back, which takes a moment
+        return 0.0  # the missing slots are processes that restart, which takes a moment
 
 
 def stint_seconds(live: LiveStudy, trial: Trial) -> float:
-    """Return the expected time until a trial's gang reaches its rung, or its next rung if it went on now."""
+    """Return the expected time until a trial's gang reaches its rung, or its next rung if it continued now."""
     forecast = live.account.forecast(trial)
     if forecast is None:
         return 0.0

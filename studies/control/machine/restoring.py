@@ -1,4 +1,4 @@
-"""Restores a study that is resumed: search history, files, and running or closed trials."""
+"""Restoring of a resumed study: search history, files, and running or closed trials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
         values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics, is_milestone=epoch.is_milestone)
         if epoch.is_milestone:
             trial.milestones[epoch.epoch] = values
-    # Of equal milestones the first report was kept, which need not be the first measurement.
+    # Of equal milestones the one reported first has the kept model; it need not be the one measured first.
     for record, epoch in sorted(measured, key=lambda one: one[1].checkpoint is None):
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             values = live.registry.by_id[record.id].milestones[epoch.epoch]
@@ -57,7 +57,7 @@ def pick_up_lost(live: LiveStudy) -> None:
     for trial in live.registry.in_state("running"):
         columns: AttemptColumns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
         live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
-        trial_endings.mark_paused(live, trial, "fault", "its controller died; goes on from its last checkpoint")
+        trial_endings.mark_paused(live, trial, "fault", "its controller died; continues from its last checkpoint")
     running: StudyColumns = {"state": "running", "stop_reason": None, "error": None, "ended_at": None}
     live.outbox.write(StudyChanged(columns=running))
 

@@ -1,4 +1,4 @@
-"""Dispatches a trial to slots: its attempt, its row, and the frozen spec for its ranks."""
+"""Dispatch of a trial to slots: its attempt, its row, and the frozen spec for its ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainers.protocol import Diagnostics, TrialSpec
 
 
 def proposed(setup: StudySetup, trial: Trial) -> Mapping[str, Asked] | None:
-    """Return earlier or proposed values of parameters requested at run time; None if the space is whole."""
+    """Return earlier or proposed values of parameters requested at run time; None if the space is fixed."""
     return {**proposed_in(trial.sampler_attributes), **trial.asked} if setup.learns_space else None
 
 
@@ -64,7 +64,7 @@ def start(
 def first_step(
     live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object], seconds: float | None
 ) -> None:
-    """Charge the start of an attempt at its first step: the `seconds` that rank 0 measured, None since the lease."""
+    """Charge the start of an attempt at its first step: `seconds` as measured by rank 0, None since the lease."""
     attempt.started = True
     live.account.forecaster.saw_start(len(attempt.slots), live.now - attempt.leased_at if seconds is None else seconds)
     live.watchdog.heard(trial.id, is_first=True)

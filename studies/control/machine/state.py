@@ -3,13 +3,13 @@
     handle(events, now) -> Step(changes, commands)
 
 * A free slot gets drained or lost trials first, then the policy's choice (`_fill_slots`).
-* After a recorded epoch the gang trains on, the policy decides, or the trial ends (`Granting`).
+* After a recorded epoch the gang continues, the policy decides, or the trial ends (`Granting`).
 * A gang that is not expected to end two more epochs before the deadline drains after one (`Granting`), and its slots go
-  to whatever is expected to fit (`RestOfBudget`).
+  to a trial that is expected to fit (`RestOfBudget`).
 * The kept share of the budget trains leaders of the archive to their last epoch (`Finishing`).
 * A gang on a node that will be taken away drains (`Draining`).
-* Slots of an autoscaler that are not needed any more are released (`SlotNeeds`).
-* A gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
+* Slots of an autoscaler that are no longer needed are released (`SlotNeeds`).
+* A gang that stays silent for too long is killed, and its trial continues from its checkpoint (`_tick`).
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ ENDS_AS: Mapping[StopReason, StudyState] = {
     "error": "failed",
 }
 """State of a study by the reason for its end; all other reasons close it."""
-CUT = "the budget was used up within an epoch; goes on from its last checkpoint"
+CUT = "the budget was used up within an epoch; continues from its last checkpoint"
 
 
 class StudyMachine:
     """Makes all decisions of a study.
 
-    The pool's functions choose free slots for a gang (`pick`), slots to get a new process before another trial (`worn`)
-    and free slots to release (`spare`). The controller took the lease at `alive_since`, in seconds since 1970.
+    The pool's functions choose free slots for a gang (`pick`), slots whose process is replaced before the next trial
+    (`worn`) and free slots to release (`spare`). The controller took the lease at `alive_since`, in seconds since 1970.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class StudyMachine:
 
     @property
     def spent_nano_usd(self) -> int:
-        """Sum of the ledger."""
+        """Return the sum of the ledger."""
         return self._live.account.spent_nano_usd
 
     @property
@@ -151,17 +151,17 @@ class StudyMachine:
 
     @property
     def deadline(self) -> float:
-        """Return when dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
+        """Return the moment at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return self._live.account.deadline
 
     @property
     def cut_at(self) -> float:
-        """Return when running epochs are cut, in seconds since 1970."""
+        """Return the moment at which running epochs are cut, in seconds since 1970."""
         return self._live.account.cut_at
 
     @property
     def draining(self) -> bool:
-        """Return whether nothing starts any more: all gangs must stop, or nothing fits into the rest of the budget."""
+        """Return whether no more trials start: all gangs must stop, or nothing fits into the rest of the budget."""
         return self._draining.starts_nothing
 
     @property
@@ -190,7 +190,7 @@ class StudyMachine:
         return self._step()
 
     def pool_refused(self, message: str, now: float) -> Step:
-        """Fail the study, which has no slots; it can be resumed."""
+        """Fail the study, since it has no slots; it can be resumed."""
         self._live.now = now
         self._draining.drain("error", message)
         self._finish("error")
@@ -236,7 +236,7 @@ class StudyMachine:
                 self._tick(event)
 
     def _fill_slots(self) -> bool:
-        """Returns whether a free slot found no trial."""
+        """Start trials on free slots; returns whether a free slot found no trial."""
         live = self._live
         self._draining.look_again()
         while live.free and live.account.is_open and not self.draining and not self.finished:
@@ -251,7 +251,7 @@ class StudyMachine:
                 self._draining.nothing_fits = True
                 break
             trial, thaw = chosen
-            # Smaller trials behind it must not take the free slots, or it would starve.
+            # Smaller trials behind this one must not take the free slots, or this one would starve.
             ranks = live.ranks(trial)
             if ranks > len(live.free):
                 break
@@ -265,7 +265,7 @@ class StudyMachine:
         trial = self.trials.get(event.trial_id)
         if trial is not None and trial.state in CANCELLABLE_STATES:
             trial_endings.cancel(self._live, trial)
-            if not self.draining:  # it may have been what the next free slot would have taken
+            if not self.draining:  # the cancelled trial may have been the next one for a free slot
                 self._next_trial.want_suggestion()
 
     def _of_gang(self, event: GangStarted | Measured | ParameterAsked | PartSaved | Progress | GangFailed) -> None:
@@ -290,11 +290,11 @@ class StudyMachine:
                 self._failed(trial, trial.attempt, event)
 
     def _failed(self, trial: Trial, attempt: Attempt, event: GangFailed) -> None:
-        # Showing that a configuration diverges is the trial's own cost.
+        # A trial pays for the training that shows that its configuration diverges.
         is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
         lost_trials.lose(self._live, trial, event.failure, event.message, counts=event.counts)
-        if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
+        if event.failure == "storage":  # other trials would fail too, and pay for epochs that cannot be kept
             self._draining.drain("storage", event.message)
 
     def _tick(self, event: Tick) -> None:
@@ -312,7 +312,7 @@ class StudyMachine:
                 self._granting.outlived_promise(trial, trial.attempt)
 
     def nothing_left(self) -> StopReason | None:
-        """Return why there is nothing to do even if slots were free, or None. Call before the pool is opened."""
+        """Return the reason why nothing could be done even on free slots, or None. Call it before opening the pool."""
         return self._live.account.used_up() or self._next_trial.why_none()
 
     def _finish_if_done(self) -> None:

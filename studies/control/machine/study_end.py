@@ -1,4 +1,4 @@
-"""Ends a study: its pool, its state, its reference point, and the limits that closed it."""
+"""End of a study: its pool, its state, its reference point, and the limits that closed it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def closed_by(setup: StudySetup, usd_per_slot_hour: float) -> dict[str, float | 
 
 
 def has_more(setup: StudySetup, stored: Mapping[str, float | None]) -> bool:
-    """Return whether a study may do more than when its budget closed it with the limits `stored` by `closed_by`."""
+    """Return whether a study may now do more than when it closed with the limits `stored` by `closed_by`."""
     now = closed_by(setup, setup.usd_per_slot_hour)
     is_cheaper = _number(now["usd_per_hour"]) < _number(stored.get("usd_per_hour"))
     keeps_more = setup.limits.finish > (stored.get("finish") or 0.0)
@@ -63,7 +63,7 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
 
 
 def _close_paused(live: LiveStudy) -> None:
-    """Only more budget reopens them."""
+    """Prune the paused trials; only more budget reopens them."""
     for trial in live.registry.in_state("paused"):
         live.registry.move(trial, "pruned")
         columns: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}

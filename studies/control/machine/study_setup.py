@@ -14,7 +14,7 @@ from studies.search.policy import Policy
 from studies.spec.sections import FaultsSpec
 
 FREE_USD_PER_SLOT_HOUR = 1.0
-"""Price at which the search compares trials on free slots, so that it saves time."""
+"""Price per slot-hour at which the search compares trials on free slots, so that it saves time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,7 @@ class StudySetup:
     task_options: Mapping[str, object]
     training: Mapping[str, object]
     epochs: int  # last epoch of a complete trial
-    milestones: tuple[int, ...]  # epochs whose checkpoints are deliverables, the last epoch among them
+    milestones: tuple[int, ...]  # epochs whose checkpoints are deliverables, including the last epoch
     policy: Policy
     limits: Limits
     slots: int
@@ -36,26 +36,26 @@ class StudySetup:
     device: Literal["cpu", "cuda"] = "cpu"
     cpus_per_rank: int = 1
     checkpoint_folder: str
-    checkpoint_every_seconds: float = 60.0  # time between two checkpoints of a trial within its milestones
+    checkpoint_every_seconds: float = 60.0  # time between two checkpoints of a trial besides its milestones
     most_paused: int | None = None  # number of trials that wait with a checkpoint; None is no limit
-    most_checkpoint_gib: float | None = None  # room, beyond which paused trials are evicted; None is no limit
+    most_checkpoint_gib: float | None = None  # GiB beyond which paused trials are evicted; None is no limit
     python_path: tuple[str, ...] = ()  # folders from which ranks import the user's task
     reference_point: Mapping[str, float] | None = None  # by metric, given by the user or frozen earlier
     watched: tuple[int, ...] = ()  # epochs whose values the search looks at, besides milestones and rungs
     constraints: tuple[Constraint, ...] = ()
     faults: FaultsSpec = field(default_factory=FaultsSpec)
-    on_lost_node: Literal["wait", "shrink"] = "wait"  # a trial that has begun waits for devices, or takes fewer ranks
-    space: Space | None = None  # None where no suggestion is ever narrowed
+    on_lost_node: Literal["wait", "shrink"] = "wait"  # a started trial waits for devices, or takes fewer ranks
+    space: Space | None = None  # None if suggestions are never narrowed
     world_sizes: tuple[int, ...] | None = None  # sizes that the search may choose; None if it does not search them
-    autoscale: bool = False  # an autoscaler brings slots, which count once ready, and may be released
+    autoscale: bool = False  # an autoscaler adds slots, which count once they are ready, and removes released ones
     learns_space: bool = False  # trials may request parameters that the space does not have
     baselines: tuple[Mapping[str, object], ...] = ()  # parameters of trials that no pruner pauses or stops
-    own_logging: OwnLogging | None = None  # where the user's code logs by itself; None leaves that to its environment
-    cut_seconds: float = 0.25  # time before the deadline at which epochs are cut, for noticing, commit and killing
+    own_logging: OwnLogging | None = None  # destination of the user code's own logging; None leaves it unchanged
+    cut_seconds: float = 0.25  # time before the deadline at which epochs are cut, to notice, commit and kill in time
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Return the epochs up to which gangs are granted training: the policy's rungs and the last epoch."""
+        """Return the epochs up to which gangs may train at a time: the policy's rungs and the last epoch."""
         return (*self.policy.pruner.rungs(self.epochs), self.epochs)
 
     @property

@@ -1,4 +1,4 @@
-"""Ends attempts and trials, and frees their slots."""
+"""Ends of attempts and trials; their slots are freed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from studies.storage.writing.changes import (
 from trainers.protocol import Failure
 
 COMPLETE_FOR_REFERENCE = 3
-"""Number of complete trials that freezes the reference point."""
+"""Number of complete trials at which the reference point is frozen."""
 
-CANCELLED = "cancelled: a person ended it (automl cancel)"
+CANCELLED = "cancelled: a user ended it (automl cancel)"
 
 
 def complete(live: LiveStudy, trial: Trial) -> None:
@@ -65,7 +65,7 @@ def pause(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 
 
 def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """Change only the trial's state; the caller ends its gang. After "drain" or "fault" it goes on before others."""
+    """Change only the trial's state; the caller ends its gang. After "drain" or "fault" it continues before others."""
     live.registry.move(trial, "paused")
     trial.paused_by = by
     columns: TrialColumns = {"state": "paused", "paused_by": by, "reason": reason}
@@ -74,11 +74,11 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 
 def evict(live: LiveStudy, trial: Trial, limit: str) -> None:
     """Prune a paused trial and delete its checkpoint; `limit` names the storage limit in the reason."""
-    _discard(live, trial, f"evicted: {limit}, and it was worth least")
+    _discard(live, trial, f"evicted as the least valuable paused trial: {limit}")
 
 
 def cancel(live: LiveStudy, trial: Trial) -> None:
-    """Prune a running or waiting trial at a person's request; a running epoch is lost."""
+    """Prune a running or waiting trial at a user's request; a running epoch is lost."""
     if trial.state == "queued":
         live.registry.forget(trial)
         live.outbox.write(cancelled_in_queue(trial.id, live.now))
@@ -133,10 +133,10 @@ def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
 
 
 def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
-    """Slots of a waiting gang are free at once, unless worn; others once the pool reports them."""
+    """Free the slots of a waiting gang at once, unless worn; slots of other gangs once the pool reports them."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - an invariant of the callers
-    live.account.charge_idle(attempt.slots, live.now)  # what neither start nor epochs explain
+    live.account.charge_idle(attempt.slots, live.now)  # for time that belongs neither to the start nor to epochs
     close_attempt(live, trial, outcome)
     if waits:
         retire = live.worn(attempt.slots)
@@ -147,7 +147,7 @@ def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> 
 
 
 def close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
-    """End the running attempt of a trial; its slots are the caller's to free."""
+    """End the running attempt of a trial; the caller frees its slots."""
     columns: AttemptColumns = {"outcome": outcome, "ended_at": live.now, "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
     live.watchdog.ended(trial.id)

@@ -1,4 +1,4 @@
-"""Indexes a study's trials by id, state and number, so that no event searches thousands of finished trials."""
+"""Index of a study's trials by id, state and number, so that no event searches thousands of finished trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TrialRegistry:
             self.add(trial)
 
     def add(self, trial: Trial) -> None:
-        """Register a trial in its present state."""
+        """Register a trial in its current state."""
         self.by_id[trial.id] = trial
         self._in_state[trial.state][trial.id] = trial
         if trial.number is not None:
@@ -31,7 +31,7 @@ class TrialRegistry:
         self._note_paused(trial)
 
     def touch(self, trial: Trial) -> None:
-        """Note that a trial changed for the search."""
+        """Mark a trial as changed for the search."""
         if trial.number is not None:
             self._changed.add(trial.number)
 
@@ -59,7 +59,7 @@ class TrialRegistry:
         del self._in_state["queued"][trial.id], self.by_id[trial.id]
 
     def give_number(self, trial: Trial) -> None:
-        """Give the next number to a trial that starts for the first time."""
+        """Assign the next number to a trial that starts for the first time."""
         trial.number = self.started_count
         self._by_number[trial.number] = trial
         self.touch(trial)
@@ -92,13 +92,13 @@ class TrialRegistry:
         return [trial for trial in self.in_state("running") if trial.attempt is not None]
 
     def held_by(self, trial_id: int, attempt: int) -> Trial | None:
-        """Return the trial if this attempt of it runs; None for late events of earlier attempts."""
+        """Return the trial if this attempt runs; None for late events of earlier attempts."""
         trial = self.by_id.get(trial_id)
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
     def next_returning(self, fits: Callable[[Trial], bool] = lambda _trial: True) -> Trial | None:
-        """Return the first fitting drained or lost trial; these go on before any other trial starts."""
-        # Hundreds may wait for the policy: the registry looks at them once.
+        """Return the first fitting drained or lost trial; these continue before any other trial starts."""
+        # Hundreds of trials may wait for the policy; they are dropped here once instead of searched every time.
         self._may_return = {
             trial_id: trial
             for trial_id, trial in self._may_return.items()
@@ -108,6 +108,6 @@ class TrialRegistry:
         return min(returning, key=lambda trial: trial.started_number, default=None)
 
     def next_queued(self, most_ranks: float = math.inf) -> Trial | None:
-        """Return the next configuration with at most `most_ranks`: enqueued ones before suggestions."""
+        """Return the next configuration with at most `most_ranks`; enqueued configurations come before suggestions."""
         queued = [trial for trial in self._in_state["queued"].values() if trial.world_size <= most_ranks]
         return min(queued, key=lambda trial: (trial.origin == "sampler", trial.id), default=None)

@@ -1,4 +1,4 @@
-"""Tells hanging ranks from slow ones by their silence while the controller listened."""
+"""Detection of hanging ranks, by their silence while the controller listened."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from studies.spec.sections import FaultsSpec
 
 MOST_SECONDS_PER_LOOK = 5.0
-"""Most silence counted between two looks: a controller that was away for longer did not listen either."""
+"""Longest silence counted between two looks: a controller that was away for longer did not listen either."""
 FEWEST_LOOKS = 4
-"""Number of looks before silence can end an attempt."""
+"""Smallest number of looks before silence can end an attempt."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Watchdog:
         self._silences: dict[int, _Silence] = {}
 
     def started(self, gang: int, timeouts: int = 0) -> None:
-        """Watch the gang of a trial; each earlier timeout of the trial doubles the longest silence."""
+        """Watch the gang of a trial; each earlier timeout of the trial doubles the allowed silence."""
         factor = 2.0**timeouts
         self._silences[gang] = _Silence(factor=factor, allowed_seconds=factor * self._limits.start_seconds)
 
@@ -44,7 +44,7 @@ class Watchdog:
         self._silences.pop(gang, None)
 
     def hung(self, now: float) -> dict[int, float]:
-        """Return the gangs that have been silent for too long, with their silence in seconds."""
+        """Return the gangs that have been silent for too long, with the seconds of their silence."""
         passed = min(max(now - self._looked_at, 0.0), MOST_SECONDS_PER_LOOK)
         self._looked_at = now
         for silence in self._silences.values():
@@ -55,5 +55,5 @@ class Watchdog:
 
 
 def no_sign_of_life(silence_seconds: float) -> str:
-    """Return the message about a gang that was killed since it hung."""
-    return f"no sign of life from any rank for {silence_seconds:.0f} s (faults.start_seconds, faults.silence_seconds)"
+    """Return the message about a gang that was killed because it hung."""
+    return f"no rank reported for {silence_seconds:.0f} s (limits: faults.start_seconds, faults.silence_seconds)"

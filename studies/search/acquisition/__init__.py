@@ -1,1 +1,1 @@
-"""What a configuration is worth: hypervolume improvement, dollars, feasibility, stagnation, user priors."""
+"""Acquisition values of configurations: hypervolume improvement per dollar, feasibility, stagnation, user priors."""

@@ -25,16 +25,16 @@ from studies.search.observations import Snapshot, Values
 from studies.search.trial_limits import TrialLimits
 
 NODES = 5
-"""Number of nodes for each innovation."""
+"""Number of quadrature nodes for each innovation."""
 MOST_INNOVATIONS = 2
-"""Largest number of learned objectives whose innovations have nodes."""
+"""Largest number of learned objectives whose innovations get quadrature nodes."""
 BISECTIONS = 28
-"""Number of halvings of the interval that holds the index: it is exact to 2^-28 of its upper bound."""
+"""Number of bisections of the interval that holds the index, which is exact to 2^-28 of its upper bound."""
 
 
 @cache
 def hermite_nodes(learned: int) -> tuple[Array, Array]:
-    """Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] of standard normal innovations; weights [J] sum to 1."""
+    """Return Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] of standard normal innovations; weights [J] sum to 1."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES)
     count = min(learned, MOST_INNOVATIONS)
     grid = np.array(list(itertools.product(points, repeat=count))).reshape(NODES**count, count)
@@ -43,7 +43,7 @@ def hermite_nodes(learned: int) -> tuple[Array, Array]:
 
 
 def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array) -> Array:
-    """Break-even index [m] from EHVI [m, J, H] at nodes of weights [J], in the unit of `gains` per dollar."""
+    """Return the break-even index [m] from EHVI [m, J, H] at nodes of weights [J], in units of `gains` per dollar."""
     low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
@@ -55,11 +55,11 @@ def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array)
 
 
 LEAST = 1e-9
-"""Smallest probability: where no configuration is likely to be feasible, improvements still tell them apart."""
+"""Smallest probability: if no configuration is likely to be feasible, improvements still rank the configurations."""
 
 
 def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
-    """Probability that each candidate is feasible, in the shape of the marginals; 1 without constraints."""
+    """Return the probability that each candidate is feasible, shaped like the marginals; 1 without constraints."""
     probability: Array = np.ones(1)
     for one in limits.each:
         probability = probability * _within(one, *marginal_of(one.column))
@@ -67,7 +67,7 @@ def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int]
 
 
 def _within(limit: ColumnLimit, mean: Array, sd: Array, kind: Kind) -> Array:
-    """P(low <= Y <= high) of a marginal distribution."""
+    """Return P(low <= Y <= high) of a marginal distribution."""
     low, high = (_log(limit.low), _log(limit.high)) if kind == "lognormal" else (limit.low, limit.high)
     safe = np.maximum(sd, 1e-12)
     uncertain = ndtr((high - mean) / safe) - ndtr((low - mean) / safe)
@@ -81,16 +81,16 @@ def _log(bound: float) -> float:
 
 
 WORTHWHILE = 0.02
-"""Share of the hypervolume that as much money as was spent has to promise."""
+"""Smallest share of the hypervolume that spending the same money again has to promise."""
 GROWING_SHARE = 0.4
-"""Share of the spent money after which a lack of progress counts as stagnation."""
+"""Share of the spent money without progress from which a search counts as stagnating."""
 GROWING_TRIALS = 5.0
-"""Smallest amount of money without progress that counts as stagnation, in usual full trainings."""
+"""Smallest amount of money without progress that counts as stagnation, in typical full trainings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stagnation:
-    """Judges a study's progress, by what its money has bought so far."""
+    """Judges a study's progress by the hypervolume that its money has bought so far."""
 
     progress: Progress
     budget_usd: float = math.inf
@@ -120,17 +120,17 @@ INITIAL_TRIALS = 4
 """Number of trials in the initial design: they are drawn at random, and wait at the first rung until all of them can be
 compared."""
 CAUTION = 0.7
-"""Number of standard deviations by which the logarithm of an unknown cost per epoch is taken above its mean."""
+"""Number of standard deviations above its mean at which the logarithm of an unknown cost per epoch is taken."""
 LIKELY = 0.5
 """Smallest probability of feasibility with which a running trial becomes a pending point."""
 VANISHING = 1e-12
-"""Largest index that counts as none."""
+"""Largest index that is treated as zero."""
 STAGNATION_INFLATION = 4.0
-"""Factor by which variances of forecasts are multiplied while the search stagnates."""
+"""Factor for the variances of forecasts while the search stagnates."""
 
 
 class Valued(Protocol):
-    """A result that depends on the indices of candidates."""
+    """A result with an index for each candidate."""
 
     @property
     def largest(self) -> float:
@@ -159,9 +159,9 @@ class Acquisition:
     """Values candidates by expected hypervolume improvement per dollar."""
 
     archive: Array
-    pending: Array  # expected values of running trials at their next rungs [p, objectives]: no gain counts twice
+    pending: Array  # expected values of running trials at their next rungs [p, objectives], so no gain counts twice
     reference: Array
-    reachable_reference: Array  # a point behind both the reference point and all measurements [objectives]
+    reachable_reference: Array  # a point worse than the reference point and all measurements [objectives]
     limits: ColumnLimits
     learned: int
     stagnation: Stagnation
@@ -178,17 +178,17 @@ class Acquisition:
         return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
 
     def where_it_tells(self, work_out: Callable[[Acquisition], SomeValued]) -> SomeValued:
-        """Apply `work_out`, with a farther reference point if nothing reaches the user's and all indices vanish."""
+        """Apply `work_out`; if all indices vanish since nothing reaches the reference point, use a farther point."""
         found = work_out(self)
         if found.largest > VANISHING:
             return found
         return work_out(replace(self, reference=self.reachable_reference))
 
     def index(self, forecast: BatchForecast, *, exact: bool) -> Array:
-        """Value of each candidate [m], in hypervolume per dollar: `break_even_index` if `exact`.
+        """Return the value of each candidate [m], in hypervolume per dollar: `break_even_index` if `exact`.
 
-        The approximation, the largest ratio of expected improvement to dollars, ignores the option to stop, is much
-        faster, and ranks candidates nearly alike.
+        The approximation is the largest ratio of expected improvement to dollars. It ignores the option to stop, is
+        much faster, and ranks candidates nearly alike.
         """
         usd = _cautious_usd_per_epoch(forecast)
         to_next_rung, beyond = forecast.usd_to_next_rung(usd), forecast.usd_beyond_next_rung(usd)
@@ -200,10 +200,10 @@ class Acquisition:
         return break_even(self._gains(forecast, nodes), weights, to_next_rung, beyond)
 
     def full_training_value(self, forecast: BatchForecast) -> Array:
-        """Value of fully training each candidate if forecasts are less certain than they claim [m].
+        """Return the value of fully training each candidate [m] if forecasts are less certain than they claim.
 
-        EHVI at the last allowed epoch with inflated variances, per square root of a dollar: it favours the ends of
-        curves, which the index values last.
+        EHVI at the last allowed epoch with inflated variances, per square root of a dollar: it favours the last epochs
+        of curves, which the index values least.
         """
         batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
         usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)
@@ -220,7 +220,7 @@ class Acquisition:
         return self.stagnation.is_stagnating(index, self.hypervolume)
 
     def _gains(self, forecast: BatchForecast, nodes: Array) -> Array:
-        """EHVI times the probability of a feasible model [m, J, H]; 0 at rungs that the limits of a trial forbid."""
+        """Return EHVI times the probability of a feasible model [m, J, H]; 0 at rungs beyond the limits of a trial."""
         marginals = [forecast.marginal(j, nodes) for j in range(len(self.reference))]
         gained = self.improvement.expected(marginals)
         if self.limits.each or forecast.trains is not None:
@@ -231,13 +231,13 @@ class Acquisition:
 
 
 def _cautious_usd_per_epoch(forecast: BatchForecast) -> Array:
-    """Dollars per epoch of each candidate [m], above the median where they are unknown."""
+    """Return the dollars per epoch of each candidate [m], above the median where the cost is unknown."""
     usd: Array = np.exp(forecast.batch.log_usd + CAUTION * forecast.batch.log_usd_sd)
     return usd
 
 
 def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimits, nodes: Array) -> Array:
-    """Probability that a candidate trains and keeps the constraints [m, J, H]; constant axes have length 1."""
+    """Return the probability that a candidate trains and is feasible [m, J, H]; constant axes have length 1."""
     found = probability_of_feasibility(limits, lambda j: forecast.marginal(j, nodes))
     if forecast.trains is not None:
         found = found * forecast.trains[:, None, None]
@@ -250,7 +250,7 @@ def build_acquisition(
     """Build the acquisition function of a study from all trials; it is valid until the model learns again.
 
     With `refit` the model may fit hyperparameters, which takes tenths of a second. `without` is the number of a running
-    trial that is itself a candidate, and so not a pending point.
+    trial that is itself a candidate, so it is no pending point.
     """
     model.learn(trials, refit=refit)
     problem = model.problem
@@ -281,7 +281,7 @@ def _pending_points(model: CurveModel, without: int | None) -> Array:
 
 
 def next_points(model: CurveModel, batch: CandidateBatch) -> list[Values]:
-    """Medians of the objectives at the next rung, for the candidates that are likely to be feasible."""
+    """Return the objectives' medians at the next rung, for the candidates that are likely to be feasible."""
     forecast = model.forecast(batch)
     medians = []
     for j in range(len(model.reference)):

@@ -1,12 +1,12 @@
 """Expected hypervolume improvement (EHVI) over an archive, for objectives that are independent given a candidate.
 
-Two objectives, exactly, with Y_1 and Y_2 the candidate's objectives, to be minimised:
+Two objectives are computed exactly, with Y_1 and Y_2 the candidate's objectives, to be minimised:
 
     EHVI = sum_k [Psi_1(e_{k+1}) - Psi_1(e_k)] Psi_2(U_k),   Psi_j(c) = E[(c - Y_j)_+]
 
 over the boxes between the archive's points sorted by the first objective: box k goes from e_k to e_{k+1}, below its
-ceiling U_k (Emmerich et al. 2016, section 3, for any marginals with a closed form of Psi). Where the archive leaves a
-whole box free: the product of Psi_j at its corner. Otherwise, for three or more objectives: `Directions`, by sampling.
+ceiling U_k (Emmerich et al. 2016, section 3, for any marginals with a closed form of Psi). If the archive leaves a
+whole box free, EHVI is the product of Psi_j at its corner. Three or more objectives are sampled with `Directions`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from studies.search.marginals import Kind, Marginal
 from studies.search.model.sampling import sobol_points
 
 LARGEST_EXPONENT = 700.0
-"""Largest exponent of a finite number; a forecast as bad as that improves nothing."""
+"""Largest exponent whose exponential is finite; forecasts that large improve nothing."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 
@@ -34,12 +34,12 @@ class Improvement(Protocol):
     """Expected improvement over a fixed archive."""
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """EHVI of candidates, from one marginal per objective; shaped like the broadcast marginals."""
+        """Return the EHVI of candidates, from one marginal per objective; shaped like the broadcast marginals."""
         ...
 
 
 def improvement_over(archive: Array, reference: Array) -> Improvement:
-    """Expected improvement over an archive within the box of a reference point."""
+    """Return the expected improvement over an archive within the box of a reference point."""
     if len(reference) == 1:
         return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
     if len(reference) == 2:
@@ -50,7 +50,7 @@ def improvement_over(archive: Array, reference: Array) -> Improvement:
 
 
 def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Psi(c) = E[(c - Y)_+], the expected amount by which Y lies below c; `sd` is 0 for a certain value."""
+    """Return Psi(c) = E[(c - Y)_+], the expected amount of Y below c; `sd` is 0 for a certain value."""
     safe = np.maximum(sd, 1e-12)
     if kind == "gaussian":
         off = (c - mean) / safe
@@ -87,7 +87,7 @@ class BoxDecomposition:
 
     @staticmethod
     def under(archive: Array, reference: Array) -> BoxDecomposition:
-        """Boxes under an archive [n, 2] within the box of the reference point; points outside it are dropped."""
+        """Return boxes under an archive [n, 2] within the box of the reference point; points outside it are dropped."""
         inside = archive[(archive < reference).all(axis=1)] if len(archive) else archive.reshape(0, 2)
         front = inside[pareto.archive([tuple(p) for p in inside])] if len(inside) else inside
         front = front[np.argsort(front[:, 0], kind="stable")]
@@ -104,7 +104,7 @@ class BoxDecomposition:
 
 
 class Directions:
-    """Hypervolume as a mean over directions, for m >= 3 objectives (Golovin and Zhang 2020, 2006.04655).
+    """Hypervolume as a mean over directions, for m >= 3 objectives (Golovin and Zhang 2020, arXiv 2006.04655).
 
     With directions w on the positive part of the unit sphere, gaps g of a point to the reference point, and a constant,
     hypervolume = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m. Directions and
@@ -121,7 +121,7 @@ class Directions:
         self.constant = float(np.pi**half / (2.0**objectives * gamma(half + 1.0)))
 
     def heights(self, archive: Array, reference: Array, units: Array) -> Array:
-        """Largest value of min_j (g_j / w_j)^m over an archive, in each direction [count]."""
+        """Return the largest value of min_j (g_j / w_j)^m over an archive, in each direction [count]."""
         if not len(archive):
             return np.zeros(len(self.directions))
         gaps = np.maximum((reference - archive) / units, 0.0)
@@ -143,9 +143,9 @@ class SampledImprovement:
 
     @staticmethod
     def over(archive: Array, reference: Array) -> SampledImprovement:
-        """Improvement over an archive [n, m]; points outside the box are dropped, and at least one must be inside.
+        """Return the improvement over an archive [n, m], of which at least one point must be inside the box.
 
-        Each objective's unit is its extent inside the box: otherwise the smallest numbers would decide alone.
+        Each objective's unit is its extent inside the box; otherwise the objective of the smallest numbers decides.
         """
         directions = _directions(len(reference))
         inside = archive[(archive < reference).all(axis=1)]

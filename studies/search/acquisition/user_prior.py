@@ -1,4 +1,4 @@
-"""User prior: a density over the space that says where a user expects good parameters (`prior` of a parameter).
+"""User prior: a density over the space that is high where the user expects good parameters (`prior` of a parameter).
 
 p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM, with coordinates u_i in the unit
 cube and N truncated to it. The centre of a categorical parameter has a fixed probability; the other choices share the
@@ -27,7 +27,7 @@ BETA = 10.0
 SD = {"high": 0.1, "medium": 0.2, "low": 0.35}
 """Standard deviation by confidence, as a part of the scaled range."""
 AT_CENTRE = {"high": 0.8, "medium": 0.6, "low": 0.4}
-"""Probability of the centre of a categorical parameter by confidence; never below that of a uniform draw."""
+"""Probability of the centre of a categorical parameter by confidence; at least its probability in a uniform draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Choice:
 
 
 class UserPrior:
-    """The user priors of all parameters of a space; false if there are none."""
+    """The user priors of all parameters of a space; false if no parameter has a prior."""
 
     def __init__(self, space: Space) -> None:
         self._encoder = Encoder(space)
@@ -85,7 +85,7 @@ class UserPrior:
         return bool(self._axes)
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Points of the unit cube [count, P] (`Encoder.decode`); a share of them is uniform."""
+        """Return random points of the unit cube [count, P] (`Encoder.decode`); a share `UNIFORM` is uniform."""
         units = rng.random((count, self._encoder.parameters))
         is_prior = rng.random(count) >= UNIFORM
         for axis, prior in self._axes.items():
@@ -93,17 +93,17 @@ class UserPrior:
         return units
 
     def drawn(self, seed: int) -> dict[str, ParameterValue]:
-        """One configuration, given a random seed."""
+        """Return one random configuration for a seed."""
         return self._encoder.decode(self.draw(np.random.default_rng(seed), 1)[0])
 
     def density(self, configurations: Sequence[Params]) -> Array:
-        """Density of each configuration [m]; 1 without priors. Absent parameters do not change it."""
+        """Return the density of each configuration [m]; 1 without priors. Absent parameters do not change it."""
         if not self._axes or not len(configurations):
             return np.ones(len(configurations))
         return self._density(np.array([self._encoder.units(params) for params in configurations]))
 
     def density_at(self, units: Array) -> Array:
-        """Density [m] at points of the unit cube [m, P]."""
+        """Return the density [m] at points of the unit cube [m, P]."""
         if not self._axes:
             return np.ones(len(units))
         return self._density(np.where(self._encoder.present(units), units, np.nan))
@@ -117,7 +117,7 @@ class UserPrior:
 
 
 def faded(density: Array, trials: int) -> Array:
-    """Factors [m] of the acquisition function after a number of trials, from densities [m]."""
+    """Return factors [m] of the acquisition function after a number of trials, from densities [m]."""
     factors: Array = density ** (BETA / max(trials, 1))
     return factors
 

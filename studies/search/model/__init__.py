@@ -1,1 +1,1 @@
-"""What is learned from trials: learning curves, prices, sizes, failures, earlier studies."""
+"""Models learned from trials: learning curves, prices, sizes, failures, earlier studies."""

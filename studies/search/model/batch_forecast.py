@@ -1,4 +1,4 @@
-"""Forecast of a candidate batch: marginal distributions of all columns at the rungs to come, and what these cost."""
+"""Forecast of a candidate batch: marginal distributions of all columns at later rungs, and the cost of those rungs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from studies.search.model.objective_scale import Scale
 from studies.search.trial_limits import TrialLimits
 
 NO_NODES: Array = np.zeros((1, 0))
-"""One node without coordinates: nothing is assumed of what the next rung will tell."""
+"""One node without coordinates: forecasts are not conditioned on the next rung's value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,25 +30,25 @@ class BatchForecast:
     curves: Mapping[int, CurveForecast]  # forecasts of the learned columns, by column index, ascending
     scales: Mapping[int, Scale]
     in_seconds: frozenset[int]  # indices of the cumulative columns in seconds of wall time; others are in dollars
-    trains: Array | None = None  # probability that each candidate trains at all [m]; None if it is 1 for all
+    trains: Array | None = None  # probability that each candidate trains without failing [m]; None if 1 for all
 
     def usd_to_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Dollars to the next rung, start or thaw included [m], from dollars per epoch [m]."""
+        """Return dollars to the next rung, start or thaw included [m], from dollars per epoch [m]."""
         usd: Array = usd_per_epoch * (self.batch.start_epochs + self.ahead[0] - self.batch.done)
         return usd
 
     def usd_beyond_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Dollars from the next rung to each later rung [m, H], from dollars per epoch [m]."""
+        """Return dollars from the next rung to each later rung [m, H], from dollars per epoch [m]."""
         usd: Array = usd_per_epoch[:, None] * (self.ahead - self.ahead[0])
         return usd
 
     def inflated(self, factor: float) -> BatchForecast:
-        """The same forecast with the variances of all learned columns multiplied by a factor."""
+        """Return the same forecast with the variances of all learned columns multiplied by a factor."""
         curves = {j: replace(one, variance=factor * one.variance) for j, one in self.curves.items()}
         return replace(self, curves=curves)
 
     def marginal(self, j: int, nodes: Array = NO_NODES) -> Marginal:
-        """Marginal distribution of a column at each node and later rung [m, J, H]; constant axes have length 1.
+        """Return a column's marginal distribution at each node and later rung [m, J, H]; constant axes have length 1.
 
         A learned column is conditioned on the next rung's value: with the innovation i ~ N(0, v) there, the gain g of z
         per unit of i, and the node u of the column, z | u ~ N(mean + g sqrt(v) u, variance - g^2 v).
@@ -68,9 +68,9 @@ class BatchForecast:
         return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
 
     def within(self, limits: TrialLimits) -> NDArray[np.bool_]:
-        """Whether each candidate is expected to reach each later rung before a limit ends it [m, H].
+        """Return whether each candidate is expected to reach each later rung before a limit ends it [m, H].
 
-        A limit ends a trial after the epoch that passes it. The next rung always counts, so that candidates can be
+        A limit ends a trial after the epoch that exceeds it. The next rung always counts, so that candidates can be
         compared.
         """
         batch, most = self.batch, limits.most_usd(self.batch.seconds_per_usd)
@@ -90,7 +90,7 @@ class BatchForecast:
 
 
 def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> dict[str, Forecast]:
-    """Forecast of a batch's first candidate, without objectives that training does not change."""
+    """Return the forecast of a batch's first candidate for reports, without objectives that training cannot change."""
     epochs = tuple(int(epoch) for epoch in forecast.ahead)
     told = {}
     for j, objective in enumerate(objectives):
@@ -99,7 +99,7 @@ def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> d
         means, deviations, kind = forecast.marginal(j)
         mean, deviation = (np.broadcast_to(each[0, 0], len(epochs)).tolist() for each in (means, deviations))
         is_log = kind == "lognormal"
-        if is_log and objective.direction == "maximize":  # never positive: what has a logarithm is its opposite
+        if is_log and objective.direction == "maximize":  # its values are negative: the logarithm is of the opposite
             mean = np.exp(mean).tolist()
             deviation = (np.array(mean) * deviation).tolist()
             is_log = False

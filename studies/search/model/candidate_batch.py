@@ -1,4 +1,4 @@
-"""Candidate batches: configurations that stand at the same rung, or were never started, and what is known of them."""
+"""Candidate batches: configurations at the same rung, or never started, with their known properties."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trainers.protocol import ParameterValue
 
 
 class CandidateInputs:
-    """Points of candidates, with a conditioned posterior cached for each unchanged process."""
+    """Points of candidates, with a conditioned posterior cached for each process while the process is unchanged."""
 
     def __init__(self, x: Array) -> None:
         self.x = x
         self._kept: dict[int, tuple[Posterior, ConditionedPosterior]] = {}
 
     def at(self, process: int, posterior: Posterior) -> ConditionedPosterior:
-        """The posterior of a process at the candidates."""
+        """Return the posterior of a process at the candidates."""
         kept = self._kept.get(process)
         if kept is None or kept[0] is not posterior:
             kept = self._kept[process] = (posterior, posterior.at(self.x))
@@ -95,13 +95,13 @@ class FeatureExtractor:
         self._encoder, self._columns, self._static = encoder, columns, static
 
     def of(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
-        """Features of configurations, given their parameters."""
+        """Return features of configurations, given their parameters."""
         x = np.array([self._encoder.encode(params) for params in configurations])
         world_sizes = np.array([float(params.get("world_size") or 1) for params in configurations])
         return self._extracted(x, world_sizes, configurations)
 
     def at(self, units: Array) -> CandidateFeatures:
-        """Features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
+        """Return features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
         encoder = self._encoder
         x, world_sizes = encoder.encode_units(units), encoder.numbers_at(units, "world_size", default=1.0)
         return self._extracted(x, world_sizes, [encoder.decode(row) for row in units] if self._known else ())

@@ -1,4 +1,4 @@
-"""Forecasts learning curves: a recursive co-kriging over rungs, with the slope as a second state.
+"""Forecasts of learning curves: a recursive co-kriging over rungs, with the slope as a second state.
 
 A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686) over R rungs at the epochs e_0 < ...
 < e_{R-1}, with L_k = log e_k and z_k the metric at rung k (`objective_scale`):
@@ -11,8 +11,8 @@ A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.068
 Each f is a smooth function of the parameters, each w a vector of weights and each e noise (`gaussian_process`). Each
 process is fitted on every trial that crossed its rungs, pruned trials included.
 
-The data are increments: whether a trial goes on depends only on its observed values, so missing values are missing at
-random, and the likelihood factorises over the links.
+The model learns from increments. Since continuing a trial depends only on its observed values, missing values are
+missing at random, and the likelihood factorises over the links.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from studies.search.model.transfer import TransferMean
 MOST_FITTED, MOST_CONDITIONED = 200, 220
 """Largest number of points that a process's hyperparameters are fitted on, and that its posterior is conditioned on."""
 ENOUGH = 6
-"""Number of measured increments that weigh as much as what is assumed about them."""
+"""Number of measured increments that weigh as much as the prior assumption about them."""
 RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
-"""Increment of z per unit of log epoch that is assumed before trials have crossed any link, its standard deviation, and
-the range of that deviation once some have."""
+"""Prior increment of z per unit of log epoch, its standard deviation, and the range of that deviation once trials have
+crossed a link."""
 WEIGHT_SD = 0.5
 """Prior standard deviation of a link's weights on z and slope."""
 CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
@@ -44,16 +44,16 @@ CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
 SOFTENED = 0.05
 """Number added to the standard deviations of features."""
 LEAST_SLOPE_WIDTH, SLOPE_WIDTH = 1e-3, 0.1
-"""Smallest width of slopes at the first rung, and their width before any was measured."""
+"""Smallest width of slopes at the first rung, and their width before any slope was measured."""
 START_PRIOR = Prior(
     length_scale=1.2, length_scale_sd=0.8, amplitude=1.5, amplitude_sd=0.8, noise=1e-3, noise_sd=1.7, warp_sd=1.0
 )
-"""Fitted to whole tables of recorded curves with almost no prior; it serves for scores as well."""
+"""Prior fitted to whole tables of recorded curves with almost no prior; it serves for scores as well."""
 LINK_PRIOR = Prior(
     length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.06, noise_sd=0.8, warp_sd=0.7
 )
-"""Fitted likewise, with more noise: the few trials that cross a link would be fitted too closely with less, since
-inputs are warped (docs/search-experiments.md)."""
+"""Prior fitted in the same way, with more noise: warped inputs would fit the few trials that cross a link too closely
+(docs/search-experiments.md)."""
 START, SLOPE = -2, -1
 """Keys of the start and of the slope among the processes of a chain; a link's key is the index of its rung."""
 
@@ -88,7 +88,7 @@ class _Process:
 
 
 class Chain:
-    """Forecasts one metric at ascending rungs up to the last epoch. Chains in other threads may share `fits`."""
+    """Forecasts one metric at ascending rungs up to the last epoch. Chains in different threads may share `fits`."""
 
     def __init__(
         self, rungs: Sequence[int], inputs: int, fits: Fits | None = None, prior_mean: TransferMean | None = None
@@ -233,7 +233,7 @@ class Chain:
         return CurveForecast(np.stack(means, -1), np.stack(variances, -1), np.stack(gains, -1), innovation)
 
     def _jacobian(self, k: int, length: float) -> Array:
-        """Derivative of (z, d) at rung k + 1 with respect to (z, d) at rung k; z never falls where it was larger."""
+        """Return the Jacobian of (z, d) at rung k + 1 by (z, d) at rung k; a larger z never lowers the next z."""
         posterior = self._links[k].posterior
         assert posterior is not None  # noqa: S101 - `_predicted` has set it
         _, by_z, by_d = WEIGHT_SD * posterior.weights * self._increments[k].width
@@ -242,7 +242,7 @@ class Chain:
         return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
 
     def _predicted(self, candidates: CandidateInputs, process: _Process, u: Array) -> tuple[Array, Array]:
-        """Mean and variance of a process's target [m] at features u [m, F]; the prior's before it has learned."""
+        """Return mean and variance of a process's target [m] at features u [m, F]; the prior's before any data."""
         if process.posterior is None:
             own = process.prior.medians(self._inputs)
             process.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
@@ -254,5 +254,5 @@ def _clipped(scale: Standardisation[float], values: Array) -> Array:
 
 
 def _link_features(z: Array, d: Array) -> Array:
-    """Features of a link's linear part [m, 3], scaled so that weights are about 1."""
+    """Return features of a link's linear part [m, 3], scaled so that weights are about 1."""
     return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d])

@@ -1,4 +1,4 @@
-"""Constraints of a study as limits of the columns that its search looks at."""
+"""Constraints of a study as limits on the columns of its search."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from studies.search.observations import Columns
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnLimit:
-    """Bounds of one column of `Snapshot.at`, in the column's sign; infinite where there is none."""
+    """Bounds of one column of `Snapshot.at`, in the column's sign; infinite where there is no bound."""
 
     column: int
     low: float
     high: float
 
     def holds(self, value: float) -> bool:
-        """Whether the value is within both bounds."""
+        """Return whether the value is within both bounds."""
         return self.low <= value <= self.high
 
 
@@ -34,11 +34,11 @@ class ColumnLimits:
         self.each = tuple(_limit(index[one.metric], columns[index[one.metric]], one) for one in constraints)
 
     def holds(self, values: Columns) -> bool:
-        """Whether measured values keep all constraints."""
+        """Return whether measured values keep all constraints."""
         return all(one.holds(values[one.column]) for one in self.each)
 
     def far_end(self, column: int, seen: Array) -> float | None:
-        """The column's upper bound, or its measured median if larger; None without a bound."""
+        """Return the column's upper bound, or its measured median if larger; None without a bound."""
         high = next((one.high for one in self.each if one.column == column), math.inf)
         if not math.isfinite(high):
             return None

@@ -1,4 +1,4 @@
-"""Cost and size of configurations that were never trained: a regression of dollars per epoch, one of each size."""
+"""Cost and size of configurations that were never trained: regressions of dollars per epoch and of each size."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from studies.search.model.size_model import SizeModel
 from studies.search.model.trial_arrays import TrialTable
 
 _learning = threading.Lock()
-"""Lets one thread at a time learn; no attribute, since models are pickled by Ray Tune."""
+"""Lock that lets one thread learn at a time; not an attribute, since Ray Tune pickles models."""
 GROWN = 1.01
-"""Factor by which the number of values has to grow before a model that may not refit learns again: with fewer new
-values, what another thread's model has learned is as good."""
+"""Growth factor of the number of values at which a model that may not refit learns again: below it, the model that
+another thread has learned is as good."""
 
 
 class CostModel:
-    """Regressions of dollars per epoch and of static columns, on `counted` sizes as well; threads may share it."""
+    """Regressions of dollars per epoch and of static columns, also from `counted` sizes; threads may share it."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class CostModel:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of costs per epoch, then of values of each static column, learned from."""
+        """Numbers of values learned from: costs per epoch first, then each static column."""
         return (self._costs.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:
@@ -48,7 +48,7 @@ class CostModel:
 
     def _learn(self, table: TrialTable, *, refit: bool) -> None:
         paid = table.rows_with_cost
-        # Measured costs move a little with each epoch, which hardly changes the forecasts of others.
+        # Measured costs move a little with each epoch, which hardly changes the forecasts of other trials.
         if _has_grown(self._costs, len(paid), refit=refit):
             x = table.x[paid]
             covariates = self._cost_covariates(x, table.covariates[paid])
@@ -57,7 +57,7 @@ class CostModel:
             self._learn_size(j, regression, table, refit=refit)
 
     def _learn_size(self, j: int, regression: LogRegression, table: TrialTable, *, refit: bool) -> None:
-        values = self._columns[j].signed(1.0) * table.first(j)  # in the metric's own sign, which logarithms need
+        values = self._columns[j].signed(1.0) * table.first(j)  # in the metric's own sign, since logarithms are taken
         usable = np.flatnonzero(np.isfinite(values) & (values > 0))
         counted = np.zeros(0) if self.counted is None else self.counted.values(self._columns[j].metric)
         if not _has_grown(regression, len(counted) + len(usable), refit=refit):
@@ -70,18 +70,18 @@ class CostModel:
         regression.learn(x, covariates, np.concatenate([counted, values[usable]]), refit=refit)
 
     def log_usd_per_epoch(self, some: CandidateFeatures) -> tuple[Array, Array]:
-        """Mean and standard deviation of the logarithm of dollars per epoch [m]."""
+        """Return the mean and standard deviation of the logarithm of dollars per epoch [m]."""
         return self._costs.predict(some.x, self._cost_covariates(some.x, some.covariates))
 
     def size(self, j: int, some: CandidateFeatures) -> Marginal:
-        """Marginal distribution of an unknown static column, arrays [m]; Gaussian in the negative if more is better."""
+        """Return the marginal of an unknown static column, arrays [m]; Gaussian and negated if more is better."""
         mean, sd = self._sizes[j].predict(some.x, some.covariates)
         if self._columns[j].direction == "minimize":
             return mean, sd, "lognormal"
         return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
     def _cost_covariates(self, x: Array, covariates: Array) -> Array:
-        """Covariates of the cost [m, K]: known values, earlier studies, and expectations from counted models."""
+        """Return covariates of the cost [m, K]: known values, earlier studies, and expectations of counted models."""
         return covariates if self.counted is None else np.hstack([covariates, self.counted.covariates(x)])
 
 

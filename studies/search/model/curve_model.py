@@ -31,11 +31,11 @@ from studies.search.observations import Snapshot
 from trainers.protocol import ParameterValue
 
 START_EPOCHS = 0.3
-"""Cost of a start or a thaw, in epochs, that is assumed until three trials have shown it."""
+"""Assumed cost of a start or a thaw, in epochs, until `ENOUGH_STARTS` trials have measured it."""
 ENOUGH_STARTS = 3
-"""Smallest number of trials from which the cost of a start is measured."""
+"""Smallest number of trials for measuring the cost of a start."""
 EXAMPLES = 256
-"""Number of random configurations that show how far costs and sizes reach."""
+"""Number of random configurations that show the range of costs and sizes."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,11 +49,11 @@ class _Shared:
 
 
 class CurveModel:
-    """Learns from all trials and forecasts candidates. For one thread; `sharing_fits` gives one for another.
+    """Learns from all trials and forecasts candidates. For one thread; `sharing_fits` returns a model for another.
 
-    Columns are the objectives, then bounded metrics that are no objectives. Cumulative columns follow from dollars per
-    epoch, static ones do not change while a trial trains, and the others are learned. `reachable_reference`
-    [objectives] is a point behind both the reference point and all measurements.
+    Columns are the objectives, then other bounded metrics. Cumulative columns follow from dollars per epoch, static
+    columns do not change while a trial trains, and the other columns are learned. `reachable_reference` [objectives] is
+    a point worse than both the reference point and all measurements.
     """
 
     def __init__(self, problem: Problem, shared: _Shared | None = None) -> None:
@@ -88,26 +88,26 @@ class CurveModel:
         self.progress = Progress()
 
     def _chain(self, j: int) -> Chain:
-        # Earlier studies say something about the objectives alone.
+        # Earlier studies are informative about the objectives only.
         is_objective = j < len(self.problem.objectives)
         prior_mean = TransferMean(self.problem.transfer, j) if is_objective else TransferMean()
         return Chain(self.rungs, self.encoder.width, self._shared.fits[j], prior_mean)
 
     def count_milestones(self, milestones: tuple[int, ...]) -> None:
-        """Restrict the models that can be taken to these epochs. Call it before `learn`."""
+        """Restrict the epochs whose models count as results. Call it before `learn`."""
         self.problem = replace(self.problem, milestones=milestones)
         self._milestones = ArchiveTracker(
             milestones, objectives=len(self.problem.objectives), feasible=self.limits.holds
         )
 
     def sharing_fits(self) -> CurveModel:
-        """Another model of the same problem, for another thread; both share fits."""
+        """Return another model of the same problem, for another thread; both share fits."""
         return CurveModel(self.problem, self._shared)
 
     def learn(self, trials: Sequence[Snapshot], *, refit: bool) -> None:
         """Learn from all started trials; `refit` allows fitting hyperparameters again, which takes tenths of a second.
 
-        A snapshot that is the same object as before counts as unchanged.
+        A snapshot counts as unchanged if it is the same object as in the last call.
         """
         changed, counted = self.table.update(trials), self.problem.counted()
         has_come = counted is not self._shared.costs.counted
@@ -130,7 +130,7 @@ class CurveModel:
         self.progress = self.progress.after(volume, self.table, self.problem.epochs, most_usd)
 
     def _reach(self) -> Array:
-        """Expected costs and sizes of random configurations: a nearer reference point would hide expensive ones."""
+        """Return expected costs and sizes of random configurations: a nearer reference would hide expensive ones."""
         costs = self._shared.costs
         learned_from = (costs.counted, costs.counts, round(self._start_epochs, 2))
         known, reach = self._shared.reach
@@ -149,7 +149,7 @@ class CurveModel:
         return reach
 
     def _costs_with(self, counted: SizeModel | None) -> CostModel:
-        """New regressions: fits from a few trials are too vague beside counted models."""
+        """Return new regressions: fits from a few trials are too vague beside counted models."""
         examples = None if counted is None else self.features([one.params for one in counted.examples])
         return CostModel(self._columns, self._static, counted, examples)
 
@@ -176,7 +176,7 @@ class CurveModel:
             chain.learn(CurveData(x=x, z=z, slopes=slopes, pending=pending), refit=refit)
 
     def _far_end(self, j: int, values: Array) -> float | None:
-        """Value from which a learned column stops to matter: its bound, or the reference point if that is farther."""
+        """Return the value beyond which a learned column is irrelevant: its bound, or the reference if farther."""
         bound = self.limits.far_end(j, values[np.isfinite(values)])
         if j >= len(self.reference):
             return bound
@@ -185,7 +185,7 @@ class CurveModel:
         return float(far if bound is None else max(far, bound))
 
     def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
-        """Slopes of z at the first rung, from the epoch before it [n]; 0 if that is missing."""
+        """Return slopes of z at the first rung, from the epoch before it [n]; 0 if that epoch is missing."""
         first = self.rungs[0]
         if first < 2:
             return np.where(np.isnan(z), np.nan, 0.0)
@@ -194,15 +194,15 @@ class CurveModel:
         return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
 
     def features(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
-        """Features of configurations, without training them."""
+        """Return features of configurations, without training them."""
         return self._features.of(configurations)
 
     def features_at(self, units: Array) -> CandidateFeatures:
-        """Features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
+        """Return features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
         return self._features.at(units)
 
     def untried(self, some: CandidateFeatures) -> CandidateBatch:
-        """A batch of configurations that were never started."""
+        """Return a batch of configurations that were never started."""
         costs = self._shared.costs
         log_usd, sd = costs.log_usd_per_epoch(some)
         statics: dict[int, Marginal] = {}
@@ -221,7 +221,7 @@ class CurveModel:
         )
 
     def started(self, rows: Rows, *, is_running: bool) -> CandidateBatch:
-        """A batch of trials at the same rung before the last; running trials pay no start."""
+        """Return a batch of trials at the same rung before the last; running trials pay no start."""
         table, rung = self.table, int(self.table.last_rungs[rows[0]])
         curves = {}
         for j, chain in self._chains.items():
@@ -249,7 +249,7 @@ class CurveModel:
         )
 
     def forecast(self, batch: CandidateBatch) -> BatchForecast:
-        """Forecast the candidates at the later rungs, as far as the model has learned."""
+        """Forecast the candidates at the later rungs, with the columns that the model has learned."""
         if batch.rung_index < 0:
             curves = {j: chain.forecast_untried(batch.inputs) for j, chain in self._chains.items()}
             trains = None if self._failures.is_certain else self._failures.probability_of_training(batch.inputs)

@@ -1,4 +1,4 @@
-"""Earlier studies as prior data: what their trials reached, in terms of this study's space and objectives."""
+"""Earlier studies as prior data: results of their trials, in terms of this study's space and objectives."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from studies.search.model.sampling import best_and_random
 from trainers.protocol import ParameterValue
 
 MOST_TRIALS = 200
-"""Largest number of trials of an earlier study that are used: the best half and a random half."""
+"""Largest number of trials used of an earlier study: the best half and a random half."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierTrial:
-    """A trial of an earlier study, in terms of this study, with the objectives' values at its last epoch."""
+    """A trial of an earlier study in terms of this study, with the objectives at its last epoch."""
 
     params: Mapping[str, ParameterValue]
     values: tuple[float, ...]
@@ -31,14 +31,14 @@ class EarlierTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierStudy:
-    """An earlier study: its name without a password, its trials inside this study's space, and the number of others."""
+    """An earlier study: its name without a password, its trials inside this study's space, and the number left out."""
 
     name: str
     trials: tuple[EarlierTrial, ...]
     left_out: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """The stored JSON form."""
+        """Return the JSON form for the store."""
         trials = [
             {
                 "params": dict(one.params),
@@ -52,7 +52,7 @@ class EarlierStudy:
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> EarlierStudy:
-        """An earlier study from its JSON form."""
+        """Return an earlier study from its JSON form."""
         trials = tuple(
             EarlierTrial(
                 params=one["params"],
@@ -66,7 +66,7 @@ class EarlierStudy:
 
 
 def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
-    """Parameters of an earlier trial in this study's space; None if one is out of range, or wrongly missing."""
+    """Return a trial's parameters in this study's space; None if one is out of range or a required one is missing."""
     kept: dict[str, Any] = {}
     for name, entry in space.entries():
         is_child = isinstance(entry, Conditional)
@@ -87,7 +87,7 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
 def thinned(
     trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> tuple[EarlierTrial, ...]:
-    """At most `MOST_TRIALS` trials: the best half by constrained domination, and a random half of the others."""
+    """Return at most `MOST_TRIALS` trials: the best half by constrained domination, and a random half of the others."""
     if len(trials) <= MOST_TRIALS:
         return tuple(trials)
     violations = [total_violation(one, objectives, constraints) for one in trials]
@@ -96,14 +96,14 @@ def thinned(
 
 
 def signed_values(trials: Sequence[EarlierTrial], objectives: Sequence[Objective]) -> list[tuple[float, ...]]:
-    """Values of each trial's objectives, turned so that smaller is better."""
+    """Return the values of each trial's objectives, signed so that smaller is better."""
     return [tuple(o.signed(v) for o, v in zip(objectives, one.values, strict=True)) for one in trials]
 
 
 def excesses(
     trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
 ) -> dict[str, float]:
-    """Amount by which a trial violates each bound, in units of the bound; 0 where unknown."""
+    """Return the excess of a trial over each bound, in units of the bound; 0 where unknown."""
     known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
     return {
         bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
@@ -112,5 +112,5 @@ def excesses(
 
 
 def total_violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
-    """Sum of a trial's violations of all bounds, in units of the bounds."""
+    """Return the sum of a trial's violations of all bounds, in units of the bounds."""
     return sum(max(excess, 0.0) for excess in excesses(trial, objectives, constraints).values())

@@ -2,8 +2,8 @@
 
 Numbers are scaled between their bounds, logarithmically where the space says so. A categorical parameter with numeric
 choices becomes the scaled rank of its value; any other is one-hot, at half the distance of a whole range. An absent
-conditional parameter is 0.5, or 0 in all columns if one-hot. Processes use points x [D]. Samplers draw points u [P] of
-the unit cube, one coordinate per parameter in the order of `Space.entries`.
+conditional parameter is 0.5, or 0 in all its columns if one-hot. Gaussian processes use points x [D]. Samplers draw
+points u [P] of the unit cube, one coordinate per parameter in the order of `Space.entries`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABSENT = 0.5
 
 
 def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
-    """Key shared by equal configurations; 1, 1.0 and true have different keys."""
+    """Return a key shared by equal configurations; 1, 1.0 and true have different keys."""
     return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 
@@ -57,7 +57,7 @@ class Encoder:
         self.parameters = len(self._axes)
 
     def encode(self, params: Mapping[str, ParameterValue]) -> Array:
-        """The point x of one configuration [D]."""
+        """Return the point x of one configuration [D]."""
         x = np.full(self.width, ABSENT)
         for axis in self._axes:
             here = slice(axis.column, axis.column + axis.width)
@@ -68,20 +68,20 @@ class Encoder:
         return x
 
     def decode(self, units: Array) -> dict[str, ParameterValue]:
-        """The configuration at a point of the unit cube [P]."""
+        """Return the configuration at a point of the unit cube [P]."""
         at = {axis.name: float(unit) for axis, unit in zip(self._axes, units, strict=True)}
         return self.space.walk(lambda name, parameter: _value_at(parameter, at[name]))
 
     def random(self, rng: np.random.Generator, count: int) -> list[dict[str, ParameterValue]]:
-        """Configurations drawn uniformly, with the scales of the space."""
+        """Return configurations drawn uniformly, with the scales of the space."""
         return [self.decode(rng.random(self.parameters)) for _ in range(count)]
 
     def unit(self, name: str, value: ParameterValue) -> float:
-        """Coordinate in the unit cube of a value of one parameter."""
+        """Return the coordinate in the unit cube of a value of one parameter."""
         return _unit_of(self.space.parameter(name), value)
 
     def encode_units(self, units: Array) -> Array:
-        """Points [m, D] of the configurations at points of the unit cube [m, P]."""
+        """Return points [m, D] of the configurations at points of the unit cube [m, P]."""
         x = np.full((len(units), self.width), ABSENT)
         for axis, values, is_active in self._values(units):
             here = slice(axis.column, axis.column + axis.width)
@@ -91,18 +91,18 @@ class Encoder:
         return x
 
     def numbers_at(self, units: Array, name: str, *, default: float) -> Array:
-        """Values [m] of a numeric parameter at points of the unit cube [m, P]; `default` if absent or no number."""
+        """Return the values [m] of a numeric parameter at points u [m, P]; `default` if absent or not numeric."""
         for axis, values, is_active in self._values(units):
             if axis.name == name and (numbers := _as_numbers(axis.parameter, values)) is not None:
                 return np.where(is_active, numbers, default)
         return np.full(len(units), default)
 
     def present(self, units: Array) -> NDArray[np.bool_]:
-        """Whether each parameter exists in the configurations at points of the unit cube [m, P]."""
+        """Return whether each parameter exists in the configurations at points of the unit cube [m, P]."""
         return np.stack([is_active for _, _, is_active in self._values(units)], axis=1)
 
     def _values(self, units: Array) -> Iterator[tuple[_Axis, Array, NDArray[np.bool_]]]:
-        """Each parameter with its values, or the indices of its choices [m], and its presence [m]."""
+        """Yield each parameter with its values, or the indices of its choices [m], and its presence [m]."""
         found: dict[str, tuple[Parameter, Array, NDArray[np.bool_]]] = {}
         for coordinate, axis in enumerate(self._axes):
             values = _values_at(axis.parameter, units[:, coordinate])
@@ -113,7 +113,7 @@ class Encoder:
             yield axis, values, is_active
 
     def units(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Point of the unit cube of a configuration [P]; NaN for parameters that do not exist."""
+        """Return the point of a configuration in the unit cube [P]; NaN for absent parameters."""
         return np.array(
             [_unit_of(axis.parameter, params[axis.name]) if axis.name in params else math.nan for axis in self._axes]
         )
@@ -124,7 +124,7 @@ def _width(parameter: Parameter) -> int:
 
 
 def _numbers(parameter: Parameter) -> list[float] | None:
-    """Choices of a categorical parameter, ascending, if all are numbers, otherwise None."""
+    """Return the choices of a categorical parameter, ascending, if all are numbers; otherwise None."""
     if not isinstance(parameter, Categorical):
         return None
     choices = parameter.choices
@@ -181,7 +181,7 @@ def _as_numbers(parameter: Parameter, values: Array) -> Array | None:
 
 
 def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a conditional parameter exists, given values and presence of its parent [m]."""
+    """Return whether a conditional parameter exists, given values and presence of its parent [m]."""
     unique, inverse = np.unique(values, return_inverse=True)
     if isinstance(parent, Categorical):
         meant = [parent.choices[int(index)] for index in unique]
@@ -192,7 +192,7 @@ def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArr
 
 
 def _values_at(parameter: Parameter, units: Array) -> Array:
-    """Values at coordinates of the unit cube [m]; indices of choices for a categorical parameter."""
+    """Return the values at coordinates of the unit cube [m]; indices of choices for a categorical parameter."""
     if isinstance(parameter, Categorical):
         return np.minimum((units * len(parameter.choices)).astype(np.intp), len(parameter.choices) - 1).astype(float)
     low, high = float(parameter.low), float(parameter.high)

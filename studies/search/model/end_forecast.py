@@ -1,8 +1,8 @@
-"""Forecasts the ends of learning curves that were cut short, without looking at parameters; reads earlier studies.
+"""Forecasts of the last values of learning curves that were cut short, without parameters; used on earlier studies.
 
-The chain of `studies.search.model.cokriging` without its Gaussian processes: each step between rungs is a Bayesian
-linear regression on the curve so far, with the noise variance of the largest posterior probability (Bishop 2006,
-section 3.5). A forecast is the mean after all steps.
+It is the chain of `studies.search.model.cokriging` without its Gaussian processes: each step between rungs is a
+Bayesian linear regression on the curve so far, with the noise variance of the largest posterior probability (Bishop
+2006, section 3.5). A forecast is the mean after all steps.
 
     z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + e),   d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)
 
@@ -34,10 +34,10 @@ from studies.search.model.standardisation import Standardisation, by_mean, by_me
 from studies.search.observations import Snapshot
 
 Ends = Mapping[int, float]
-"""Forecast at the last epoch by index of the objective, turned so that smaller is better."""
+"""Forecast at the last epoch by index of the objective, signed so that smaller is better."""
 
 NOISES: Array = np.geomspace(1e-4, 10.0, 41)
-"""Noise variances that are compared; targets are about standardised."""
+"""Noise variances to choose from; targets are standardised."""
 NOISE_PRIOR, NOISE_PRIOR_SD = 0.3, 1.5
 """Prior median of the noise variance, and prior standard deviation of its logarithm."""
 LEAST_WIDTH = 1e-3
@@ -49,8 +49,8 @@ def forecast_ends(
 ) -> dict[int, Ends | None]:
     """Forecast the learned objectives at the last epoch for trials that were cut short, by number.
 
-    None stands for a trial that did not reach the first rung; the result is empty if too few trials went from one rung
-    to the next. `rungs` ascend to the last epoch.
+    The value is None for a trial that did not reach the first rung; the result is empty if too few trials went from one
+    rung to the next. `rungs` ascend to the last epoch.
     """
     wanted = [row for row, trial in enumerate(trials) if trial.number in cut_short]
     constant = CUMULATIVE_METRICS | STATIC_METRICS
@@ -68,7 +68,7 @@ def forecast_ends(
 
 
 def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> _Curves | None:
-    """Curves of one objective; None if fewer than `ENOUGH` steps between rungs were measured."""
+    """Return the curves of one objective; None if fewer than `ENOUGH` steps between rungs were measured."""
     values = np.array([_at_rungs(trial, j, rungs) for trial in trials]).reshape(-1, len(rungs))
     if (~np.isnan(values[:, 1:])).sum() < ENOUGH:
         return None
@@ -82,7 +82,7 @@ def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> _Curves
 
 
 def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, first: int) -> Array:
-    """Slopes at the first rung [n], from the epoch before it; 0 if that epoch was not kept."""
+    """Return slopes at the first rung [n], from the epoch before it; 0 if that epoch was not kept."""
     if first < 2:
         return np.where(np.isnan(z), np.nan, 0.0)
     before = np.array([trial.at[first - 1][j] if first - 1 in trial.at else math.nan for trial in trials])
@@ -91,7 +91,7 @@ def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, fi
 
 
 def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
-    """One objective of a trial at each rung: NaN at rungs not reached, infinite at the rung before which it failed."""
+    """Return an objective at each rung: NaN at rungs not reached, infinite at the next rung if the trial failed."""
     at = [trial.at_rung(rung) for rung in rungs]
     values = [math.nan if one is None else one[j] for one in at]
     if trial.state == "failed":
@@ -111,7 +111,7 @@ class _Curves:
     steps: Sequence[_Step]
 
     def ends_of(self, rows: Sequence[int]) -> Array:
-        """Forecasts at the last rung in the objective's own units [m]; NaN for a trial that reached no rung."""
+        """Return forecasts at the last rung in the objective's units [m]; NaN for a trial that reached no rung."""
         z, slopes = self.z[rows], self.slopes[rows]
         reached = (~np.isnan(z)).sum(axis=1) - 1
         ends = np.full(len(rows), np.nan)
@@ -147,7 +147,7 @@ def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
 
 
 def _step(k: int, length: float, usual: Standardisation[float], z: Array, slopes: Array) -> _Step:
-    """Regression from rung k on; `usual` are rates of all rungs, for a rung that too few trials passed."""
+    """Return the regression from rung k; `usual` has rates of all rungs, for a rung that too few trials passed."""
     here, crossed = ~np.isnan(z[:, k]), ~np.isnan(z[:, k + 1])
     steps = z[crossed, k + 1] - z[crossed, k]
     if len(steps) >= ENOUGH:
@@ -169,7 +169,7 @@ def _features(z_scale: Standardisation[float], slope_scale: Standardisation[floa
 
 
 def regression_weights(u: Array, y: Array) -> Array:
-    """Posterior mean of w [F] in y = w'u + e, w ~ N(0, 1), at the likeliest noise; features u [n, F] may be empty."""
+    """Return the posterior mean of w [F] in y = w'u + e, w ~ N(0, I), at the likeliest noise; u [n, F] may be empty."""
     gram, moment = u.T @ u, u.T @ y
     inverses = np.linalg.inv(gram + NOISES[:, None, None] * np.eye(u.shape[1]))  # (U'U + s I)^-1
     explained = np.einsum("f,sfg,g->s", moment, inverses, moment)

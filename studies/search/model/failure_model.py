@@ -1,8 +1,8 @@
 """Failure model: P(trains | x) = Phi((1/2 - p - f(x)) / sd), a coarse regression failed_i - p = w + f(x_i) + e_i.
 
 p is the share of failed trials, failed_i is 1 or 0, and w, f and e are as in `gaussian_process`. The metrics' processes
-already treat failed trials as worst values, but that does not keep a search away from configurations that fail and
-would be far ahead in another objective.
+already treat failed trials as worst values, but that alone does not keep a search from configurations that fail yet
+promise a large gain in another objective.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from studies.search.model.gaussian_process import Fits, Posterior, Prior, fit
 from studies.search.model.sampling import with_rare_ones
 
 PROCESS = -3
-"""Key of the process, apart from those of a chain."""
+"""Key of this process, distinct from the keys of a chain's processes."""
 PRIOR = Prior(length_scale=1.0, length_scale_sd=0.8, amplitude=0.2, amplitude_sd=0.8, noise=0.02, noise_sd=1.0)
 LEAST = 1e-6
 """Smallest probability: no configuration is ruled out."""
@@ -26,7 +26,7 @@ GROWN = 6
 
 
 class FailureModel:
-    """Learns where trials fail; models in other threads may share `fits`."""
+    """Learns in which region trials fail; models in different threads may share `fits`."""
 
     def __init__(self, fits: Fits) -> None:
         self._fits = fits
@@ -36,7 +36,7 @@ class FailureModel:
 
     @property
     def is_certain(self) -> bool:
-        """Whether no trial has failed so far; then every configuration counts as able to train."""
+        """Return whether no trial has failed so far; every configuration then counts as able to train."""
         return self._posterior is None
 
     def learn(self, x: Array, failed: Array, *, refit: bool) -> None:
@@ -58,7 +58,7 @@ class FailureModel:
             self._learned_from = learned_from
 
     def probability_of_training(self, candidates: CandidateInputs) -> Array:
-        """Probability that each candidate trains [m]."""
+        """Return the probability that each candidate trains [m]."""
         if self._posterior is None:
             return np.ones(len(candidates.x))
         mean, variance = candidates.at(PROCESS, self._posterior).predict(np.ones((len(candidates.x), 1)))

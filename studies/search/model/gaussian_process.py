@@ -3,15 +3,15 @@
     y = w'u + f(x) + e,   w ~ N(0, I),   f ~ GP(0, amplitude x k),   e ~ N(0, noise)
     k(x, x') = (1 + r + r^2 / 3) exp(-r),   r^2 = 5 sum_i ((x_i - x'_i) / l_i)^2            Matern, smoothness 5/2
 
-with features u [F], inputs x [D] and a length-scale l_i per input.
+with features u [F], inputs x [D] and a length scale l_i per input.
 
 Inputs may be warped by 1 - (1 - x^a)^b, with a and b for each (Kumaraswamy's distribution function, as in Cowen-Rivers
 et al. 2022, arXiv 2012.03826): a function that is steep at one end of a range, as of weight decay on a linear scale,
 becomes smooth.
 
 Hyperparameters maximise the posterior over their logarithms (Rasmussen and Williams 2006, chapter 5), found with the
-analytic gradient in tens of milliseconds for 200 points. The posterior at fixed inputs takes features later, so that
-forecasting thousands of candidates costs a few products.
+analytic gradient in tens of milliseconds for 200 points. The posterior is conditioned on inputs first and takes
+features later, so that forecasting thousands of candidates costs a few matrix products.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ITERATIONS = 25
 JITTER = 1e-8
 """Variance added to the diagonal of covariances, so that they can be factorised."""
 EDGE = 1e-4
-"""Smallest distance of inputs from 0 and 1, where warps are steepest."""
+"""Smallest distance of inputs from 0 and 1, where warping functions are steepest."""
 LOG_BOUND = 9.0
 """Largest absolute value of the logarithm of a hyperparameter."""
 
@@ -44,15 +44,15 @@ class Prior:
     amplitude_sd: float = 1.0
     noise: float = 0.1
     noise_sd: float = 2.0
-    warp_sd: float = 0.0  # the median is 1, which leaves inputs unchanged; with a deviation of 0 inputs are not warped
+    warp_sd: float = 0.0  # the median is 1, which leaves inputs unchanged; 0 switches warping off
 
     def medians(self, inputs: int) -> Hyperparameters:
-        """Hyperparameters assumed without data."""
+        """Return the prior medians, for use without data."""
         warps = np.ones((2, inputs)) if self.warp_sd else None
         return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
 
     def deviations(self, inputs: int) -> Array:
-        """Standard deviations of the logarithms, in the order of `Hyperparameters.logs`."""
+        """Return the standard deviations of the logarithms, in the order of `Hyperparameters.logs`."""
         sds = [self.amplitude_sd, self.noise_sd, *[self.length_scale_sd] * inputs]
         return np.array(sds + ([self.warp_sd] * 2 * inputs if self.warp_sd else []))
 
@@ -74,14 +74,14 @@ class Hyperparameters:
 
     @staticmethod
     def of_logs(logs: Array, inputs: int) -> Hyperparameters:
-        """Hyperparameters from their logarithms, in the order of `logs`."""
+        """Return the hyperparameters from their logarithms, in the order of `logs`."""
         values = np.exp(logs)
         end = 2 + inputs
         warps = values[end:].reshape(2, inputs) if len(values) > end else None
         return Hyperparameters(float(values[0]), float(values[1]), values[2:end], warps)
 
     def scaled(self, x: Array) -> Array:
-        """Inputs [n, D], warped and divided by their length-scales."""
+        """Return inputs [n, D], warped and divided by their length-scales."""
         if self.warps is None:
             return x / self.length_scales
         a, b = self.warps
@@ -89,7 +89,7 @@ class Hyperparameters:
         return warped / self.length_scales
 
     def warp_gradients(self, x: Array) -> tuple[Array, Array]:
-        """Derivatives of the scaled inputs [n, D] with respect to log a and to log b."""
+        """Return the derivatives of the scaled inputs [n, D] with respect to log a and to log b."""
         assert self.warps is not None  # noqa: S101 - only called where inputs are warped
         a, b = self.warps
         inside = _inside(x)
@@ -104,7 +104,7 @@ def _inside(x: Array) -> Array:
 
 
 def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
-    """Hyperparameters of the largest posterior probability, for inputs x [n, D] scaled to about [0, 1]."""
+    """Return the hyperparameters of the largest posterior probability, for inputs x [n, D] scaled to about [0, 1]."""
     if len(y) < 2:
         return start or prior.medians(x.shape[1])
     inputs = x.shape[1]
@@ -128,13 +128,13 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
 
 
 def _log_bounds(x: Array, count: int) -> Array:
-    """Largest absolute values of the logarithms; an input that takes only two values is not warped."""
+    """Return the largest absolute values of the logarithms; an input that takes only two values is not warped."""
     bends = [float(len(np.unique(column)) > 2) for column in x.T]
     return LOG_BOUND * np.concatenate((np.ones(2 + x.shape[1]), bends, bends))[:count]
 
 
 def _negative_log_likelihood(logs: Array, x: Array, linear: Array, y: Array) -> tuple[float, Array]:
-    """-log p(y) up to a constant, and its gradient by the logarithms of the hyperparameters."""
+    """Return -log p(y) up to a constant, and its gradient by the logarithms of the hyperparameters."""
     own = Hyperparameters.of_logs(logs, x.shape[1])
     scaled = own.scaled(x)
     root = np.sqrt(5.0 * _squared_distances(scaled, scaled))
@@ -166,7 +166,7 @@ def _squared_distances(a: Array, b: Array) -> Array:
 
 
 def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
-    """Covariance of the smooth part between inputs [n, D] and [m, D]."""
+    """Return the covariance of the smooth part between inputs [n, D] and [m, D]."""
     root = np.sqrt(5.0 * _squared_distances(own.scaled(a), own.scaled(b)))
     smooth: Array = own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
     return smooth
@@ -200,7 +200,7 @@ class ConditionedPosterior:
     noise: float
 
     def predict(self, u: Array) -> tuple[Array, Array]:
-        """Mean and variance, noise included, of y at features u [m, F]."""
+        """Return the mean and variance, noise included, of y at features u [m, F]."""
         mean = self.smooth_mean + u @ self.weights
         variance = (
             self.smooth_variance
@@ -237,7 +237,7 @@ class Posterior:
         return solved
 
     def at(self, x: Array) -> ConditionedPosterior:
-        """The posterior at inputs x [m, D]."""
+        """Return the posterior at inputs x [m, D]."""
         a = self._solved(matern(self.x, x, self.own)) if len(self.x) else np.zeros((0, len(x)))
         return ConditionedPosterior(
             smooth_mean=a.T @ self._alpha,

@@ -1,9 +1,9 @@
-"""Regression of a positive quantity, a cost or a size, of configurations that were never trained.
+"""Regression of a positive quantity (a cost or a size) for configurations that were never trained.
 
     t = log value;   (t - median) / max(sd, 0.3) = w'[1, x - 1/2, 4 (x - 1/2)^2, c] + f(x) + e
 
-with covariates c that are known without training, such as the number of parameters, standardised to two of their
-standard deviations; w, f and e as in `gaussian_process`.
+with covariates c that are known without training, such as the number of parameters, each standardised to twice its
+standard deviation; w, f and e as in `gaussian_process`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from studies.search.model.standardisation import Standardisation, by_column, by_
 
 PRIOR = Prior(length_scale=1.0, amplitude=0.2, noise=1e-2)
 LEAST_WIDTH = 0.3
-"""Smallest width by which logarithms are divided to be standardised."""
+"""Smallest divisor that standardises logarithms."""
 COVARIATE_DEVIATIONS, COVARIATE_ADDED_WIDTH = 2.0, 1e-2
-"""Number of standard deviations that make up the width of a covariate, and what is added to it."""
+"""Width of a covariate: this number of its standard deviations, plus this constant."""
 SD_RANGE = (0.02, 1.5)
-"""Range of the standard deviations of forecast logarithms; the upper end without any value."""
+"""Range of the standard deviations of forecast logarithms; the upper end applies without data."""
 GROWN = 1.05
-"""Factor by which the number of values has to grow before hyperparameters are fitted again."""
+"""Growth factor of the number of values at which hyperparameters are fitted again."""
 MOST_POINTS = 300
-"""Largest number of values, the latest ones, that are learned from."""
+"""Largest number of values learned from: the latest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class LogRegression:
     """Predicts a positive quantity of configurations. One thread at a time may learn while others predict."""
 
     def __init__(self) -> None:
-        self._learned: _Learned | None = None  # replaced as a whole
+        self._learned: _Learned | None = None  # replaced as a whole, so that readers in other threads see one state
         self._own: Hyperparameters | None = None
         self._fitted_on = 0
 
@@ -51,7 +51,7 @@ class LogRegression:
         return 0 if self._learned is None else self._learned.count
 
     def is_due(self, values: int) -> bool:
-        """Whether this number of values is enough to fit hyperparameters again."""
+        """Return whether this number of values is enough to fit hyperparameters again."""
         return self._own is None or min(values, MOST_POINTS) >= GROWN * self._fitted_on + 1
 
     def learn(self, x: Array, covariates: Array, values: Array, *, refit: bool) -> None:
@@ -69,7 +69,7 @@ class LogRegression:
         self._learned = _Learned(count=count, posterior=Posterior(x, u, y, own), target=target, covariates=scale)
 
     def predict(self, x: Array, covariates: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of the logarithm [m]; constant before anything was learned."""
+        """Return the mean and standard deviation of the logarithm [m]; constant before anything was learned."""
         if (learned := self._learned) is None:
             return np.zeros(len(x)), np.full(len(x), SD_RANGE[1])
         u = _features(x, learned.covariates.of(covariates))

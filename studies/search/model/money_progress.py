@@ -1,4 +1,4 @@
-"""Progress: what a study's money has bought so far."""
+"""Progress of a study: the hypervolume that its money has bought so far."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ GROWTH = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Dollars spent, and how the hypervolume grew with them.
+    """Dollars spent, and the growth of the hypervolume with them.
 
-    `grown_to` is the hypervolume at its last noticeable growth, from the reference point of that moment;
-    docs/search-experiments.md says why later volumes are compared with it although an automatic point moves.
+    `grown_to` is the hypervolume at its last noticeable growth, from the reference point at that time;
+    docs/search-experiments.md explains why later volumes are compared with it although an automatic point moves.
     """
 
     spent_usd: float = 0.0
     grown_to: float = 0.0
     grown_at_usd: float = 0.0
-    full_usd: float | None = None  # for a usual full training; None before any epoch was paid for
-    full_slot_usd: float | None = None  # for each slot of a usual full training; None likewise
+    full_usd: float | None = None  # for a typical full training; None before any epoch was paid for
+    full_slot_usd: float | None = None  # for each slot of a typical full training; None as for `full_usd`
 
     def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> Progress:
-        """The progress after new measurements; `epochs` is the length of a full training."""
+        """Return the progress after new measurements; `epochs` is the length of a full training."""
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:
             now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
@@ -66,7 +66,7 @@ class ArchiveTracker:
         self.archive: Array = np.zeros((0, objectives))
 
     def add(self, trial: Snapshot) -> None:
-        """Add a trial's new milestones and its last model; an end before the last epoch changes earlier milestones."""
+        """Add a trial's new milestones and last model; a training that ends early changes its earlier milestones."""
         models = {e: v for e, v in trial.at.items() if self._is_model(trial, e) and all(map(math.isfinite, v))}
         self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in models.items()]
         known = self._taken.get(trial.number, frozenset())
@@ -80,7 +80,7 @@ class ArchiveTracker:
         return epoch in self._milestones or epoch == trial.last_model
 
     def reference(self) -> Array:
-        """Reference point computed from the milestones [objectives]; ones without any."""
+        """Return the reference point computed from the milestones [objectives]; all 1 without milestones."""
         ends = [one for of_trial in self._milestone_ends.values() for one in of_trial]
         columns = list(zip(*ends, strict=True))[: self._objectives] if ends else [()] * self._objectives
         return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])

@@ -1,10 +1,10 @@
-"""Turns a metric into z, the quantity whose course over the rungs is forecast.
+"""Transformation of a metric into z, the quantity whose course over the rungs is forecast.
 
     z = log y                      if the metric is never negative
     z = (y - centre) / width       otherwise, with the median and the interquartile range
 
-z has a ceiling shortly after the value from which a metric is worth nothing: exploding losses and failed trials would
-otherwise make a cliff, and its neighbours the most uncertain points.
+z has a ceiling shortly after the value beyond which a metric is worthless: without it, exploding losses and failed
+trials would make a cliff, and points near the cliff would look most uncertain.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from studies.search.model.standardisation import IDENTITY, Standardisation, by_q
 ABOVE_BOUND = 1.5
 """Largest distance in z from the far end to the ceiling."""
 ABOVE_REFERENCE = 0.15
-"""Distance from the reference point to the ceiling of an objective, as a fraction of that from its best value."""
+"""Distance of an objective's ceiling from the reference point, as a fraction of the range from best to reference."""
 LEAST_RANGE = 0.1
 """Smallest distance in z that is assumed between an objective's best value and the reference point."""
 UNBOUNDED_CEILING = 5.0
-"""Ceiling of a standardised metric as long as no bound and no reference point says what is far."""
+"""Ceiling of a standardised metric while neither a bound nor a reference point defines the far end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The function from a metric, to be minimised, to z; smaller values than `low` become it before the logarithm."""
+    """The function from a metric, to be minimised, to z; values below `low` are raised to it before the logarithm."""
 
     kind: Kind
     low: float = 0.0
@@ -39,7 +39,7 @@ class Scale:
 
     @staticmethod
     def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> Scale:
-        """The scale for the finite measured values; `far_end` is the reference point or upper bound, or None."""
+        """Return the scale for the finite measured values; `far_end` is the reference point or upper bound, or None."""
         seen = values[np.isfinite(values)]
         if not len(seen):
             return Scale("gaussian")
@@ -61,12 +61,12 @@ class Scale:
         return bounded
 
     def from_z(self, z: Array) -> Array:
-        """Values of the metric for z."""
+        """Return values of the metric for z."""
         value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
         return value
 
     def marginal(self, mean: Array, variance: Array) -> Marginal:
-        """Marginal distribution of the metric, given mean and variance of z."""
+        """Return the marginal distribution of the metric, given mean and variance of z."""
         sd = np.sqrt(variance)
         if self.kind == "lognormal":
             return mean, sd, "lognormal"
@@ -74,6 +74,6 @@ class Scale:
 
 
 def _ceiling(far_end: float, best: float | None) -> float:
-    """Ceiling of z; `best` is the best z if values beyond the far end are worth nothing."""
+    """Return the ceiling of z; `best` is the best z if values beyond the far end are worthless, else None."""
     beyond = ABOVE_BOUND if best is None else min(ABOVE_REFERENCE * max(far_end - best, LEAST_RANGE), ABOVE_BOUND)
     return far_end + beyond

@@ -1,4 +1,4 @@
-"""The problem that a search solves: space, objectives, constraints, schedule, prices and what is known beforehand."""
+"""The problem of a search: space, objectives, constraints, schedule, prices and metrics known without training."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from studies.search.trial_limits import UNLIMITED, TrialLimits
 from trainers.protocol import ParameterValue
 
 KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
-"""From the parameters of a configuration to the metrics that are known without training it."""
+"""Function from a configuration's parameters to the metrics that are known without training it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """The parts of a study that a search needs."""
+    """The parts of a study that its search needs."""
 
     space: Space
     objectives: tuple[Objective, ...]
     epochs: int
     milestones: tuple[int, ...]
     usd_per_slot_hour: float
-    reference: Values | None = None  # of the hypervolume, turned to be minimised; None computes it from measurements
+    reference: Values | None = None  # reference point, signed so that smaller is better; None takes measurements
     known: KnownMetrics | None = None  # returns metrics that are known without training
-    positive: frozenset[str] = frozenset()  # metrics of `known` that are never 0 or less: logarithms are covariates
+    positive: frozenset[str] = frozenset()  # metrics of `known` that are always above 0, so logarithms are covariates
     statics: frozenset[str] = STATIC_METRICS  # names of metrics that do not change while a trial trains
     constraints: tuple[Constraint, ...] = ()
-    # Random configurations that show the extent of costs and sizes; if empty, they are drawn
+    # Random configurations that show the range of costs and sizes; drawn if empty
     examples: Sequence[Mapping[str, ParameterValue]] = ()
     transfer: Transfer | None = None
     counted: Callable[[], SizeModel | None] = nothing_counted  # sizes counted without training; None while unknown
-    budget_usd: float = math.inf  # dollars that the study may spend in all; infinite without a limit
+    budget_usd: float = math.inf  # dollars that the whole study may spend; infinite without a limit
     slots: int = 1
     trial_limits: TrialLimits = UNLIMITED
 
     def covariates(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Covariates [K] from the known metrics of a configuration, by name, with the same logarithms for all."""
+        """Return covariates [K] from a configuration's known metrics, by name, always logarithms of the same ones."""
         known = {} if self.known is None else self.known(params)
         return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
 
     def seconds_per_usd(self, world_sizes: Array) -> Array:
-        """Seconds for which each number of slots costs a dollar [m]."""
+        """Return the seconds that a dollar pays for, for each number of slots [m]."""
         seconds: Array = 3600.0 / (self.usd_per_slot_hour * world_sizes)
         return seconds
 
     def rungs(self) -> tuple[int, ...]:
-        """Epochs between which learning curves are forecast, ascending to the last epoch."""
+        """Return the epochs between which learning curves are forecast, ascending to the last epoch."""
         return decision_rungs(self.epochs)

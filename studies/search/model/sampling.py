@@ -10,15 +10,15 @@ from studies.search.arrays import Array, Rows
 
 
 def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -> Array:
-    """Scrambled Sobol points of the unit cube [count, dimensions]."""
-    from scipy.stats import qmc  # takes a second, which commands that only read need not wait for
+    """Return scrambled Sobol points of the unit cube [count, dimensions]."""
+    from scipy.stats import qmc  # takes a second to import, which commands that only read should not pay
 
     points: Array = qmc.Sobol(dimensions, seed=seed).random_base2(int(np.ceil(np.log2(count))))
     return points[:count]
 
 
 def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
-    """Positions, ascending, of the best half (models must be exact there) and a random half of the others.
+    """Return ascending positions of the best half (models must be exact there) and a random half of the others.
 
     The random half depends only on the number of positions, so a resumed study chooses the same.
     """
@@ -30,7 +30,7 @@ def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
 
 
 def with_rare_ones(is_rare: Array, most: int) -> Rows:
-    """Random positions, ascending, at most `most`; up to a quarter of them rare (`is_rare` > 0 [n])."""
+    """Return at most `most` random positions, ascending; up to a quarter of them rare (`is_rare` > 0 [n])."""
     if len(is_rare) <= most:
         return np.arange(len(is_rare))
     mixed = np.random.default_rng(len(is_rare)).permutation(len(is_rare))

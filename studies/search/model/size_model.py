@@ -1,6 +1,6 @@
-"""Sizes and work of configurations, from examples whose parameters and operations were counted without training.
+"""Sizes and operations of configurations, from examples whose parameters and FLOPs were counted without training.
 
-Sizes are data for the forecast of `model_parameters` before any trial has run; expectations for other configurations x
+Sizes are data for the forecast of `model_parameters` before any trial has run. Expectations for other configurations
 are covariates of the cost: [E log parameters, E log (FLOPs per sample x samples per epoch)].
 """
 
@@ -40,17 +40,17 @@ class Counted:
         return float(self.flops_per_sample or 0) * float(self.samples_per_epoch or 0)
 
     def to_plain(self) -> dict[str, Any]:
-        """The stored JSON form."""
+        """Return the stored JSON form."""
         return asdict(self)
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> Counted:
-        """A counted configuration from its JSON form."""
+        """Return a counted configuration from its JSON form."""
         return Counted(**form)
 
 
 def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
-    """Configurations to count, spread evenly over the space: at most `EXAMPLES`, distinct, and always the same."""
+    """Return configurations to count, spread evenly over the space: at most `EXAMPLES`, distinct, always the same."""
     encoder = Encoder(space)
     if not encoder.parameters:
         return [{}]
@@ -59,7 +59,7 @@ def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
 
 
 class SizeModel:
-    """Expected size and work of every configuration. Immutable, so that threads may share it."""
+    """Expected size and FLOPs of every configuration. Immutable, so that threads may share it."""
 
     def __init__(self, space: Space, counted: Sequence[Counted]) -> None:
         self._encoder = Encoder(space)
@@ -80,11 +80,11 @@ class SizeModel:
         return regression
 
     def values(self, metric: str) -> Array:
-        """Counted values of a metric for each example [n]; empty for a metric that cannot be counted."""
+        """Return the counted values of a metric for each example [n]; empty for a metric that cannot be counted."""
         return self._values.get(metric, np.zeros(0))
 
     def covariates(self, x: Array) -> Array:
-        """Expected logarithms of size and work at points [m, D], as columns [m, up to 2]."""
+        """Return the expected logarithms of size and work at points [m, D], as columns [m, up to 2]."""
         if not len(x):
             return np.zeros((0, len(self._regressions)))
         none = np.zeros((len(x), 0))

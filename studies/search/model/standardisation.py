@@ -21,11 +21,11 @@ class Standardisation(Generic[Number]):
     width: Number
 
     def of(self, values: Array) -> Array:
-        """Standardised values."""
+        """Return standardised values."""
         return (values - self.centre) / self.width
 
     def inverse(self, standardised: Array) -> Array:
-        """Values of standardised ones."""
+        """Return values from standardised values."""
         return self.centre + self.width * standardised
 
 
@@ -33,30 +33,30 @@ IDENTITY = Standardisation(0.0, 1.0)
 
 
 def by_median(values: Array, least_width: float) -> Standardisation[float]:
-    """Median and standard deviation of values [n], with n at least 1."""
+    """Return the median and standard deviation of values [n], with n at least 1."""
     return Standardisation(float(np.median(values)), max(float(values.std()), least_width))
 
 
 def by_mean(values: Array, added_width: float) -> Standardisation[float]:
-    """Mean of values [n], and standard deviation plus `added_width`, for a few similar values; identity for n = 0."""
+    """Return mean of values [n], and standard deviation plus `added_width` (they may be alike); identity for n = 0."""
     if not len(values):
         return IDENTITY
     return Standardisation(float(values.mean()), float(values.std()) + added_width)
 
 
 def by_column(values: Array, deviations: float, added_width: float) -> Standardisation[Array]:
-    """Mean of each column of values [n, K]; as width, `deviations` standard deviations plus `added_width`."""
+    """Return each column's mean of values [n, K], and as width `deviations` standard deviations + `added_width`."""
     return Standardisation(values.mean(axis=0), deviations * values.std(axis=0) + added_width)
 
 
 def by_quartiles(values: Array) -> Standardisation[float]:
-    """Median and interquartile range of values [n], with n at least 1, for values with outliers."""
+    """Return the median and interquartile range of values [n], with n at least 1, for values with outliers."""
     lower, centre, upper = np.quantile(values, [0.25, 0.5, 0.75])
     return Standardisation(float(centre), float(max(upper - lower, 1e-3 * max(abs(centre), 1e-6))))
 
 
 def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> Standardisation[float]:
-    """A prior standardisation moved towards values [n], which prove little if they are few and alike."""
+    """Return a prior standardisation moved towards values [n], which prove little if they are few and alike."""
     if not len(values):
         return prior
     share = len(values) / (len(values) + prior_weight)

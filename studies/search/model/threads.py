@@ -1,4 +1,4 @@
-"""Linear algebra in one thread: with small matrices, several would wait for each other and for ranks that train."""
+"""Linear algebra in one thread: for small matrices, more threads would wait for each other and slow training ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """Loaded linear algebra libraries, cached since the search takes milliseconds."""
+    """Return the loaded linear algebra libraries; cached, since looking them up takes milliseconds."""
     return ThreadpoolController()
 
 

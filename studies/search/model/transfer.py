@@ -1,11 +1,11 @@
-"""Uses earlier studies for configurations of this study.
+"""Use of earlier studies for configurations of this study.
 
-For our own search an earlier study s is a process over the parameters, fitted on the ends of its trials. Its mean
-g_s(x), in its own standard deviations, enters the prior mean of the first stage of the curves' chain,
+For our own search, an earlier study s is a process over the parameters, fitted to the last values of its trials. Its
+mean g_s(x), in its own standard deviations, enters the prior mean of the first stage of the chain of learning curves,
 
     m(x) = TRUST sum_s (1 / S + w_s / sqrt(S)) g_s(x),   w_s ~ N(0, 1)
 
-with S studies and weights w_s that this study's data determine; its mean log cost per epoch is a covariate of the cost.
+with S studies and weights w_s learned from this study's data; its mean log cost per epoch is a covariate of the cost.
 Optuna's samplers get its trials as finished trials. A study whose mean ranks this study's trials in the wrong order is
 left out.
 """
@@ -39,11 +39,11 @@ from studies.search.model.standardisation import by_median
 from trainers.protocol import ParameterValue, Params
 
 ENOUGH_TO_JUDGE = 6
-"""Smallest number of this study's trials from which an earlier study is judged."""
+"""Smallest number of this study's trials for judging an earlier study."""
 ENOUGH_TO_FIT = 4
-"""Smallest number of trials of an earlier study on which a process is fitted."""
+"""Smallest number of an earlier study's trials for fitting a process."""
 TRUST = 0.5
-"""Part of an earlier study's deviation that is expected in this study, and its prior standard deviation."""
+"""Share of an earlier study's deviation that is expected in this study, and its prior standard deviation."""
 CLIP = 2.0
 """Largest absolute value of an earlier study's mean, in its standard deviations."""
 END_PRIOR = Prior(length_scale=0.7, amplitude=1.0, noise=1e-2)
@@ -60,7 +60,7 @@ class _StandardisedProcess:
         self._posterior = Posterior(x, u, y, fit(x, u, y, prior))
 
     def mean(self, x: Array) -> Array:
-        """Mean in standard deviations of the earlier study, from its median [m]."""
+        """Return the mean in standard deviations of the earlier study, from its median [m]."""
         found, _ = self._posterior.at(x).predict(np.ones((len(x), 1)))
         return found
 
@@ -100,13 +100,13 @@ class Transfer:
         )
 
     def ends(self, j: int, x: Array) -> Array:
-        """Expected ends of objective `j`, turned to be minimised, one column per earlier study [m, S]."""
+        """Return the expected last values of objective `j`, signed (smaller is better), per earlier study [m, S]."""
         if not len(x) or not self._ends:
             return np.zeros((len(x), len(self._ends)))
         return np.clip(np.column_stack([one[j].mean(x) for one in self._ends]), -CLIP, CLIP)
 
     def cost_covariates(self, x: Array) -> Array:
-        """Expected logarithms of dollars per epoch, one column per earlier study that knows them [m, K]."""
+        """Return expected logarithms of dollars per epoch, a column per earlier study with known costs [m, K]."""
         if not len(x) or not self._costs:
             return np.zeros((len(x), len(self._costs)))
         return np.column_stack([one.mean(x) for one in self._costs])
@@ -114,7 +114,7 @@ class Transfer:
     def as_finished_trials(
         self, params: Sequence[Params], values: Sequence[tuple[float, ...]]
     ) -> list[tuple[EarlierTrial, bool]]:
-        """Earlier trials with values converted to this study's finished trials, and whether each study is alike."""
+        """Return earlier trials with values converted to this study's, and whether each trial's study is alike."""
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
         seen = [values[i] for i in finite]
@@ -136,11 +136,11 @@ class Transfer:
         )
 
     def excesses(self, trial: EarlierTrial) -> dict[str, float]:
-        """Amount by which a trial violates each bound of this study, in units of the bound; 0 where unknown."""
+        """Return the excess of a trial over each bound of this study, in units of the bound; 0 where unknown."""
         return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Good configurations from each study in turn: a balanced one, then the best ones; last, known violations."""
+        """Return good configurations of each study in turn: first a balanced one, then the best; violators last."""
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
         found: list[dict[str, ParameterValue]] = []
@@ -154,7 +154,7 @@ class Transfer:
         violations = [self._violation(one) for one in study.trials]
         learned = next((j for j, o in enumerate(self.objectives) if o.metric not in CUMULATIVE_METRICS), 0)
         best = sorted(range(len(signed)), key=lambda i: (violations[i], signed[i][learned]))
-        # By themselves the ranks go from a balanced trial to the far ends of the front, which are of little use.
+        # The first rank is a balanced trial; the next ranks are the far ends of the front, which are of little use.
         balanced = itertools.islice(pareto.best_first(signed, None, violations), 1)
         trials = [study.trials[i] for i in dict.fromkeys([*balanced, *best])]
         return [one for one in trials if self._is_whole(one.params)]
@@ -178,12 +178,12 @@ class TransferMean:
         self._is_used: NDArray[np.bool_] | None = None
 
     def judge(self, x: Array, z: Array) -> None:
-        """Keep the studies that rank this study's trials (x [n, D]) in the right order; all while trials are few."""
+        """Keep the studies that rank this study's trials (x [n, D]) correctly; keep all while trials are few."""
         if self._transfer is not None:
             self._is_used = is_alike(self._transfer.ends(self._j, x), z)
 
     def features(self, x: Array) -> Array:
-        """Features of the first stage's linear part at points [m, D]: one row per configuration [m, 1 + S]."""
+        """Return features of the first stage's linear part at points [m, D]: one row per configuration [m, 1 + S]."""
         one = np.ones((len(x), 1))
         if self._transfer is None:
             return one
@@ -193,14 +193,14 @@ class TransferMean:
         return np.hstack([one, TRUST * ends / max(math.sqrt(ends.shape[1]), 1.0)])
 
     def expected(self, features: Array) -> Array:
-        """Prior mean in standard deviations [m], given features [m, 1 + S]."""
+        """Return the prior mean in standard deviations [m], given features [m, 1 + S]."""
         several = max(math.sqrt(features.shape[1] - 1), 1.0)
         total: Array = features[:, 1:].sum(axis=1) / several
         return total
 
 
 def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
-    """Whether each column has a rank correlation above 0 with values z [n]; always for n < `ENOUGH_TO_JUDGE` [S]."""
+    """Return whether each column [S] has a rank correlation above 0 with z [n]; True for n < `ENOUGH_TO_JUDGE`."""
     if len(z) < ENOUGH_TO_JUDGE:
         return np.ones(ends.shape[1], dtype=bool)
     seen = _ranks(z)
@@ -208,7 +208,7 @@ def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks around 0; equal values share the mean of their ranks."""
+    """Return ranks centred at 0; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks = (ends - (counts - 1) / 2.0)[inverse]
@@ -217,10 +217,10 @@ def _ranks(values: Array) -> Array:
 
 
 def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float, ...]]) -> list[EarlierTrial]:
-    """Trials of an earlier study, with median and quartiles of their values moved to ours.
+    """Return an earlier study's trials, with median and quartiles of their values moved to this study's.
 
-    Otherwise, on a harder or easier data set, all of its trials would seem better, or worse, than ours. Fewer than
-    `ENOUGH_TO_JUDGE` finished trials (`seen`) change nothing.
+    Without the move, on a harder or easier data set all earlier trials would seem better, or worse, than ours. Fewer
+    than `ENOUGH_TO_JUDGE` finished trials (`seen`) change nothing.
     """
     if len(seen) < ENOUGH_TO_JUDGE or len(study.trials) < ENOUGH_TO_FIT:
         return list(study.trials)
@@ -234,7 +234,7 @@ def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float,
 
 
 def _in_line(theirs: Array, ours: Array) -> Array:
-    """Values of an earlier study [n], shifted and scaled to the median and quartiles of this study's values [k]."""
+    """Return an earlier study's values [n], shifted and scaled to median and quartiles of this study's values [k]."""
     ours = ours[np.isfinite(ours)]
     if len(ours) < ENOUGH_TO_JUDGE:
         return theirs

@@ -1,4 +1,4 @@
-"""All trials of a study in arrays with one row per trial; a trial that has not changed costs no time."""
+"""All trials of a study as arrays with one row per trial; unchanged trials are not computed again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.search.observations import Snapshot
 from trainers.protocol import Params
 
 Covariates = Callable[[Params], Array]
-"""From the parameters of a configuration to covariates that are known without training it [K]."""
+"""Function from a configuration's parameters to covariates that are known without training it [K]."""
 _FIRST_ROWS = 64
 
 
@@ -49,7 +49,7 @@ class TrialTable:
         self._states = np.zeros(_FIRST_ROWS, dtype="U8")
 
     def update(self, trials: Sequence[Snapshot]) -> list[Snapshot]:
-        """Bring the rows up to date with all started trials; the same snapshot object counts as unchanged."""
+        """Update the rows to all started trials; the same snapshot object counts as unchanged."""
         if not _continues(self.trials, trials):
             self._clear()
         known = len(self.trials)
@@ -93,7 +93,7 @@ class TrialTable:
         self._states[row] = trial.state
 
     def _reached(self, trial: Snapshot) -> tuple[Array, int]:
-        """Values at each rung [columns, R], and the index of the last rung reached; -1 before the first."""
+        """Return the values at each rung [columns, R], and the index of the last rung reached; -1 before the first."""
         at = [trial.at_rung(rung) for rung in self._rungs]
         absent = (math.nan,) * self._columns
         values = np.array([absent if one is None else one for one in at], dtype=float).T
@@ -103,11 +103,11 @@ class TrialTable:
         return len(self.trials)
 
     def row_of(self, number: int) -> int:
-        """Row of the trial with a number."""
+        """Return the row of the trial with a number."""
         return self._row_of[number]
 
     def by_rung(self, rows: Rows) -> list[tuple[int, Rows]]:
-        """Rows grouped by the index of the last rung that their trials have reached, ascending; -1 before the first."""
+        """Return rows grouped by the index of the last rung that their trials reached, ascending; -1 before any."""
         rung_of = self.last_rungs[rows]
         return [(int(rung), rows[rung_of == rung]) for rung in np.unique(rung_of)]
 
@@ -118,19 +118,19 @@ class TrialTable:
 
     @property
     def covariates(self) -> Array:
-        """Covariates of the configurations, which are known without training [n, K]."""
+        """Covariates of the configurations [n, K], known without training."""
         return np.zeros((0, 0)) if self._covariates is None else self._covariates[: len(self)]
 
     def at_rungs(self, j: int) -> Array:
-        """Column `j` at each rung [n, R]: NaN at rungs not reached, infinite at the next rung of a failed trial."""
+        """Return column `j` at each rung [n, R]: NaN if not reached, infinite at the next rung of a failed trial."""
         return self._at_rungs[: len(self), j]
 
     def before(self, j: int) -> Array:
-        """Column `j` one epoch before the first rung [n]; NaN where unknown."""
+        """Return the column `j` one epoch before the first rung [n]; NaN where unknown."""
         return self._before[: len(self), j]
 
     def first(self, j: int) -> Array:
-        """First measured value of column `j` [n]; NaN before there is one."""
+        """Return the first measured value of column `j` [n]; NaN before there is one."""
         return self._first[: len(self), j]
 
     @property
@@ -174,7 +174,7 @@ class TrialTable:
         return self._numbers[: len(self), 6]
 
     def are(self, state: str) -> NDArray[np.bool_]:
-        """Whether each trial is in a state of `Snapshot` [n]."""
+        """Return whether each trial is in a state of `Snapshot` [n]."""
         are: NDArray[np.bool_] = self._states[: len(self)] == state
         return are
 

@@ -1,7 +1,7 @@
-"""Break-even pruning: a trial goes on while no other configuration gives more hypervolume for a dollar.
+"""Break-even pruning: a trial continues while no other configuration promises more hypervolume per dollar.
 
-One index (`acquisition.break_even_index`) values the trial at its rung, the paused trials and the next configuration.
-The largest goes on; no trial is stopped, since a paused one may be thawed.
+The index `acquisition.break_even_index` values the trial at its rung, the paused trials and the next configuration.
+The largest value wins; no trial is stopped for good, since a paused trial may be thawed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from studies.search.pruners.pruner_context import PrunerContext
 from trainers.protocol import ParameterValue
 
 RANDOM_CONTINUATION = 0.1
-"""Share of trials that would be paused and go on all the same: without them the forecasts would learn only from trials
-that were expected to be good."""
+"""Share of trials that continue at random instead of being paused: without them, the forecasts would learn only from
+trials that were expected to be good."""
 STAGNATION_CONTINUATION = (0.3, 0.5, 0.7, 0.9)
-"""The same share at each rung, from the first one on, while the search stagnates: what is still to be found starts
-slowly, and the forecasts have learned from too few full trainings to know it."""
+"""The same share at each rung, from the first rung on, while the search stagnates: configurations yet to be found may
+start slowly, and the forecasts have seen too few full trainings to predict that."""
 EXACT_PAUSED = 40
-"""Number of paused trials whose index is worked out exactly."""
+"""Number of paused trials whose index is computed exactly."""
 SHORTLIST, REVISITED = 60, 60
-"""Number of paused trials whose index is approximated because it was large before, and because that was longest ago: a
-decision takes as long with many paused trials as with few."""
+"""Numbers of paused trials whose index is approximated: those with the largest values, and those with the oldest. The
+time of a decision thus does not grow with the number of paused trials."""
 RECENT = 5
-"""Number of suggestions whose indices, as they were at first, say what starting a new trial is worth."""
+"""Number of recent suggestions whose first indices determine the value of starting a new trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Compared:
     untried: float
 
     def still_holds(self, history: History) -> bool:
-        """Whether the choices are the same; a result moves indices little, but a failure moves similar ones much."""
+        """Return whether the indices are still valid: new results move them little, but a failure moves them much."""
         before = self.history
         return (
             len(history.trials) == len(before.trials)
@@ -84,7 +84,7 @@ class _Compared:
 
 
 class _RoughIndices:
-    """Approximate indices of paused trials, to choose which to compute again."""
+    """Approximate indices of paused trials, for choosing which of them to compute again."""
 
     def __init__(self) -> None:
         self._indices: Array = np.zeros(0)
@@ -108,7 +108,7 @@ class _RoughIndices:
 
 
 class BreakEven:
-    """Decides by the break-even index, with a model of its own; `refits` is False if a sampler fits in advance."""
+    """Decides by the break-even index, with its own model; `refits` is False if a sampler fits in advance."""
 
     def __init__(self, model: CurveModel, *, seed: int, refits: bool = True) -> None:
         self._model, self._seed, self._refits = model, seed, refits
@@ -125,7 +125,7 @@ class BreakEven:
         return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
-        """Epochs between which the model forecasts, without the last one."""
+        """Return the epochs between which the model forecasts, without the last epoch."""
         return self._model.rungs[:-1]
 
     @in_one_thread
@@ -135,7 +135,7 @@ class BreakEven:
         if measured < INITIAL_TRIALS:
             numbers = {"trials_at_first_rung": measured}
             if self._waits_in_vain(history):
-                reason = f"goes on: {measured} trials have been measured, and no more will be started"
+                reason = f"continues: only {measured} trials have been measured, and no more will be started"
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
         values = self._values(history, number)
@@ -146,7 +146,7 @@ class BreakEven:
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
-        """The best paused trial, if its index is larger than the next configuration's."""
+        """Return the best paused trial if its index is larger than the next configuration's."""
         if not history.paused:
             return None
         if self._measured(history) < INITIAL_TRIALS:
@@ -174,9 +174,9 @@ class BreakEven:
 
     @in_one_thread
     def worth_least(self, history: History) -> int | None:
-        """The paused trial whose checkpoint should be deleted first when there is no room for all."""
+        """Return the paused trial whose checkpoint should be deleted first if disk space runs out."""
         acquisition = self._build(history, without=None)
-        # Not those that a fault or the end of a node has paused: they go on first, whatever they are worth.
+        # Trials paused by a fault or a lost node are left out: they continue first, at any value.
         waiting = np.array([row for row in self._waiting() if self._number(row) in history.paused], dtype=int)
         batches = self._paused(waiting)
         found = acquisition.where_it_tells(
@@ -194,7 +194,7 @@ class BreakEven:
 
     def _is_random_continuation(self, number: int, rung: int, *, is_stagnating: bool) -> bool:
         at_rung = min(self._model.rungs.index(rung), len(STAGNATION_CONTINUATION) - 1)
-        # By the trial and its rung alone: a resumed study, or one whose events came in another order, decides alike.
+        # Depends on the trial and its rung only, so a resumed study, or another order of events, decides the same.
         share = STAGNATION_CONTINUATION[at_rung] if is_stagnating else RANDOM_CONTINUATION
         return derived_uniform(self._seed, number, rung) < share
 
@@ -203,7 +203,7 @@ class BreakEven:
         return self._acquisition
 
     def _values(self, history: History, number: int | None) -> _Values:
-        """Indices of a trial at its rung, of the best paused trial, and of the next configuration."""
+        """Return the indices of a trial at its rung, of the best paused trial, and of the next configuration."""
         built = self._build(history, without=number)
         values = built.where_it_tells(lambda one: self._valued(one, history, number))
         self._acquisition = values.acquisition
@@ -213,14 +213,14 @@ class BreakEven:
         return replace(values, untried=untried)
 
     def _others(self, history: History) -> tuple[Acquisition, _Best, float]:
-        """Acquisition function, best paused trial and index of the next configuration; reused after a pause or end."""
+        """Return acquisition function, best paused trial and index of the next configuration, reused while valid."""
         if self._acquisition is None or self._compared is None or not self._compared.still_holds(history):
             values = self._values(history, None)
             return values.acquisition, values.paused, values.untried
         return self._acquisition, self._compared.paused, self._compared.untried
 
     def _usual_index(self, upcoming: Mapping[str, ParameterValue] | None, index: float) -> float:
-        """Median index of recent suggestions when new: a single poor one would wait for ever, and block better ones."""
+        """Return the median first index of recent suggestions: one poor suggestion would block better ones forever."""
         if upcoming is not None and upcoming != self._suggested:
             self._suggested = dict(upcoming)
             self._recent = [*self._recent, index][-RECENT:]
@@ -240,7 +240,7 @@ class BreakEven:
         return {} if forecast is None else told_forecast(self._model.problem.objectives, forecast)
 
     def _index_of_untried(self, acquisition: Acquisition, upcoming: Mapping[str, ParameterValue] | None) -> float:
-        """Index of the next configuration; of the previous one while the next is being computed."""
+        """Return the index of the next configuration; of the previous one while the next is being computed."""
         if upcoming is not None:
             forecast = self._model.forecast(self._model.untried(self._model.features([upcoming])))
             self._untried = float(acquisition.index(forecast, exact=True)[0])

@@ -1,4 +1,4 @@
-"""Makes a pruner from its name and options in a spec. There is no registry: the name is an import path.
+"""Pruners made from their name and options in a spec. There is no registry: the name is an import path.
 
 A custom pruner is one file beside the spec, named `search.pruner: my_module:MyPruner`:
 
@@ -37,7 +37,7 @@ BUILT_IN: Mapping[str, str] = {
     "median": "studies.search.pruners.median:Median",
     "break_even": "studies.search.pruners.break_even:BreakEven",
 }
-"""Object of each pruner that has a name of its own."""
+"""Import path of each built-in pruner, by its short name."""
 METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
 """Methods of a pruner (`studies.search.policy.Pruner`)."""
 
@@ -47,7 +47,7 @@ def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext
     pruner = _made(name, options_with_defaults(name, options), context)
     missing = [method for method in METHODS if not callable(getattr(pruner, method, None))]
     if missing:
-        problem = f"{name!r} gives a {type(pruner).__name__} without {listed(missing)}, allowed: a pruner"
+        problem = f"{name!r} returns a {type(pruner).__name__} without {listed(missing)}. Add them"
         raise SearchError(problem, ("pruner",))
     made: Pruner = pruner
     return made
@@ -64,7 +64,7 @@ def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> A
 
 
 def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str, object]:
-    """Return all options of a pruner in the order of its fields; raises `SearchError` with a wrong option's path."""
+    """Return all options of a pruner, in the order of its fields; raises `SearchError` with a wrong option's path."""
     make = _object(name)
     fields = {field.name: field for field in dataclasses.fields(make) if field.init} if _is_dataclass(make) else {}
     hints = _hints(make)
@@ -92,7 +92,7 @@ def _is_dataclass(made: object) -> bool:
 
 
 def _hints(made: Any) -> dict[str, Any]:
-    """Annotations by field; none if unreadable, as with names that only a type checker imports."""
+    """Return annotations by field; empty if unreadable, as with names that only a type checker imports."""
     try:
         return typing.get_type_hints(made) if _is_dataclass(made) else {}
     except NameError:

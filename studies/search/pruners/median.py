@@ -1,8 +1,8 @@
-"""The median rule: stops a trial that is worse than half of the others at its rung.
+"""The median rule: stops a trial that is worse than half of the other trials at its rung.
 
 After Google Vizier (Golovin et al. 2017, section 3.2.2) and Optuna's `MedianPruner`, for one or several objectives.
-These compare with complete trials only; here the values of all trials measured at the rung count, pruned and running
-ones too: otherwise nothing could be pruned before five trainings are complete.
+They compare with complete trials only. Here all trials measured at the rung count, also pruned and running trials:
+otherwise nothing could be pruned before five trainings are complete.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Combine = Literal["joint", "any", "all", "primary"]
 class Median(StoppingPruner):
     """Stops a trial that is worse than the median of all other trials measured at its rung, or violates constraints.
 
-    Rungs are at `grace`, at least 1, and each further one at twice the epoch, up to 0.87 of the last epoch, so that
-    about half of the trials end at each. `startup_trials` others must have been measured before a trial can end there.
-    `combine` says when a trial is worse. "joint": its layer of non-dominated sorting is worse than the median layer, so
-    that no trial on the front of its rung ends; "any", "all", "primary": it is worse in any, in all or in the first
-    objective.
+    The first rung is at `grace`, at least 1, and each next rung at twice the epoch, up to 0.87 of the last epoch, so
+    that about half of the trials end at each. `startup_trials` others must have been measured before a trial can end
+    there. `combine` defines when a trial is worse. "joint": its layer of non-dominated sorting is worse than the median
+    layer, so that no trial on the front of its rung ends; "any", "all", "primary": it is worse in any, in all or in the
+    first objective.
     """
 
     grace: int = field(default=3, metadata={"at_least": 1})
@@ -78,7 +78,7 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
-        """Decide by objective; in its numbers objectives count from 1, and maximised ones have the other sign."""
+        """Decide by objective; its numbers count objectives from 1, and maximised objectives have the other sign."""
         medians = [float(median(column)) for column in zip(*others, strict=True)]
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse

@@ -1,7 +1,7 @@
 """MO-ASHA: asynchronous successive halving by non-domination rank.
 
-Schmucker et al. 2021, arXiv 2106.12639, with their epsilon-net as the order inside a front. At a rung all trials ever
-measured there are ranked, running ones too; feasible ones come first (`pareto.constrained_layers`).
+After Schmucker et al. 2021, arXiv 2106.12639, with their epsilon-net as the order inside a front. All trials ever
+measured at a rung are ranked, also running trials; feasible trials come first (`pareto.constrained_layers`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MoAsha:
     """Keeps the best 1 / eta (eta at least 2) of the trials at each rung grace, grace eta, grace eta^2, ...
 
     "stopping" ends a trial that is not among the best when it arrives; "promotion" pauses every trial at its rung, and
-    a free slot resumes the best that was not yet promoted.
+    a free slot resumes the best trial that was not yet promoted.
     """
 
     variant: Literal["stopping", "promotion"] = "stopping"
@@ -50,7 +50,7 @@ class MoAsha:
         if violations[place] > 0:
             numbers["violation"] = violations[place]
         if self.variant == "promotion":
-            reason = f"waits at rung {rung} for promotion: place {rank} of {count}, the best {allowed} go on"
+            reason = f"waits at rung {rung} for promotion: place {rank} of {count}, the best {allowed} continue"
             return Decision(action="pause", reason=reason, numbers=numbers)
         verb = "is among" if rank <= allowed else "is not among"
         reason = f"place {rank} of {count} at rung {rung} {verb} the best {allowed}"
@@ -83,18 +83,18 @@ class MoAsha:
         rank, number = next(((rank, number) for rank, number in best if number in waiting), (0, 0))
         if not rank:
             return None
-        reason = f"promoted from rung {rung}: place {rank} of {count}, the best {allowed} go on"
+        reason = f"promoted from rung {rung}: place {rank} of {count}, the best {allowed} continue"
         numbers = {"rank": rank, "trials_at_rung": count, "ranks_that_go_on": allowed}
         return Thaw(number=number, decision=Decision(action="continue", reason=reason, numbers=numbers))
 
 
 def _ranked(history: History, rung: int) -> Iterator[int]:
-    """Numbers of the trials measured at a rung, best first: feasible ones before those that violate a constraint."""
+    """Return the numbers of the trials measured at a rung, best first: feasible trials before violators."""
     numbers, values = _in_order(history.at_rung[rung])
     return (numbers[place] for place in best_first(values, numbers, history.violations_of(numbers, rung)))
 
 
 def _in_order(at_rung: dict[int, Values]) -> tuple[list[int], list[Values]]:
-    """Trial numbers, ascending, and their values: ranks must not depend on the order of arrival."""
+    """Return trial numbers, ascending, and their values: ranks must not depend on the order of arrival."""
     numbers = sorted(at_rung)
     return numbers, [at_rung[number] for number in numbers]

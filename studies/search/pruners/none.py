@@ -13,5 +13,5 @@ class NoPruner(StoppingPruner):
         return ()
 
     def decide(self, history: History, number: int, rung: int) -> Decision:  # noqa: ARG002 - the interface of a pruner
-        """Continue."""
+        """Return a decision to continue."""
         return Decision(action="continue", reason="pruning is off")

@@ -1,4 +1,4 @@
-"""What a pruner may ask for besides its options."""
+"""Inputs that a pruner may request besides its options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from studies.search.model.problem import Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunerContext:
-    """Seed, problem and model (built at the first call); if `sampler_fits`, the pruner need not fit hyperparameters."""
+    """Seed, problem and model (built at the first call); if `sampler_fits`, the sampler fits the hyperparameters."""
 
     seed: int
     problem: Problem

@@ -1,1 +1,1 @@
-"""Who suggests the next configuration: Optuna's samplers, and our model of learning curves."""
+"""Suggestions for the next configuration, from Optuna's samplers or our model of learning curves."""

@@ -36,7 +36,7 @@ def distributions_of(
 ) -> dict[str, distributions.BaseDistribution]:
     """Return the distributions of the parameters that have a value, by name.
 
-    Optuna takes one kind and scale per name: `asked` domains that differ from the `first`, or are single, are left out.
+    Optuna takes one kind and scale per name: `asked` domains that differ from `first` or have one value are left out.
     """
     return {
         name: to_distribution(domain)

@@ -1,4 +1,4 @@
-"""`sampler: cokriging`: suggests the untried configuration with the largest index, by our model of learning curves."""
+"""`sampler: cokriging`: suggests the untried configuration with the largest index in our model of learning curves."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from studies.search.samplers.suggester import Identity, Suggestion, draw_untried
 from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
-"""Number of configurations that were good in earlier studies and are suggested first, if there are any."""
+"""Number of good configurations of earlier studies that are suggested first, if there are any."""
 RANDOM_SHARE = 0.03
-"""Share of choices that are drawn at random."""
+"""Share of suggestions that are drawn at random."""
 STAGNATION_SHARE = 0.5
-"""Share of choices that are made by what full trainings may be worth, while the search stagnates."""
+"""Share of suggestions by the value of a full training, while the search stagnates."""
 POOL = 1664
-"""Number of quasi-random candidates of a choice from a space."""
+"""Number of quasi-random candidates for a suggestion from a space."""
 NEAR_GOOD, NEAR_SD = 336, 0.08
 """Number of candidates near configurations of the archive, and their standard deviation in the unit cube."""
 REDRAWN_SHARE = 0.1
 """Share of coordinates of candidates near the archive that are drawn uniformly, so that choices vary too."""
 SCREENED = 450
-"""Number of configurations of a list that stay candidates between two passes over all of it."""
+"""Number of configurations of a list that stay candidates until the next pass over the whole list."""
 EXACT = 150
-"""Number of candidates whose index is worked out exactly."""
+"""Number of candidates whose index is computed exactly."""
 FULL_PASS_EVERY = 4
-"""Number of choices from one pass over a whole list of configurations to the next."""
+"""Number of suggestions from one pass over a whole list of configurations to the next."""
 
 
 class AcquisitionOptimizer:
-    """Chooses among `candidates` by index and user prior; None: the whole space, with a new pool for each choice."""
+    """Chooses among `candidates` by index and user prior; None means the whole space, sampled anew for each choice."""
 
     def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
         self._model = model
@@ -63,7 +63,7 @@ class AcquisitionOptimizer:
     def choose(
         self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
     ) -> dict[str, ParameterValue]:
-        """Choose parameters, none that `is_tried` or started from the list, as long as there are others."""
+        """Choose parameters, avoiding configurations that were tried or started while there are others."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -76,7 +76,7 @@ class AcquisitionOptimizer:
                 return dict(self._random_of_list(free, rng, is_initial=is_initial))
             row = self._best_of_list(acquisition, free, len(trials), rng)
             if untried:
-                self._choices = 0  # the next pass is over all of the list again
+                self._choices = 0  # the next pass covers the whole list again
             return dict(self._candidates[row])
         if acquisition is None:
             return self._model.encoder.decode(self._with_untried(self._user_prior.draw(rng, 1), untried, rng)[0])
@@ -86,7 +86,7 @@ class AcquisitionOptimizer:
         return self._best_of_space(acquisition, trials, rng, untried, is_tried)
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
-        """The next good configuration of earlier studies that no trial has; each is handed out once."""
+        """Return the next good configuration of earlier studies that no trial has; each is returned once."""
         tried = {identity(trial.params) for trial in trials}
         while self._known_good:
             params = self._known_good.pop(0)
@@ -95,7 +95,7 @@ class AcquisitionOptimizer:
         return None
 
     def _nearest_to(self, params: Params) -> Params:
-        """These parameters, or the nearest configuration of the list that is not yet known to be good."""
+        """Return these parameters, or the nearest configuration of the list that is not yet among the known good."""
         if self._candidates is None or self._features is None:
             return params
         distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
@@ -106,7 +106,7 @@ class AcquisitionOptimizer:
         return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
 
     def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
-        """Rows of the list that were not started, first of the start design; all once every row was started."""
+        """Return the rows not started yet, limited to the start design while it lasts; all once all were started."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
         is_free[self._started_rows(trials)] = False
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
@@ -121,7 +121,7 @@ class AcquisitionOptimizer:
         return self._candidates[int(rng.choice(free, p=weights))]
 
     def _best_of_list(self, acquisition: Acquisition, free: Rows, trials: int, rng: np.random.Generator) -> int:
-        """Row with the largest weighted index, among the best rows of the last pass or all."""
+        """Return the row with the largest weighted index, among the best rows of the last pass or all rows."""
         assert self._features is not None  # noqa: S101 - only called with a list
         asks_for_ends, rows = self._is_stagnating and rng.random() < STAGNATION_SHARE, free
         if not asks_for_ends and self._choices % FULL_PASS_EVERY and len(self._best_rows):
@@ -138,7 +138,7 @@ class AcquisitionOptimizer:
         return int(rows[self._best(screened.acquisition, batch, order, weights)])
 
     def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
-        """Points of the unit cube [m, P] with choices of the start design, as long as it lasts."""
+        """Return points of the unit cube [m, P] with choices of the start design, while it has untried choices."""
         names = [name for name, _ in self._model.problem.space.entries()]
         for name, value in start_design.drawn(untried, rng).items():
             units[:, names.index(name)] = self._model.encoder.unit(name, value)
@@ -188,7 +188,7 @@ class AcquisitionOptimizer:
         return screened, np.argsort(-screened.values * weights, kind="stable")
 
     def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
-        """Position of the largest weighted index, computed exactly for the first positions of `order`."""
+        """Return the position of the largest weighted index, computed exactly for the first positions of `order`."""
         shortlist = order[:EXACT]
         exact = acquisition.index(self._model.forecast(batch.rows(shortlist)), exact=True)
         self._is_stagnating = acquisition.is_stagnating(float(exact.max()))
@@ -201,20 +201,20 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the most valuable configuration of `candidates`, None for all, in one thread and without Optuna."""
+    """Suggests the most valuable configuration of `candidates` (None: the space), in one thread and without Optuna."""
 
     def __init__(self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None) -> None:
         self._model, self._space, self._seed = model, model.problem.space, seed
         self._optimizer = AcquisitionOptimizer(model, candidates)
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`; repeated ones are drawn again."""
+        """Return the parameters for trial `number`; repeated parameters are drawn again."""
         snapshots = [observation.snapshot for observation in history if observation.snapshot is not None]
 
         tried = identities(history)
 
         def draw(redraw: int) -> Params:
-            # The first choice needs not look for those that were tried: in a space of numbers it is none of them.
+            # The first draw skips the check against tried configurations: in a space of numbers it rarely repeats one.
             return self._drawn(snapshots, derived_seed("ask", self._seed, number, redraw), tried if redraw else ())
 
         return Suggestion(params=draw_untried(draw, tried))
@@ -227,7 +227,7 @@ class ModelSuggester:
         return self._completed(self._optimizer.choose(snapshots, seed, is_tried if tried else None), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
-        """The active parameters in the order of the space; a parameter that an earlier study lacked is drawn."""
+        """Return the active parameters in the space's order; parameters that an earlier study lacked are drawn."""
         if any(name not in chosen for name in self._space.active(chosen)):
             encoder = self._model.encoder
             units = encoder.units(chosen)

@@ -1,4 +1,4 @@
-"""An Optuna study in memory that follows a history: equal to a fresh study, but only changed trials are made anew."""
+"""In-memory Optuna study that follows a history: equal to a fresh study, but only changed trials are rebuilt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Storage(optuna.storages.InMemoryStorage):
         self._max_trial_id = number
 
     def cut(self, study_id: int, count: int) -> None:
-        """Forget all trials but the first `count`, and traces of suggestions elsewhere."""
+        """Drop all trials after the first `count`, and the traces that their suggestions left in the study."""
         study = self._studies[study_id]
         for number in range(count, len(study.trials)):
             del self._trial_id_to_study_id_and_number[number]
@@ -46,7 +46,7 @@ class _Storage(optuna.storages.InMemoryStorage):
         self._prev_waiting_trial_number[study_id] = count
 
     def get_best_trial(self, study_id: int) -> optuna.trial.FrozenTrial:
-        """Return the best trial, searched on request, since trials come and go."""
+        """Return the best trial, searched for at each request, since trials are replaced and removed."""
         study = self._studies[study_id]
         study.best_trial_id = None
         for trial in study.trials:
@@ -54,7 +54,7 @@ class _Storage(optuna.storages.InMemoryStorage):
         return super().get_best_trial(study_id)
 
     def _update_cache(self, trial_id: int, study_id: int) -> None:
-        """Skip Optuna's search for the best trial at each change."""
+        """Do nothing: Optuna would search for the best trial at each change."""
 
 
 class OptunaMirror:
@@ -73,7 +73,7 @@ class OptunaMirror:
         self._first_domains: dict[str, Domain] = {}
 
     def follow(self, history: tuple[Observation, ...]) -> None:
-        """Rebuild the study from this history alone."""
+        """Update the study to this history, as if it had been built from this history alone."""
         study_id, before = self.study._study_id, self._history  # noqa: SLF001 - no public way
         changed = _changed(before, history)
         known, self._first_domains = self._first_domains, first_domains(one.asked for one in history)
@@ -98,12 +98,12 @@ def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> l
     same = map(operator.is_, before, history)
     changed = [number for number, is_same in enumerate(same) if not is_same]
     if any(before[number].params.items() - history[number].params.items() for number in changed):
-        return None  # a trial that asks for parameters as it runs gets more of them
+        return None  # values changed; additions are fine, since a trial may request parameters while it runs
     return changed + list(range(len(before), len(history)))
 
 
 class _Context:
-    """The worst values and excesses of all trials, on which each trial's form in Optuna depends."""
+    """The worst values and excesses of all trials, which determine how each trial is represented in Optuna."""
 
     def __init__(self, directions: tuple[Direction, ...]) -> None:
         self._directions = directions
@@ -116,7 +116,7 @@ class _Context:
     def update(
         self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
     ) -> Sequence[int]:
-        """Take changes in; return the numbers of the trials whose form in Optuna changes."""
+        """Apply changes; return the numbers of the trials whose representation in Optuna changes."""
         worst, excesses, is_constrained = self._worst, self._excesses, self._is_constrained
         self._worst = self._new_worst(before, history, changed)
         if any(history[number].excesses for number in changed):
@@ -143,7 +143,7 @@ class _Context:
     def _new_worst(
         self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
     ) -> Values | None:
-        """The worst values; all trials are searched only if a trial that held one has changed."""
+        """Return the worst values; all trials are searched only if a trial with a worst value has changed."""
         old = [before[number].values for number in changed if number < len(before)]
         gone = [values for values in old if values is not None]
         if self._worst is None or any(any(map(operator.eq, values, self._worst)) for values in gone):
@@ -161,13 +161,13 @@ def _is_incomplete(observation: Observation) -> bool:
 
 
 def _is_alike(before: Observation, now: Observation) -> bool:
-    """Whether two observations of a trial are the same to Optuna: a running trial has no values there."""
+    """Return whether two observations of a trial are the same to Optuna: a running trial has no values there."""
     is_running = before.outcome == now.outcome == "running"
     return is_running and before.attributes == now.attributes and before.params == now.params
 
 
 def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) -> Values | None:
-    """The worst finite value of each objective; None before there is any."""
+    """Return the worst finite value of each objective; None before there is any."""
     worst = []
     for direction, column in zip(directions, zip(*values, strict=True), strict=False):
         finite = [float(value) for value in column if math.isfinite(value)]
@@ -178,7 +178,7 @@ def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) ->
 
 
 def worst_excesses(history: Sequence[Observation]) -> dict[str, float]:
-    """The largest excess over each bound, in place of unknown ones; 0 before there is any."""
+    """Return the largest excess over each bound, used for unknown excesses; 0 before there is any."""
     worst: dict[str, float] = {}
     for name, excess in (item for one in history for item in one.excesses.items()):
         worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)
@@ -193,17 +193,17 @@ def as_trial(
     *,
     constrained: bool,
 ) -> optuna.trial.FrozenTrial:
-    """The trial as Optuna gets it: missing or non-finite values become the worst observed."""
+    """Return the trial for Optuna: missing or non-finite values become the worst observed values."""
     state, values = optuna.trial.TrialState.FAIL, None
     attributes = dict(observation.attributes)
     if observation.outcome == "running":
         state = optuna.trial.TrialState.RUNNING
     elif observation.outcome in {"finished", "infeasible"} and worst is not None:
         state = optuna.trial.TrialState.COMPLETE
-        # Multi-objective TPE fails on integers: cast.
+        # Multi-objective TPE fails on integers, so values are cast to float.
         given = observation.values or worst
         values = [float(v) if math.isfinite(v) else w for v, w in zip(given, worst, strict=True)]
-        # The same names in every trial: Optuna's GPSampler makes a matrix of them.
+        # Every trial needs the same names: Optuna's GPSampler makes a matrix of them.
         known = {name: excess for name, excess in observation.excesses.items() if excess is not None}
         attributes |= {f"constraints:{name}": known.get(name, unknown) for name, unknown in excesses.items()}
         if constrained:

@@ -1,9 +1,9 @@
 """The only user of Optuna's samplers: an in-memory `optuna.Study` mirrors the history and suggests the next parameters.
 
 Each suggestion uses a new sampler, seeded from study seed, trial number and redraw, so that a resumed study suggests
-the same. A sampler's state lives in Optuna's system attributes, which are passed in and out, and stored. Where the
-space is learned while trials run, the sampler also proposes a value for each name that any trial has requested, with
-its latest domain, since the new trial may request it too.
+the same. A sampler's state is in Optuna's system attributes, which are passed in and out, and stored. If the space is
+learned while trials run, the sampler also proposes a value for each name that any trial has requested, with its latest
+domain, since the new trial may request it too.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from studies.search.samplers.optuna_mirror import OptunaMirror
 
 FROM_USER_PRIOR = 10
-"""Number of first suggestions that are drawn from the priors of the space, if it has any."""
+"""Number of first suggestions that are drawn from the user priors of the space, if there are any."""
 _WITH_START_DESIGN = ("auto", "tpe", "nsga2", "gp")
-"""Samplers whose first trials go through all choices: random search stays random, and the user's own is the user's."""
+"""Samplers whose first trials try each choice: random search stays random, and a user's own sampler is left alone."""
 GENERATION_0 = {"NSGAIISampler:generation": 0}
-"""Trial attributes that make an earlier trial a parent for NSGA-II; other samplers do not look at them."""
+"""Trial attributes that make an earlier trial a parent for NSGA-II; other samplers ignore them."""
 
 
 def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
@@ -53,7 +53,7 @@ def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
         "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
         "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed),
         "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
-        # It would say of each parameter that not all trials have, in each trial, that it draws it at random.
+        # By default it warns, for every trial, about each parameter that some trials lack and that it draws at random.
         "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
     }
     built_in["auto"] = built_in["tpe"]
@@ -66,16 +66,16 @@ def _users_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
     make = load_object(name, ("sampler",))
     try:
         sample = make(seed=0)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of the user's module is for the user to fix
         raise SearchError(f"{name!r} cannot be used ({type(error).__name__}: {error})", ("sampler",)) from None
     if not isinstance(sample, optuna.samplers.BaseSampler):
-        problem = f"{name!r} gives a {type(sample).__name__}, allowed: an Optuna sampler"
+        problem = f"{name!r} returns a {type(sample).__name__}. Name a class or function that returns an Optuna sampler"
         raise SearchError(problem, ("sampler",))
     return lambda seed: make(seed=seed)
 
 
 class OptunaSuggester:
-    """Asks an Optuna sampler (`sampler_factory`) that knows the whole history; raises `SearchError` without it.
+    """Asks an Optuna sampler (`sampler_factory`) that sees the whole history; raises `SearchError` if it is missing.
 
     Trials of earlier studies count as finished. `learns_space` lets trials request parameters outside the space.
     """
@@ -100,7 +100,7 @@ class OptunaSuggester:
         self._mirror: OptunaMirror | None = None
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`; repeated ones are drawn again."""
+        """Return the parameters for trial `number`; repeated parameters are drawn again."""
         import optuna
 
         study, asked = self._study_with(history), list[optuna.Trial]()
@@ -117,7 +117,7 @@ class OptunaSuggester:
         drawn = draw_untried(draw, tried)
         params = {name: value for name, value in drawn.items() if name not in learnt}
         proposed = {name: Asked(drawn[name], domain) for name, domain in learnt.items()}
-        # Optuna offers setters of system attributes on its storage only, and no public way to that of a study.
+        # System attributes can be set through Optuna's storage only, and a study's id has no public name.
         storage = study._storage  # noqa: SLF001
         self._study_attributes = dict(storage.get_study_system_attrs(study._study_id))  # noqa: SLF001
         attributes = storage.get_trial(asked[-1]._trial_id).system_attrs  # noqa: SLF001
@@ -140,24 +140,24 @@ class OptunaSuggester:
         return study.ask()
 
     def _fixed(self, number: int, redraw: int, history: tuple[Observation, ...]) -> dict[str, Any]:
-        """Choices of the user prior and the start design for one of the first trials; the sampler has the rest."""
+        """Return parameters from user prior and start design for an early trial; the sampler draws the others."""
         prior = self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)) if self._user_prior else {}
         untried = untried_in(self._space, (one.params for one in history)) if self._has_start_design else {}
         rng = np.random.default_rng(derived_seed("design", self._seed, number, redraw))
         return {**prior, **start_design.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
-        """A study that depends on the history alone; made anew with earlier studies, since their values then change."""
+        """Return a study of this history; rebuilt if there are earlier studies, since their values then change."""
         from studies.search.samplers.optuna_mirror import OptunaMirror
 
         if self._mirror is None or self._transfer is not None:
             self._mirror = OptunaMirror(self._space, self._directions, self._study_attributes)
-        # Earlier trials come first, and the same number of them each time: samplers keep the numbers of trials.
+        # Earlier trials come first, and always in the same number: samplers remember the numbers of trials.
         self._mirror.follow((*self._earlier(history), *history))
         return self._mirror.study
 
     def _earlier(self, history: tuple[Observation, ...]) -> list[Observation]:
-        """Trials of earlier studies as observations, without studies that are not alike."""
+        """Return trials of earlier studies as observations; trials of studies that are not alike count as failed."""
         if self._transfer is None:
             return []
         finished = [one for one in history if one.outcome == "finished" and one.values is not None]
@@ -178,7 +178,7 @@ class OptunaSuggester:
 
 
 class _Walked(Collection[Identity]):
-    """Requests of finished trials: a trial that gets the same value for each takes the same path."""
+    """Parameters of finished trials: a trial with the same value for each of them would repeat that trial."""
 
     def __init__(self, history: tuple[Observation, ...]) -> None:
         self._trials = [frozenset(identity(one.params)) for one in history if one.outcome == "finished"]

@@ -1,4 +1,4 @@
-"""One of the first trials tries each choice of top-level categorical parameters, which samplers may never meet."""
+"""Start design: the first trials try each choice of top-level categoricals, some of which samplers might never draw."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from studies.search.samplers.suggester import Suggester, Suggestion, identities
 from trainers.protocol import ParameterValue, Params
 
 MOST_CHOICES = 8
-"""Most choices of a parameter that the first trials go through."""
+"""Largest number of choices of a parameter in the start design."""
 DESIGN_SHARE = 0.25
-"""Share of the budget that the rest of the start design may be expected to cost."""
+"""Largest share of the budget that the rest of the start design may be expected to cost."""
 
 Untried = Mapping[str, Sequence[ParameterValue]]
 
@@ -31,7 +31,7 @@ Untried = Mapping[str, Sequence[ParameterValue]]
 def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
     """Return the choices to try next, for each parameter; empty once all were tried.
 
-    After the first, random trials it continues only as far as the budget pays for each such trial up to its first rung.
+    After the first, random trials, the design continues only while the budget pays for each trial up to its first rung.
     """
     untried = untried_in(problem.space, (trial.params for trial in trials))
     is_paid = (
@@ -57,7 +57,7 @@ def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried
 
 
 def drawn(untried: Untried, rng: np.random.Generator) -> dict[str, ParameterValue]:
-    """Return one untried choice of each parameter that has any."""
+    """Return one random untried choice of each parameter that has any."""
     return {name: values[int(rng.integers(len(values)))] for name, values in untried.items()}
 
 
@@ -70,7 +70,7 @@ def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Un
 
 
 class FirstTrials:
-    """Suggests the named first trials, then leaves the rest to a sampler; open parameters are drawn at random."""
+    """Suggests the spec's first trials, then asks a sampler; parameters left open by the spec are drawn at random."""
 
     def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:
         self._sampler = sampler
@@ -79,9 +79,9 @@ class FirstTrials:
         ]
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`: the next named ones that no trial has.
+        """Return the parameters for trial `number`: the next first trial of the spec that no trial has.
 
-        Enqueued trials have numbers too, so the number only says how many configurations wait outside the history.
+        Enqueued trials have numbers too, so the number only shows how many configurations wait outside the history.
         """
         tried = identities(history)
         left = [one for one in self._params if identity(one) not in tried]

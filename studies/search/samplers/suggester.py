@@ -1,4 +1,4 @@
-"""What every suggester is: asked for a trial's parameters, with the history of the study."""
+"""Interface of suggesters: parameters for a trial, given the history of the study."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from studies.search.observations import Observation
 from trainers.protocol import Params
 
 REDRAWS = 10
-"""Number of times that parameters equal to those of an earlier trial are drawn again."""
+"""Number of times that parameters which equal an earlier trial's are drawn again."""
 Identity = tuple[tuple[str, str], ...]
-"""Key that equal configurations have in common."""
+"""Key shared by equal configurations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggestion:
-    """Parameters for the next trial; if `is_named` by the spec, they are tried as they are."""
+    """Parameters for the next trial; if the spec names them (`is_named`), they are tried unchanged."""
 
     params: Params
     # JSON data that the sampler gets back with this trial's observation
@@ -42,7 +42,7 @@ def identities(history: Iterable[Observation]) -> set[Identity]:
 
 
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity]) -> Params:
-    """Return parameters from `draw(0)`, `draw(1)`, ... that no trial has; after `REDRAWS` redraws, the last ones."""
+    """Return parameters from `draw(0)`, `draw(1)`, ... that no trial has; after `REDRAWS` redraws, any parameters."""
     for redraw in range(REDRAWS):
         params = draw(redraw)
         if identity(params) not in tried:

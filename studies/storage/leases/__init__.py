@@ -1,1 +1,1 @@
-"""Who may drive a study: leases, heartbeats, and what dead controllers left."""
+"""Leases for driving a study, their heartbeats, and the pools that dead controllers left."""

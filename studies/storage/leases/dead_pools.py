@@ -1,4 +1,4 @@
-"""Pools whose controllers died while they were open: what the store knows of them, and settling them."""
+"""Open pools whose controllers died: reading them from the store, and settling them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class DeadPool:
 
     prices: PriceHistory
     charged_until: Mapping[int, float]  # moment up to which each paid slot is charged, by slot
-    alive_until: float  # last heartbeat or commit; later events are unknown
+    alive_until: float  # moment of the last heartbeat or commit; later events are unknown
     attempts: tuple[OpenAttempt, ...]
-    confirms: bool  # trainings of `automl confirm` ran on it, which are no attempts
+    confirms: bool  # trainings of `automl confirm` ran on it, which have no attempts
 
 
 def are_left(store: Store, study_id: int) -> bool:
@@ -72,7 +72,7 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
 
 
 def note_overshoot(store: Store, lease: Lease) -> None:
-    """Record the amount that a study has spent beyond its budget, as a confirmation may."""
+    """Record the amount that a study has spent beyond its budget, which a confirmation can increase."""
     with store.engine.begin() as connection:
         held_lease(connection, lease.study_id, lease.token)
         connection.execute(_next_revision(lease.study_id))
@@ -106,7 +106,7 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
     before = set(range(row.pool_slots))
     for rate in rates:
         prices.change(rate.usd_per_slot_hour, rate.since)
-        # A slot whose device came back has the mark of its loss until its next charge.
+        # After a slot's device came back, its mark shows the loss of the device until its next charge.
         for slot in set(rate.slot_numbers) - before:
             charged_until[slot] = max(charged_until[slot], rate.since)
         before = set(rate.slot_numbers)
@@ -114,7 +114,7 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
     return DeadPool(
         prices=prices,
         charged_until={slot: since for slot, since in charged_until.items() if slot in cost_money},
-        # A commit is a sign of life as well, and may be later than the last heartbeat.
+        # A commit also proves life, and may be later than the last heartbeat.
         alive_until=max(row.heartbeat_at, row.pool_opened_at, *charged_until.values()),
         attempts=tuple(
             OpenAttempt(trial_id=one.trial_id, attempt=one.attempt, slots=tuple(one.slots)) for one in running

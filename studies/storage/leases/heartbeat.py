@@ -1,4 +1,4 @@
-"""The heartbeat of a lease: a thread that renews it as long as its holder lives."""
+"""Heartbeat of a lease: a thread that renews the lease while its holder lives."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def kept(
     on_lost: Callable[[], None] = lambda: None,
     counts: bool = True,
 ) -> Iterator[None]:
-    """Renew a lease by a heartbeat, which also calls `on_requests`, as long as the block runs, then release it.
+    """Renew a lease by a heartbeat, which also calls `on_requests`, while the block runs, then release it.
 
-    `on_lost` is called once if a rival has taken the lease; a frequent committer learns that from its commits. If
+    `on_lost` is called once if another controller has taken the lease; frequent commits detect that themselves. If
     `counts` is false, as for a command beside the study, the time does not count for `budget.hours`.
     """
     heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
@@ -44,7 +44,7 @@ def kept(
         try:
             retry_patiently(lambda: release(store, lease, at=None if counts else lease.acquired_at))
         except DBAPIError as error:
-            log.warning("the lease could not be given back (%s); it runs out by itself", error.orig)
+            log.warning("cannot release the lease (%s); it expires by itself", error.orig)
 
 
 class Heartbeat:
@@ -83,10 +83,10 @@ class Heartbeat:
                 self._tell_loss()
                 return
             except DBAPIError:
-                continue  # the database is away: the controller's commits wait as well, and no rival can take the lease
+                continue  # the database is away: commits wait too, and no other controller can take the lease
 
     def _tell_loss(self) -> None:
-        if not self._over.is_set():  # else it is the holder that has given the lease back
+        if not self._over.is_set():  # otherwise the holder released the lease itself
             self._on_lost()
 
     def _beat(self) -> bool:
@@ -101,10 +101,10 @@ class Heartbeat:
 
 
 def difference_here(store: Store) -> tuple[float, float]:
-    """Return how far this machine's clock is ahead of the database's, and the uncertainty, in seconds."""
+    """Return how many seconds this machine's clock is ahead of the database's, and the uncertainty."""
     with store.snapshot() as connection:
         asked = sa.select(clock_of(connection))
-        connection.execute(asked)  # what opening the connection takes is no part of the round trip
+        connection.execute(asked)  # opens the connection, whose time must not count for the round trip
         before, begun = time.time(), time.monotonic()
         there = float(connection.execute(asked).scalar_one())
         half = (time.monotonic() - begun) / 2.0
@@ -112,7 +112,7 @@ def difference_here(store: Store) -> tuple[float, float]:
 
 
 def differences_of_controllers(store: Store) -> dict[str, float]:
-    """Return how far each controller's clock was ahead of the database's at its last heartbeat, in seconds, by host."""
+    """Return by host how many seconds a controller's clock was ahead of the database's at its last heartbeat."""
     c = t.leases.c
     with store.snapshot() as connection:
         ahead = (c.heartbeat_at - (c.expires_at - EXPIRY_SECONDS)).label("ahead")

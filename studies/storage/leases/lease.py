@@ -1,10 +1,10 @@
-"""The lease: of several controllers of a study, one drives it and the others wait.
+"""The lease of a study: of several controllers, its holder drives the study and the others wait.
 
-A heartbeat renews it in the database. It expires when the heartbeat stops, or at once when the holder's process is
-known to be gone. Every commit checks the lease, so a suspended controller that comes back late cannot write.
+A heartbeat renews it in the database. It expires when the heartbeat stops, or at once if the holder's process is known
+to be gone. Every commit checks the lease, so a suspended controller that wakes up late cannot write.
 
-Expiry is decided by the database's clock alone, since hosts' clocks may differ by minutes. All other times of a lease,
-like those of its charges, are the holder's: the begin by its clock, then by the monotonic clock.
+Expiry is decided by the database's clock alone, since hosts' clocks may differ by minutes. All other times of a lease
+and its charges are the holder's: its clock when the lease begins, and from then on its monotonic clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
 _SECOND_LOOK_SECONDS = 2 * HEARTBEAT_SECONDS
 _LONGEST_OUTAGE_SECONDS = 1000.0
-"""Time after which a lease that has run out is nobody's: controllers wait ten minutes for a database that is away."""
+"""Seconds after which an expired lease is free: controllers wait ten minutes for a database that is away."""
 _WAITS_FOR_ROOM = (t.studies.c.state == "drained", t.studies.c.stop_reason == "storage")
 log = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ class Lease:
 
     @staticmethod
     def now() -> float:
-        """The present moment in seconds since 1970, by the clock of `acquired_at`."""
+        """Return the current moment in seconds since 1970, by the clock of `acquired_at`."""
         return steady_clock.now()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The present driver of a study; `lease_id` is the id of the lease's row."""
+    """The current driver of a study; `lease_id` is the id of the lease's row."""
 
     lease_id: int
     host: str
@@ -78,15 +78,15 @@ def acquire(
 ) -> Lease | Holder:
     """Take the lease, or return its holder; raises `StoreError` if the study was deleted.
 
-    A dead holder's lease is released as of its last heartbeat. A living holder may be unable to renew, if the database
-    was away or the machine slept, so an expired lease is kept for the time of two heartbeats. `job_id` is the job that
-    pays the charges under the lease; None leaves them to the study's own job.
+    A dead holder's lease is released as of its last heartbeat. A living holder may be unable to renew its lease (the
+    database was away, or the machine slept), so an expired lease is kept for two more heartbeats. `job_id` is the job
+    that pays the charges under the lease; None leaves them to the study's own job.
     """
     token, ran_out_at = new_id(), math.inf if at_once else None
     while True:
         try:
             taken = patiently(partial(_try_acquire, store, study_id, token, job_id, ran_out_at))
-        except IntegrityError:  # another controller was quicker, or there is no such study any more
+        except IntegrityError:  # another controller was quicker, or the study was deleted
             taken = patiently(lambda: _holder_of_existing(store, study_id))
         if isinstance(taken, Lease | Holder):
             return taken
@@ -98,10 +98,10 @@ def acquire(
 def _try_acquire(
     store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
 ) -> Lease | Holder | float:
-    """Take the lease, also if it expired at `seen_run_out_at` (infinity: ever), or return its holder or expiry."""
+    """Take the lease, also if it expired at `seen_run_out_at` (infinity: any time), or return its holder or expiry."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
-        if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
+        if row is not None and row.holder == token:  # an earlier try took it, but its answer was lost
             return Lease(id=row.id, token=token, study_id=study_id, acquired_at=row.acquired_at)
         if row is not None and _alive(row):
             return _holder(row)
@@ -115,30 +115,30 @@ def _try_acquire(
 def _holder_of_existing(store: Store, study_id: int) -> Holder | None:
     with store.snapshot() as connection:
         if connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
-            raise StoreError("study: it was deleted in the meantime; allowed: a study of this store")
+            raise StoreError("study: it was deleted just now. `automl list` lists the studies of this store")
         return _living(connection, study_id)
 
 
 def current_holder(store: Store, study_id: int) -> Holder | None:
-    """The controller that drives the study, or None."""
+    """Return the controller that drives the study, or None."""
     with store.snapshot() as connection:
         return _living(connection, study_id)
 
 
 def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
-    """Raise `StoreError` if a controller drives a study: it would not notice a change."""
+    """Raise `StoreError` if a controller drives a study, since it would not notice a change."""
     holder = _living(connection, study_id)
     if holder is not None:
         raise driven_error(name, holder)
 
 
 def driven_error(name: str, holder: object) -> StoreError:
-    """Return the error for a command that needs a study while it is driven."""
-    return StoreError(f"study: found {name!r}, which {holder} drives; allowed: `automl stop {shlex.quote(name)}` first")
+    """Return the error for a command that cannot run while a controller drives the study."""
+    return StoreError(f"study: {name!r} is driven by {holder}. Stop it first: `automl stop {shlex.quote(name)}`")
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
-    """Whether a controller with a lease from `since` on, and before `before` if given, was asked to drain."""
+    """Return whether a controller with a lease from `since` on (and before `before` if given) was asked to drain."""
     mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
     if before is not None:
         mine.append(t.leases.c.id < before)
@@ -147,23 +147,23 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
 
 
 def tokens_of(store: Store, study_id: int) -> frozenset[str]:
-    """Tokens of all leases that a study has had, unique over all stores."""
+    """Return the tokens of all leases that a study has had, unique over all stores."""
     query = sa.select(t.leases.c.holder).where(t.leases.c.study_id == study_id)
     with store.snapshot() as connection:
         return frozenset(connection.execute(query).scalars())
 
 
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
-    """Ids of the studies with a living controller; the state of a dead controller's study stays `running`."""
+    """Return the ids of studies with a living controller; a dead controller's study stays in the state `running`."""
     rows = connection.execute(_with_expiry(connection).where(t.leases.c.released_at.is_(None)))
     return frozenset(row.study_id for row in rows if _alive(row))
 
 
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
-    """Time in which controllers held the lease, each up to the end of its pool, its release or its last heartbeat.
+    """Return the seconds in which controllers held the lease, each up to its pool's end, release or last heartbeat.
 
     Work after closing the pool is not the study's time. A living holder counts up to its last heartbeat, like a dead
-    one whose lease is released, so the sum never decreases.
+    holder when its lease is released, so the sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
     ends = (
@@ -173,7 +173,7 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
 
 
 def release(store: Store, lease: Lease, at: float | None = None) -> None:
-    """Give the lease back, if it is still held; `at` is for virtual time, by default now."""
+    """Release the lease, if it is still held; `at` is for virtual time, by default now."""
     with suppress(LeaseLostError), store.engine.begin() as connection:
         lease_id = held_lease(connection, lease.study_id, lease.token)
         release_row(connection, lease_id, lease.now() if at is None else at)
@@ -189,7 +189,7 @@ def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
 
 
 def request_stop(store: Store, study_id: int) -> bool:
-    """Ask the controller to drain; False if none holds the lease."""
+    """Ask the controller to drain; False if no controller holds the lease."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is None or not _alive(row):
@@ -240,7 +240,7 @@ def _alive(row: sa.Row[Any]) -> bool:
 
 
 def _may_be_renewed(row: sa.Row[Any]) -> bool:
-    """Whether the holder of an expired lease may be alive and unable to renew it."""
+    """Return whether the holder of an expired lease may be alive but unable to renew it."""
     is_gone = processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
     return not is_gone and row.run_out_seconds < _LONGEST_OUTAGE_SECONDS
 

@@ -1,7 +1,7 @@
-"""Processes of the same host, as other processes see them; a process elsewhere is judged by its lease or claim.
+"""Processes of the same host, as other processes see them; remote processes are judged by their lease or claim.
 
-A process id is valid only within one boot of one host and one pid namespace: containers may share a host name and both
-have a process 1. Start times count from the boot, so that they survive changes of the clock.
+A process id is valid only within one boot of one host and one pid namespace: containers may share a host name, and each
+has a process 1. Start times count from the boot, so that changes of the clock do not matter.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 
 STUDY_MARK = "AUTOML_STUDY"
-"""Environment variable of processes that a command starts for a study: its uid; the command's id, start and space."""
+"""Environment variable of processes that a command starts for a study: study uid; command's id, start and space."""
 STARTED_FIELD = 19
-"""Index of the start time among the fields of /proc/PID/stat that follow the name of the program."""
+"""Index of the start time among the fields of /proc/PID/stat after the program's name."""
 
 
 @functools.cache
 def space() -> str:
-    """Name of the boot and the pid namespace of this process; empty if the system does not report them."""
+    """Return a name for the boot and the pid namespace of this process; empty if the system does not report them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -31,7 +31,7 @@ def space() -> str:
 
 
 def started_at(pid: int) -> float | None:
-    """Start of a process in seconds since the boot; None if it has ended or never existed."""
+    """Return the start of a process in seconds since the boot; None if it has ended or never existed."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -41,7 +41,7 @@ def started_at(pid: int) -> float | None:
 
 
 def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
-    """Whether a process has certainly ended; False for a process of another space, which is unknown here."""
+    """Return whether a process has certainly ended; False for a process of another space, which is unknown here."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -52,12 +52,12 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False  # somebody else's process, in a system that hides those
+        return False  # another user's process, on a system that hides its start time
     return True  # a zombie
 
 
 def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
-    """Whether a process exists and is stopped, by a signal or a debugger; False for another space."""
+    """Return whether a process exists and is stopped, by a signal or a debugger; False for another space."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -83,13 +83,13 @@ def marked(study_uid: str) -> Iterator[None]:
 
 
 def left_behind(study_uid: str) -> dict[int, str]:
-    """Processes of this machine that a command started for a study before it ended: ids and command lines."""
+    """Return ids and command lines of processes on this machine that a command, now ended, started for a study."""
     left = {}
     for process in psutil.process_iter():
         try:
             uid, pid, start, in_space = process.environ().get(STUDY_MARK, "").split()
             if uid == study_uid and is_known_gone(in_space, int(pid), float(start)):
                 left[process.pid] = " ".join(process.cmdline())
-        except (psutil.Error, OSError, ValueError):  # it has ended, is somebody else's, or has no such mark
+        except (psutil.Error, OSError, ValueError):  # it has ended, is another user's, or has no such mark
             continue
     return left

@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that `studies.storage.schema.engine` hands over."""
+"""Runs the migrations on the connection that `studies.storage.schema.engine` passes."""
 
 from alembic import context
 
@@ -9,7 +9,7 @@ context.configure(
     target_metadata=metadata,
     version_table=VERSION_TABLE,
     render_as_batch=True,
-    # Optuna's tables live in the same database and are none of our business.
+    # Optuna's tables are in the same database, and Optuna migrates them itself.
     include_name=lambda name, kind, _: kind != "table" or str(name).startswith("automl_"),
 )
 with context.begin_transaction():

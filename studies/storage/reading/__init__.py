@@ -1,1 +1,1 @@
-"""Rows become records."""
+"""Conversion of rows to records."""

@@ -1,4 +1,4 @@
-"""Reads rows and makes records of them: all code downstream sees a study in this form only."""
+"""Reads rows and converts them to records, the only form of a study that other code sees."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Rows = Mapping[int, Sequence[sa.Row[Any]]]
 
 
 def load_study(store: Store, name: str) -> StudyRecord:
-    """Read a whole study in one transaction; raises `StoreError` if there is none."""
+    """Read a whole study in one transaction; raises `StoreError` if there is no such study."""
     row = store.require(name)
     with store.snapshot() as connection:
         row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
@@ -70,13 +70,13 @@ def load_study(store: Store, name: str) -> StudyRecord:
 
 
 def study_record(row: Any, **others: Any) -> StudyRecord:
-    """Convert a study's row to a record, with values of its other rows."""
+    """Convert a study's row to a record; `others` are values from its other rows."""
     objectives = tuple(Objective(**objective) for objective in row.spec["objectives"])
     return record_of(StudyRecord, row, objectives=objectives, constraints=constraints_in(row.spec), **others)
 
 
 def list_studies(store: Store) -> list[StudyLine]:
-    """All studies, oldest first; the database counts trials and sums charges."""
+    """Return all studies, oldest first; the database counts trials and sums charges."""
     s, started = t.studies.c, t.trials.c
     trials = sa.select(sa.func.count()).where(started.study_id == s.id, started.number.is_not(None)).scalar_subquery()
     cost = sa.select(sa.func.sum(t.charges.c.cost_nano_usd)).where(t.charges.c.study_id == s.id).scalar_subquery()
@@ -98,7 +98,7 @@ def list_studies(store: Store) -> list[StudyLine]:
 
 
 def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
-    """Paths of all checkpoints in the rows of a study."""
+    """Return the paths of all checkpoints in the rows of a study."""
     kept = (
         sa.select(t.epochs.c.checkpoint)
         .join(t.trials, t.trials.c.id == t.epochs.c.trial_id)
@@ -148,7 +148,7 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
 
 
 def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
-    """Cost, seconds and slot time of each trial's start and training, and of its training alone, by trial id."""
+    """Return, by trial id, cost, seconds and slot time of start and training, and of the training alone."""
     is_training = t.charges.c.kind == "train"
     sums = connection.execute(
         sa.select(
@@ -182,7 +182,7 @@ def trial_record(
     decisions: tuple[DecisionRecord, ...] = (),
     attempts: tuple[AttemptRecord, ...] = (),
 ) -> TrialRecord:
-    """Convert a trial's row to a record, with values of its other rows."""
+    """Convert a trial's row to a record; the other arguments are values from its other rows."""
     return record_of(
         TrialRecord,
         row,
@@ -195,7 +195,7 @@ def trial_record(
 
 
 def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
-    """Convert a row to a record: fields that are columns come from the row, `others` are given."""
+    """Convert a row to a record: fields that are columns come from the row, all other fields from `others`."""
     read = {
         name: getattr(row, name) if convert is None else convert(getattr(row, name))
         for name, convert in _columns_of(kind)
@@ -244,7 +244,7 @@ def _load_charges(
 def _load_confirmations(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
 ) -> tuple[ConfirmationRecord, ...]:
-    """The latest training of each trial, epoch and seed, with the last model that was kept."""
+    """Return the latest training of each trial, epoch and seed, with the last model that was kept."""
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
     latest: dict[tuple[int, int, int], ConfirmationRecord] = {}
     for row in connection.execute(query):
@@ -260,7 +260,7 @@ def _load_confirmations(
 
 
 def confirmed_since_begin_of(store: Store, study_id: int, job_id: int) -> list[Confirmed]:
-    """Confirmations of a study since the first run of a confirming job, oldest first, by whatever command."""
+    """Return a study's confirmations since the first run of a confirming job, oldest first, also by other commands."""
     c, mine = t.confirmations.c, (t.leases.c.study_id == study_id, t.leases.c.job_id == job_id)
     begin = sa.select(sa.func.min(t.leases.c.acquired_at)).where(*mine).scalar_subquery()
     query = sa.select(t.confirmations).where(c.study_id == study_id, c.confirmed_at >= begin)

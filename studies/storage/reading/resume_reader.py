@@ -1,4 +1,4 @@
-"""Reads what a controller that resumes a study has to know: of most epochs no more than what they took."""
+"""Reads the state for a controller that resumes a study; of most epochs only duration and cost."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Amounts = tuple[list[float], list[int]]
 def load_resume_state(
     store: Store, study_id: int, *, before_lease: int, looked_at: Collection[int] | None = None
 ) -> ResumeState:
-    """The state that earlier controllers stored, for the present lease holder.
+    """Return the state that earlier controllers stored, for the current holder of the lease.
 
     The time of the lease `before_lease` is not counted. `looked_at` are epochs whose metrics are read, besides
-    milestones and last epochs of trials; None for all.
+    milestones and last epochs of trials; None reads the metrics of all epochs.
     """
     mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
     with store.snapshot() as connection:
@@ -75,7 +75,7 @@ def _epochs(
 ) -> dict[int, list[EpochRecord]]:
     e = t.epochs.c
     columns = (e.epoch, e.wall_seconds, e.cost_nano_usd, e.checkpoint, e.is_milestone, e.measured_at)
-    # As text: one document of many rows is read several times as fast as one for each row.
+    # Metrics are read as text: parsing one document with many rows is several times as fast as one for each row.
     query = sa.select(e.trial_id, sa.cast(e.metrics, sa.Text), *columns).where(e.trial_id.in_(mine))
     if looked_at is not None:
         last = sa.select(e.trial_id, sa.func.max(e.epoch)).where(e.trial_id.in_(mine)).group_by(e.trial_id)
@@ -102,7 +102,7 @@ def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[in
 
 
 def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, dict[int, int]]:
-    """Number of ranks, by trial and epoch, of epochs with fewer ranks than the trial's."""
+    """Return the number of ranks, by trial and epoch, for epochs with fewer ranks than the trial's world size."""
     e, a = t.epochs.c, t.attempts.c
     within = sa.and_(a.started_at < e.measured_at, sa.or_(a.ended_at.is_(None), e.measured_at <= a.ended_at))
     query = (
@@ -118,7 +118,7 @@ def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int
 
 
 def _finished_from(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, int]:
-    """Epoch from which each cut-short leader was trained on, by trial."""
+    """Return the epoch from which each leader that was cut short continued, by trial."""
     d = t.decisions.c
     begun = (d.trial_id.in_(mine), d.action == "continue", d.reason.startswith(FINISHING, autoescape=True))
     query = sa.select(d.trial_id, sa.func.min(d.epoch)).where(*begun).group_by(d.trial_id)

@@ -1,4 +1,4 @@
-"""Finds values in a store that this program never writes, to tell damage from an error of its own."""
+"""Search for values in a store that this program never writes, to distinguish damage from a defect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from studies.storage.study_store import Store
 from trainers.protocol import Failure
 
 LATEST_SECONDS = 253_402_300_799.0
-"""The last second of the year 9999, in seconds since 1970: no later moment can be written as a date."""
+"""Last second of the year 9999, in seconds since 1970: later moments cannot be converted to a date."""
 _SCALARS = int | float | str | bool | None
 
 
@@ -51,11 +51,11 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
     "earlier_studies": _is_list_of_mappings,
     "counted_examples": _is_list_of_mappings,
 }
-"""Shape of a column of JSON by its name; a mapping if it is not among these."""
+"""Check of a JSON column's value by column name; a column that is not listed must be a mapping."""
 
 
 def damage(store: Store) -> str:
-    """The first invalid single value of a store, with its place; empty if none. `automl audit` compares values."""
+    """Return the first invalid single value of a store, with its place; empty if none. `automl audit` finds others."""
     with store.snapshot() as connection:
         for table in t.metadata.sorted_tables:
             for place, value in _damaged(connection, table):
@@ -65,7 +65,7 @@ def damage(store: Store) -> str:
 
 def _damaged(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[str, Any]]:
     names = [column.name for column in table.columns]
-    # The database's own values, which the column types do not touch.
+    # The database's own values, read without the conversions of column types.
     for row in connection.execute(sa.text(f"SELECT {', '.join(names)} FROM {table.name} ORDER BY id")):  # noqa: S608
         for column, value in zip(table.columns, row, strict=True):
             if not (_fits(column, value) if value is not None else column.nullable):
@@ -90,7 +90,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _fits_json(name: str, value: Any) -> bool:
-    if isinstance(value, str):  # SQLite has texts, PostgreSQL has the values
+    if isinstance(value, str):  # SQLite returns text, PostgreSQL the value itself
         try:
             value = json.loads(value)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Opening a database: pragmas, migrations, and errors that tell the user which URL and why, without its password."""
+"""Opening of a database: pragmas, migrations, and errors with the URL (without its password) and the cause."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SQLITE_BUSY_SECONDS = 30.0
 SQLITE_RETRY_SECONDS = 0.02
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
 SQLITE_LONGEST_WAL_PAGES = 8192
-"""Number of pages (32 MiB) from which on a commit copies the write-ahead log; `retrying.py` does so before."""
+"""Number of pages (32 MiB) at which a commit copies the write-ahead log; `retrying.py` copies it earlier."""
 SQLITE_CACHE_KIB = 32 * 1024
-"""Memory for pages of a connection, as far as it is used: 2 MiB, the default, hold no index of a large study."""
+"""Memory for a connection's pages, allocated on demand: the default, 2 MiB, holds no index of a large study."""
 POSTGRESQL_TIMEOUTS = {
     "connect_timeout": 10,
     "keepalives_idle": 5,
@@ -29,14 +29,14 @@ POSTGRESQL_TIMEOUTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""Settings of libpq, in seconds but for the last one, in milliseconds. A host that vanishes sends no packet that would
-end a connection: without them the kernel waits two hours for an answer, and 15 minutes for an acknowledgement."""
+"""Settings of libpq, in seconds except the last, in milliseconds. A host that vanishes sends no packet that would end a
+connection: without these settings the kernel waits two hours for an answer, and 15 minutes for an acknowledgement."""
 MIGRATION_LOCK = 7_209_432_116
-"""Any number that others who lock in the same database are unlikely to use."""
+"""Id of the migrations' lock: an arbitrary number that other programs in the same database are unlikely to use."""
 
 
 class StoreError(UserError):
-    """The store cannot be opened, or lacks the requested item. One line, fit for the user."""
+    """The store cannot be opened, or lacks the requested item. The text is one line for the user."""
 
 
 class StoreAwayError(StoreError):
@@ -44,27 +44,27 @@ class StoreAwayError(StoreError):
 
 
 def shown(url: sa.URL) -> str:
-    """The URL with its password hidden."""
+    """Return the URL with its password hidden."""
     return url.render_as_string(hide_password=True)
 
 
 def parse_url(text: str) -> sa.URL:
-    """Parse a SQLAlchemy URL, with psycopg for `postgresql://`; raises `StoreError` for an unsupported one."""
+    """Parse a SQLAlchemy URL, with psycopg for `postgresql://`; raises `StoreError` for an unsupported URL."""
     try:
         url = sa.make_url(text)
     except ArgumentError:
-        raise StoreError("store: cannot read the URL; allowed: sqlite:///FILE or postgresql://HOST/DATABASE") from None
+        raise StoreError("store: cannot read the URL. Give sqlite:///FILE or postgresql://HOST/DATABASE") from None
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() not in {"sqlite", "postgresql"}:
         raise StoreError(f"store: {shown(url)}: found {url.get_backend_name()}, allowed: sqlite, postgresql")
     if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
-        raise StoreError(f"store: {shown(url)}: a study needs a file, since several processes read it")
+        raise StoreError(f"store: {shown(url)}: several processes read a study, so it needs a file: sqlite:///FILE")
     return url
 
 
 def absolute_url(text: str, folder: Path) -> str:
-    """Resolve a relative SQLite file against `folder`. The result holds the password: use it for opening only."""
+    """Resolve a relative SQLite file against `folder`. The result contains the password: use it for opening only."""
     url = parse_url(text)
     if url.get_backend_name() == "sqlite" and not str(url.database).startswith("file:"):
         url = url.set(database=str((folder / str(url.database)).absolute()))
@@ -72,7 +72,7 @@ def absolute_url(text: str, folder: Path) -> str:
 
 
 def exists(url_text: str) -> bool:
-    """Whether our tables exist behind the URL; creates nothing. Raises `StoreError` for an unreachable database."""
+    """Return whether our tables exist behind the URL; creates nothing. `StoreError` for an unreachable database."""
     url = parse_url(url_text)
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         return False
@@ -108,7 +108,7 @@ def open_engine(url_text: str) -> sa.Engine:
 
 
 def make_engine(url_text: str) -> sa.Engine:
-    """Make an engine with the pragmas that SQLite needs for several processes; nothing is opened yet."""
+    """Make an engine with the pragmas that SQLite needs for several processes; does not connect yet."""
     url = parse_url(url_text)
     try:
         if url.get_backend_name() != "sqlite":
@@ -122,7 +122,7 @@ def make_engine(url_text: str) -> sa.Engine:
 
 
 def connect_args(url: sa.URL) -> dict[str, Any]:
-    """Timeouts of a driver's connections; values in the URL take precedence."""
+    """Return timeouts of a driver's connections; values in the URL take precedence."""
     if url.get_backend_name() == "sqlite":
         return {"timeout": SQLITE_BUSY_SECONDS}
     if url.get_backend_name() == "postgresql":
@@ -131,8 +131,8 @@ def connect_args(url: sa.URL) -> dict[str, Any]:
 
 
 def _set_pragmas(connection: Any, _: object) -> None:
-    # The driver's own transaction handling starts them lazily, as readers; a reader that turns writer may be refused
-    # at once ("database is locked") however long the busy timeout is. So SQLAlchemy begins them, as writers.
+    # The driver would begin transactions lazily, as readers; a reader that starts to write may be refused at once
+    # ("database is locked"), regardless of the busy timeout. So SQLAlchemy begins them, as writers.
     connection.isolation_level = None
     cursor = connection.cursor()
     _switch_to_wal(cursor)
@@ -147,8 +147,8 @@ def _set_pragmas(connection: Any, _: object) -> None:
 
 
 def _switch_to_wal(cursor: Any) -> None:
-    # The change of a new file's mode turns a reader into a writer, which is refused at once and not after the busy
-    # timeout when somebody else does the same.
+    # Changing the mode of a new file turns a reader into a writer. If another process does so at the same time, SQLite
+    # refuses that at once, without the busy timeout.
     deadline = time.monotonic() + SQLITE_BUSY_SECONDS
     while True:
         try:
@@ -161,7 +161,7 @@ def _switch_to_wal(cursor: Any) -> None:
 
 
 def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
-    """The database's clock, in seconds since 1970, shared by the controllers of a study."""
+    """Return the database's clock, in seconds since 1970, which all controllers share."""
     if connection.dialect.name == "sqlite":
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Float)
     return sa.literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)", sa.Float)
@@ -176,7 +176,7 @@ def _begin_immediately(connection: sa.Connection) -> None:
 
 
 def is_current(url_text: str) -> bool:
-    """Whether the `automl_` tables of a database are of this version; writes nothing."""
+    """Return whether the `automl_` tables of a database have this program's version; writes nothing."""
     url = parse_url(url_text)
     engine = sa.create_engine(url, connect_args=connect_args(url))
     try:
@@ -187,7 +187,7 @@ def is_current(url_text: str) -> bool:
 
 
 def schemas(url_text: str) -> tuple[str | None, str | None]:
-    """Versions of a database's `automl_` tables (or None) and of this program, without writing, or `StoreError`."""
+    """Return the versions of a database's `automl_` tables (or None) and of this program; raises `StoreError`."""
     url = parse_url(url_text)
     engine = make_engine(url_text)
     try:
@@ -216,7 +216,7 @@ def _migrations() -> Any:
 
 @functools.cache
 def _head() -> str:
-    """Version of the tables that this program knows, from the last migration's name: Alembic takes long to load."""
+    """Return this program's table version from the last migration's name, since Alembic takes long to load."""
     return max(path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py"))
 
 
@@ -226,8 +226,8 @@ def _upgrade(engine: sa.Engine, config: Any) -> None:
 
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            # Of several processes that find no tables one makes them, and the others find them made. SQLite's begin
-            # is exclusive anyway.
+            # If several processes find no tables, the first creates them and the others wait here. SQLite's begin is
+            # exclusive anyway.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         config.attributes["connection"] = connection
         try:

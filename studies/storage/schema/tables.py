@@ -1,15 +1,15 @@
-"""The tables, prefixed `automl_` because they share a database with Optuna's. Alembic's migrations create them.
+"""The tables, prefixed `automl_` because they share a database with Optuna's tables. Alembic migrations create them.
 
     studies ─┬─ trials ─┬─ attempts
              │          ├─ epochs        unique (trial_id, epoch)
              │          └─ decisions
              ├─ charges                  append-only; trial_id may be null
-             ├─ leases ─┬─ slot_marks    one row per life of a controller; at most one of a study is unreleased
-             │          └─ pool_rates    what the pool costs a second, where that changed while it was open
-             └─ view_cursors             how far the views of Optuna and MLflow have read
+             ├─ leases ─┬─ slot_marks    one row for each controller; at most one of a study is unreleased
+             │          └─ pool_rates    cost of the pool per second, each time it changed while the pool was open
+             └─ view_cursors             revisions up to which the views of Optuna and MLflow are complete
 
-    jobs ──── job_runs ──── workers      what a team has submitted, when it ran, and on whose slots
-    tokens, spending_limits              who may ask, and how much money users and projects may spend
+    jobs ──── job_runs ──── workers      submitted jobs of a team, and their runs on workers' slots
+    tokens, spending_limits              access to the service, and limits on the money of users and projects
 
 Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
 """
@@ -30,7 +30,7 @@ class SafeText(sa.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text to store or look for."""
+        """Return the text to store or to search for."""
         return None if value is None else storable(value)
 
 
@@ -41,7 +41,7 @@ class SafeString(sa.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text to store or look for."""
+        """Return the text to store or to search for."""
         return None if value is None else storable(value)
 
 
@@ -90,12 +90,12 @@ studies = sa.Table(
     sa.Column("stop_reason", SafeString(32)),
     sa.Column("error", SafeText),
     sa.Column("closed_by", SafeJson),  # limits and price at the latest end by the budget; null if there was none
-    sa.Column("spec", SafeJson, nullable=False),  # in force: as launched, with what `resume --set` changed
+    sa.Column("spec", SafeJson, nullable=False),  # current spec: as launched, with changes by `resume --set`
     sa.Column("launched_spec", SafeJson, nullable=False),
-    sa.Column("base_folder", SafeText, nullable=False),  # relative paths and the user's own task start here
+    sa.Column("base_folder", SafeText, nullable=False),  # folder of relative paths and of the user's task
     sa.Column("sampler_attributes", SafeJson, nullable=False),  # Optuna's system attributes of the study
     sa.Column("reference_point", SafeJson),
-    sa.Column("earlier_studies", SafeJson),  # a copy of what `search.from_studies` had at the launch; null if nothing
+    sa.Column("earlier_studies", SafeJson),  # copy of the studies in `search.from_studies` at launch; null if none
     sa.Column("usd_per_slot_hour", sa.Float),  # set by `automl price set`; null takes the spec's price
     sa.Column("counted_examples", SafeJson),  # sizes of example configurations; null until counted
     sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
@@ -103,8 +103,8 @@ studies = sa.Table(
     sa.Column("overshoot_nano_usd", sa.BigInteger, nullable=False),
     sa.Column(
         "revision", sa.Integer, nullable=False
-    ),  # grows with every commit; trials carry the one that changed them
-    sa.Column("last_commit", sa.String(32)),  # by which a repeated commit finds out that it was applied
+    ),  # grows with every commit; trials have the revision that last changed them
+    sa.Column("last_commit", sa.String(32)),  # id that shows whether a repeated commit was applied
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
 )
@@ -125,9 +125,9 @@ trials = sa.Table(
     sa.Column("error", SafeText),
     sa.Column("resume_checkpoint", SafeText),
     sa.Column("resume_epoch", sa.Integer, nullable=False),
-    sa.Column("paused_by", SafeString(16)),  # "policy", "drain" or "fault": the latter two go on first
+    sa.Column("paused_by", SafeString(16)),  # "policy", "drain" or "fault"; the latter two continue first
     sa.Column("revision", sa.Integer, nullable=False),
-    sa.Column("enqueue_id", sa.String(32)),  # by which a repeated insertion finds out that it was applied
+    sa.Column("enqueue_id", sa.String(32)),  # id that shows whether a repeated insertion was applied
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
@@ -138,7 +138,7 @@ trials = sa.Table(
 )
 
 is_trial = sa.or_(trials.c.number.is_not(None), trials.c.state == "queued")
-"""Condition that leaves out what was cancelled in the queue."""
+"""Condition that excludes configurations cancelled in the queue."""
 
 attempts = sa.Table(
     "automl_attempts",
@@ -151,10 +151,10 @@ attempts = sa.Table(
     sa.Column("start_epoch", sa.Integer, nullable=False),
     sa.Column("outcome", SafeString(16), nullable=False),
     sa.Column("facts", SafeJson, nullable=False),
-    sa.Column("charged_until", sa.Float, nullable=False),  # what a controller's death leaves uncharged starts here
+    sa.Column("charged_until", sa.Float, nullable=False),  # begin of the uncharged time if the controller dies
     sa.Column("started_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
-    sa.Column("lease_id", sa.Integer),  # whose pool it trains on
+    sa.Column("lease_id", sa.Integer),  # lease whose pool it trains on
     sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # not used any more
     sa.UniqueConstraint("trial_id", "attempt"),
 )
@@ -203,8 +203,8 @@ charges = sa.Table(
     sa.Column("charged_at", sa.Float, nullable=False),
     sa.Column("since", sa.Float),  # the interval that is charged; null in charges of earlier versions
     sa.Column("until", sa.Float),
-    sa.Column("slot_numbers", sa.JSON),  # which slots of the lease's pool are charged
-    # The sums of all ledgers, which each turn of a queue with limits asks for, are read from the index alone.
+    sa.Column("slot_numbers", sa.JSON),  # charged slots of the lease's pool
+    # Each turn of a queue with limits sums all ledgers; the index alone has the values for that.
     sa.Index("ix_automl_charges_sums", "study_id", "lease_id", "cost_nano_usd"),
 )
 
@@ -215,7 +215,7 @@ confirmations = sa.Table(
     _of_study(),
     _of_trial(),
     sa.Column("seed", sa.BigInteger, nullable=False),
-    sa.Column("epoch", sa.Integer),  # of the point; null in rows from when all were trained for their full length
+    sa.Column("epoch", sa.Integer),  # epoch of the point; null in rows of versions that trained to full length only
     sa.Column("epochs", sa.Integer, nullable=False),
     sa.Column("metrics", SafeJson, nullable=False),
     sa.Column("wall_seconds", sa.Float, nullable=False),
@@ -232,8 +232,8 @@ leases = sa.Table(
     sa.Column("holder", SafeString(64), nullable=False),
     sa.Column("host", SafeString(255), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("process_started_at", sa.Float, nullable=False),  # since the boot; a pid may be reused: both must match
-    sa.Column("process_space", sa.String(128)),  # boot and pid namespace, within which the pid means something
+    sa.Column("process_started_at", sa.Float, nullable=False),  # since the boot, to recognise a reused pid
+    sa.Column("process_space", sa.String(128)),  # boot and pid namespace in which the pid is valid
     sa.Column("acquired_at", sa.Float, nullable=False),
     sa.Column("heartbeat_at", sa.Float, nullable=False),
     sa.Column("expires_at", sa.Float, nullable=False),  # by the database's clock; all other times by the holder's
@@ -246,7 +246,7 @@ leases = sa.Table(
     sa.Column("cluster_address", sa.String(255)),  # not used any more
     sa.Column("cluster_token", sa.String(128)),  # not used any more
     sa.Column("trace_parent", sa.String(55)),  # not used any more
-    sa.Column("job_id", sa.Integer, index=True),  # the job that confirms the study, and pays; null: the study's own job
+    sa.Column("job_id", sa.Integer, index=True),  # job that confirms the study and pays; null: the study's own job
     sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # not used any more
     sa.Column("died", sa.Boolean, nullable=False, server_default=sa.false()),  # not used any more
     sa.Index(
@@ -270,7 +270,7 @@ slot_marks = sa.Table(
     _key(),
     sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=False),
     sa.Column("slot", sa.Integer, nullable=False),
-    sa.Column("charged_until", sa.Float, nullable=False),  # no charge of this slot may begin before it
+    sa.Column("charged_until", sa.Float, nullable=False),  # earliest begin of the slot's next charge
     sa.UniqueConstraint("lease_id", "slot"),
 )
 
@@ -280,7 +280,7 @@ pool_rates = sa.Table(
     _key(),
     sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=False, index=True),
     sa.Column("since", sa.Float, nullable=False),
-    sa.Column("slot_numbers", sa.JSON, nullable=False),  # which slots of the lease's pool cost money
+    sa.Column("slot_numbers", sa.JSON, nullable=False),  # slots of the lease's pool that cost money
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
 )
 
@@ -308,12 +308,12 @@ jobs = sa.Table(
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("state", SafeString(16), nullable=False, index=True),
     sa.Column("reason", SafeText, nullable=False),
-    sa.Column("spec", SafeJson, nullable=False),  # as submitted; the study's own row has the one in force
+    sa.Column("spec", SafeJson, nullable=False),  # spec as submitted; the study's row has the current spec
     sa.Column("base_folder", SafeText, nullable=False),
     sa.Column("slots", sa.Integer),  # null takes all slots of the worker
     sa.Column("limit_nano_usd", sa.BigInteger),  # the study's own budget; null is no limit
-    sa.Column("spent_nano_usd", sa.BigInteger, nullable=False),  # of studies that are deleted; else the ledger has it
-    sa.Column("request", SafeString(16)),  # what somebody asks of the run: "stop", "cancel" or "preempt"
+    sa.Column("spent_nano_usd", sa.BigInteger, nullable=False),  # cost of a deleted study; else see the ledger
+    sa.Column("request", SafeString(16)),  # a user's request to the run: "stop", "cancel" or "preempt"
     sa.Column("submitted_at", sa.Float, nullable=False),
     sa.Column("queued_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
@@ -342,9 +342,9 @@ job_runs = sa.Table(
     _key(),
     sa.Column("job_id", sa.ForeignKey("automl_jobs.id", ondelete="CASCADE"), nullable=False, index=True),
     sa.Column("worker_id", sa.ForeignKey("automl_workers.id", ondelete="CASCADE"), nullable=False, index=True),
-    sa.Column("slot_numbers", sa.JSON, nullable=False),  # which slots of the worker it has
-    sa.Column("cap_nano_usd", sa.BigInteger),  # what the study may have spent by the end of the run; null is no limit
-    sa.Column("started_at", sa.Float, nullable=False),  # by the database's clock, as the end
+    sa.Column("slot_numbers", sa.JSON, nullable=False),  # slots of the worker that the run uses
+    sa.Column("cap_nano_usd", sa.BigInteger),  # limit on the study's spending up to the run's end; null is no limit
+    sa.Column("started_at", sa.Float, nullable=False),  # by the database's clock, like the end
     sa.Column("ended_at", sa.Float),
     sa.Column("outcome", SafeString(16)),
     sa.Index(
@@ -364,7 +364,7 @@ tokens = sa.Table(
     sa.Column("user", SafeString(100), nullable=False),
     sa.Column("project", SafeString(100), nullable=False),
     sa.Column("role", SafeString(16), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False, unique=True),  # SHA-256 of the token, which is stored nowhere
+    sa.Column("digest", sa.String(64), nullable=False, unique=True),  # SHA-256 of the token; the token is not stored
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("expires_at", sa.Float),
     sa.Column("revoked_at", sa.Float),

@@ -1,7 +1,7 @@
-"""Progress of each view, and the claim of the process that mirrors it. Imports neither Optuna nor MLflow.
+"""Progress of each view, and claims of the processes that mirror them. Imports neither Optuna nor MLflow.
 
 A cursor holds the study's revision up to which a view is complete. Two mirroring processes would insert the same trial;
-the claim in the cursor's row prevents that, and dies with its process.
+a claim in the cursor's row prevents that, and becomes invalid when its process ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLAIM_POLL_SECONDS = 0.1
 
 
 class ViewBusyError(Exception):
-    """Another process mirrors this view, and did not end within the given time."""
+    """Another process mirrors this view, and did not finish within the given time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,22 +40,22 @@ class Progress:
     study_id: int
     view: ViewName
     state: StudyState
-    stop_reason: str | None  # why the study ended or was drained; None while it runs
+    stop_reason: str | None  # reason why the study ended or was drained; None while it runs
     study_revision: int
     revision: int
-    must_rebuild: bool  # the view holds final states that have become wrong
+    must_rebuild: bool  # the view contains final states that are wrong by now
     is_wanted: bool
     error: str | None  # error of the last pass in one line; None if it succeeded
-    link: str  # address for people; empty if it has none, or no pass has succeeded
+    link: str  # address that shows the study; empty if the view has none, or no pass has succeeded
 
     @property
     def is_over(self) -> bool:
-        """Whether the study has ended or was drained for good, not to wait for disk space."""
+        """Return whether the study has ended or was drained, except to wait for disk space."""
         return self.state != "running" and (self.state, self.stop_reason) != ("drained", "storage")
 
     @property
     def behind(self) -> int:
-        """Revisions that the view lacks; 0 for an unwanted view."""
+        """Number of revisions that the view lacks; 0 for an unwanted view."""
         if not self.is_wanted:
             return 0
         return max(self.study_revision, 1) if self.must_rebuild else max(self.study_revision - self.revision, 0)
@@ -95,12 +95,12 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
 
 
 def is_off(mlflow: object) -> bool:
-    """Whether the spec's `mlflow` switches the view off."""
+    """Return whether the spec's `mlflow` switches the view off."""
     return mlflow in {None, "", "off", "false", "0", False}
 
 
 def lag(store: Store, study_name: str) -> dict[ViewName, int]:
-    """Revisions by which each view is behind, without views that are off; raises `StoreError` as `progress`."""
+    """Return the number of revisions that each view lacks, except views that are off; raises as `progress` does."""
     return {view: p.behind for view, p in progress(store, study_name).items() if p.is_wanted}
 
 
@@ -126,7 +126,7 @@ def forget_errors(store: Store, study_name: str) -> None:
 
 
 def ask_for_rebuild(store: Store, study_id: int) -> None:
-    """Let the next pass clear the views and mirror the whole study."""
+    """Make the next pass clear the views and mirror the whole study."""
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(rebuild=True))
 

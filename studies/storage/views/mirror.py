@@ -1,6 +1,6 @@
-"""Mirrors committed rows of the store into its views (Optuna, MLflow): once, or as long as a study runs.
+"""Mirrors committed rows of the store into its views (Optuna, MLflow), once or while a study runs.
 
-A failing view stops neither another view nor the study: its cursor keeps the error, and the next pass tries again.
+A failing view stops neither another view nor the study: its cursor stores the error, and the next pass retries.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from studies.storage.views.view_rows import Pending, View, ViewDamagedError, loa
 
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0
-LINGER_SECONDS = 60.0  # a controller may start the views first and reopen its closed study then
+LINGER_SECONDS = 60.0  # a controller may start the views before it reopens its closed study
 log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """Brings one view of one study up to date."""
+    """Updates one view of one study."""
 
     def __init__(self, store: Store, study_name: str, name: ViewName) -> None:
         self._store, self._study_name, self._name = store, study_name, name
@@ -49,10 +49,10 @@ class Mirror:
         self._link = ""
 
     def advance(self, *, wait_seconds: float, opens: bool = False) -> Progress:
-        """Mirror all commits in one pass; without new ones it costs one query.
+        """Mirror all commits in one pass; if there are no new commits, it costs one query.
 
         `opens` makes the pass anyway, so that the study appears and the next pass is quick. Any exception of Optuna,
-        MLflow or a database may be raised; the next pass tries again.
+        MLflow or a database may be raised; the next pass retries.
         """
         where = progress(self._store, self._study_name)[self._name]
         if not (where.behind or (opens and where.is_wanted)):
@@ -68,12 +68,12 @@ class Mirror:
         return where
 
     def close(self) -> None:
-        """Give the view's connections back."""
+        """Close the view's connections."""
         self._view.close()
 
     def _pass(self, now: Progress, renew: Callable[[], None]) -> None:
         if now.revision != self._left_at:
-            self._view.forget()  # another process has mirrored this view since
+            self._view.forget()  # another process has mirrored this view since this one's last pass
         since = now.revision
         if now.must_rebuild:
             self._clear(now.study_id)
@@ -82,7 +82,7 @@ class Mirror:
         try:
             self._view.mirror(self._store, pending, renew)
         except ViewDamagedError as damage:
-            log.warning("%s; the %s view is made anew", damage, self._name)
+            log.warning("%s; the %s view is rebuilt", damage, self._name)
             self._clear(now.study_id)
             pending = load_pending(self._store, now.study_id, 0)
             self._view.mirror(self._store, pending, renew)
@@ -90,7 +90,7 @@ class Mirror:
 
     def _clear(self, study_id: int) -> None:
         self._view.clear(load_mirrored_study(self._store, study_id))
-        # The request is answered here and not after the mirroring: a reopening in the meantime makes a new request.
+        # The rebuild flag is reset here, before mirroring: a study reopened while mirroring sets it again.
         set_cursor(self._store, study_id, self._name, revision=0, rebuild=False)
 
     def _advance_cursor(self, pending: Pending) -> None:
@@ -103,7 +103,7 @@ class Mirror:
 
 
 def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
-    """Bring the views that are on up to the last commit; returns None or a one-line error for each."""
+    """Update the views that are on to the last commit; returns None or a one-line error for each."""
     wanted = [view for view, behind in lag(store, study_name).items() if view in views]
     return {view: _catch_up_one(store, study_name, view) for view in wanted}
 
@@ -115,7 +115,7 @@ def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
 
 
 def keep_report(store: Store, study_name: str, report: Path) -> None:
-    """Keep the report of a study in MLflow, unless that view is off; raises any error of MLflow or a database."""
+    """Store the report of a study in MLflow, unless that view is off; raises any error of MLflow or a database."""
     where = progress(store, study_name)["mlflow"]
     if not where.is_wanted:
         return
@@ -139,8 +139,8 @@ def follow(
 ) -> None:
     """Mirror new commits in one thread per view, so that a hanging server delays no other view.
 
-    `until` is polled twice a second; commits before it turned true are mirrored. `hurried` lets passes follow without
-    rests.
+    `until` is polled twice a second; commits before it turned true are mirrored. `hurried` makes passes follow each
+    other without rests.
     """
     shared = Pace(until, hurried or threading.Event())
     threads = [
@@ -170,7 +170,7 @@ def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, end
             try:
                 if view == "mlflow" and not is_open:
                     shared.load(import_quietly)
-                # The first pass makes databases, which must not be cut off: not in a thread that starves.
+                # The first pass creates databases, which must not be interrupted, so it runs without a time limit.
                 carry_out = shared.carry_out if is_open else timed
                 where, used = carry_out(partial(mirror.advance, wait_seconds=wait_seconds, opens=not is_open))
                 backoff = BACKOFF_FIRST_SECONDS
@@ -185,7 +185,7 @@ def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, end
                 if last:
                     return
                 seconds = view_pace.REST_SECONDS
-            except Exception as error:  # noqa: BLE001 - a view must survive whatever Optuna, MLflow or a network does
+            except Exception as error:  # noqa: BLE001 - a view must survive any error of Optuna, MLflow or a network
                 _note_error(store, study_name, view, error)
                 if last:
                     return
@@ -219,12 +219,12 @@ def _note_error(store: Store, study_name: str, view: ViewName, error: Exception)
             log.warning("the %s view: %s", view, text)
             set_cursor(store, where.study_id, view, error=text)
     except SQLAlchemyError:
-        log.warning("the store does not answer")
+        log.warning("the store does not answer, so an error of a view is not stored")
     return text
 
 
 def one_line(error: BaseException) -> str:
-    """Name of an error and first line of its cause, without passwords."""
+    """Return an error's type and the first line of its cause, without passwords."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -1,4 +1,4 @@
-"""Opening MLflow: quietly, without telemetry, on a database of its own, and with the study's experiment there."""
+"""Connection to MLflow: quiet, without telemetry, to MLflow's own database, where it makes the study's experiment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout may be one JSON document
-    # The views retry by themselves; MLflow's own seven retries would hold a pass up for minutes.
+    # The views retry by themselves; MLflow's own seven retries would delay a pass by minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -41,7 +41,7 @@ ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DAT
 
 
 def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) -> str:
-    """The tracking URI, with a relative SQLite file resolved against `base_folder`; ViewError if MLflow cannot use it.
+    """Return the tracking URI, with a relative SQLite file in `base_folder`; ViewError if MLflow cannot use it.
 
     The store's own database is refused: MLflow and Optuna each need a table called `alembic_version`.
     """
@@ -54,7 +54,7 @@ def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) ->
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a SQLite URI; None for any other. Raises `ViewError` if MLflow cannot write to the URI."""
+    """Return the file of a SQLite URI; None for any other. Raises `ViewError` if MLflow cannot write to the URI."""
     url = _url(uri)
     scheme = url.get_backend_name()
     if scheme not in SCHEMES or (scheme == "sqlite" and url.database in {None, "", ":memory:"}):
@@ -63,7 +63,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def open_client(uri: str) -> MlflowClient:
-    """Open a client for the tracking URI, and make a missing SQLite file and folder, or raise `ViewError`."""
+    """Open a client for the tracking URI; make a missing SQLite file and folder. Raises `ViewError` if that fails."""
     import_quietly()
     from mlflow.tracking import MlflowClient
 
@@ -73,8 +73,8 @@ def open_client(uri: str) -> MlflowClient:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ViewError(f"mlflow: the folder {path.parent} cannot be made ({error.strerror})") from None
-    # Two processes that make the same database at once break each other's migrations.
+        raise ViewError(f"mlflow: the folder {path.parent} cannot be created ({error.strerror})") from None
+    # If two processes create the same database at once, their migrations fail.
     with _alone_in(path.parent):
         if not path.exists():
             _use_write_ahead_log(path)
@@ -84,7 +84,7 @@ def open_client(uri: str) -> MlflowClient:
 def check_database(uri: str) -> None:
     """Raise `ViewError` for a database that does not answer or is another program's; a server is not checked.
 
-    MLflow itself would try for minutes, and would add its tables to a store's or Optuna's before it fails.
+    MLflow itself would retry for minutes, and would add its tables to a store's or Optuna's database before it fails.
     """
     url = _url(uri)
     is_file = url.get_backend_name() == "sqlite"
@@ -96,18 +96,18 @@ def check_database(uri: str) -> None:
             tables = set(sa.inspect(engine).get_table_names())
         finally:
             engine.dispose()
-    except Exception as error:  # noqa: BLE001 - drivers raise what they like; the user gets one line
+    except Exception as error:  # noqa: BLE001 - drivers raise any type; the user gets one line
         raise ViewError(f"found {redact(uri)!r}, which does not answer: {in_one_line(error)}") from None
     if "experiments" not in tables and any(not name.startswith("alembic_") for name in tables):
-        raise ViewError(f"found {redact(uri)!r}, which is another program's database; allowed: one of MLflow's own")
+        raise ViewError(f"found {redact(uri)!r}, which is another program's database. Give MLflow its own database")
 
 
 def in_one_line(error: BaseException) -> str:
-    """Text of an error of MLflow, a driver or a connection, without SQL statements and credentials."""
+    """Return the text of an error of MLflow, a driver or a connection, without SQL statements and credentials."""
     cause: BaseException | None = error
     told: BaseException | None = None
     while cause is not None and told is None:
-        told = getattr(cause, "orig", None)  # in SQLAlchemy's errors that of the driver
+        told = getattr(cause, "orig", None)  # the driver's error inside SQLAlchemy's
         cause = cause.__cause__ or cause.__context__
     told = told or error
     said = " ".join(str(told).split()) or type(told).__name__
@@ -115,7 +115,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
-    """The id of the experiment with this name, made or restored if necessary."""
+    """Return the id of the experiment with this name, made or restored if necessary."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
@@ -132,7 +132,7 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def runs_url(uri: str, experiment: str) -> str:
-    """Address of an experiment's page of runs; for a database, the page that `mlflow ui` serves by default."""
+    """Return the address of an experiment's page of runs; for a database, the default address of `mlflow ui`."""
     url = _url(uri)
     is_server = url.get_backend_name() in {"http", "https"}
     without_user = sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
@@ -141,7 +141,7 @@ def runs_url(uri: str, experiment: str) -> str:
 
 
 def _artifact_location(uri: str) -> str | None:
-    """Folder beside a SQLite file; None for a server, which knows its own place."""
+    """Return the artifact folder beside a SQLite file; None for a server, which chooses its own place."""
     if not uri.startswith("sqlite:"):
         return None
     return (Path(str(_url(uri).database)).parent / "mlartifacts").as_uri()
@@ -155,7 +155,7 @@ def _url(text: str) -> sa.URL:
 
 
 def _place(text: str) -> tuple[Any, ...] | None:
-    """Identity of a URL's database, whatever driver, user or spelling; None if it is no database."""
+    """Return the identity of a URL's database, for any driver, user or spelling; None if it is no database."""
     url = _url(text)
     backend = url.get_backend_name()
     if backend == "sqlite":
@@ -167,7 +167,7 @@ def _place(text: str) -> tuple[Any, ...] | None:
 
 
 def import_quietly() -> None:
-    """Import MLflow with the settings it reads from the environment, and without its messages."""
+    """Import MLflow with the settings that it reads from the environment, and without its messages."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
@@ -191,7 +191,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder, which leaves no file behind."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
+    except ImportError:  # this system has no such locks
         yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -203,12 +203,12 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Read where, and make the experiment."""
+    """Read the tracking URI from stdin, and make the experiment."""
     question = json.load(sys.stdin)
     try:
         check_database(question["uri"])
         experiment_id(open_client(question["uri"]), question["uri"], question["study"])
-    except Exception as error:  # noqa: BLE001 - MLflow and drivers raise what they like; the user gets one line
+    except Exception as error:  # noqa: BLE001 - MLflow and drivers raise any type; the user gets one line
         sys.stdout.write(in_one_line(error))
 
 

@@ -1,4 +1,4 @@
-"""Makes, writes and ends one run of MLflow, in calls of accepted sizes; leaves the global "active run" alone."""
+"""Makes, writes and ends one MLflow run, in calls of accepted sizes; leaves the global "active run" unchanged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 BY_TAG, BY_SCRIPT, BY_PROMOTION = "automl.by", "script", "promotion"
-"""Tag of a run that a view has not made, and its values: the user's own code has, or `automl promote`."""
-MOST_METRICS = 900  # per call; MLflow takes 1,000 things in all
+"""Tag of runs that the view did not make, and its values: made by the user's own code, or by `automl promote`."""
+MOST_METRICS = 900  # per call; MLflow takes 1,000 metrics, parameters and tags in all
 MOST_PARAMS = 100
 MOST_CHARS = 6000
 MOST_TAG_CHARS = 5000
@@ -54,12 +54,12 @@ def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -
 
 
 def param_values(values: Mapping[str, object]) -> dict[str, str]:
-    """Return parameters as names and texts that MLflow takes."""
+    """Return parameters as names and texts that MLflow accepts."""
     return {mlflow_key(name): str(value)[:MOST_CHARS] for name, value in values.items()}
 
 
 def mlflow_key(name: str) -> str:
-    """A name as MLflow takes it: also the path of a file below a folder, in its shortest form."""
+    """Return a name that MLflow accepts, which is also a relative file path in its shortest form."""
     parts = _BAD_KEY.sub("_", name).split("/")
     key = "/".join(part if part.strip(".") else "_" * max(len(part), 1) for part in parts)[:MOST_KEY_CHARS].rstrip("/")
     return f"__{key[2:]}" if key.startswith("..") else key
@@ -72,13 +72,13 @@ def write(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Log in calls that MLflow accepts, tags last; only points are repeated, which is harmless at the same time."""
+    """Log in calls that MLflow accepts, tags last. A repetition sends only points again; MLflow ignores equal ones."""
     from mlflow.entities import Param, RunTag
 
     points = list(points)
     cut = {name: value[:MOST_TAG_CHARS] for name, value in (tags or {}).items()}
     new_tags = {name: value for name, value in cut.items() if value != run.tags.get(name, "")}
-    # MLflow refuses another value for a parameter it knows: the first one stays.
+    # MLflow refuses another value for a parameter that it has, so the first value stays.
     new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.params]
     if not (points or new_tags or new_params):
         return

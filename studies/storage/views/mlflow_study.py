@@ -1,4 +1,4 @@
-"""What the run of a study holds in MLflow beside its trials: spec, data, figures, the machine's load, the report."""
+"""Content of a study's MLflow run besides its trials: spec, data, figures, the machine's load, the report."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 SPEC_TAG = "automl.spec_sha256"
 SPEC_FILE = "spec.json"
 CONFIRMED_TAG = "automl.confirmed"
-"""Epoch, number of seeds, part of the data, and what was measured of each objective, as JSON."""
+"""Epoch, number of seeds, part of the data, and the measured objectives, as JSON."""
 FIGURES_SECONDS = 10.0
 FIGURES_SHARE = 0.02
-"""Share of a core for the figures of a running study, for which all of its rows are read."""
+"""Share of a core for computing the figures of a running study, which reads all of its rows."""
 LOAD_SECONDS = 10.0
 DIGEST_CHARS = 32  # MLflow takes 36
 MOST_HASHED_BYTES = 64 * 2**20
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class StudyRun:
-    """Keeps the run of one study up to date."""
+    """Keeps the MLflow run of one study up to date."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, processor_clock: Callable[[], float] = time.thread_time
@@ -51,7 +51,7 @@ class StudyRun:
     def describe(
         self, client: MlflowClient, run: KnownRun, runs: Mapping[int, KnownRun], store: Store, study: MirroredStudy
     ) -> None:
-        """Write what is new: a changed spec, figures and load when due, and confirmations."""
+        """Write new content: a changed spec, figures and load when due, and confirmations."""
         _describe_spec(client, run, study)
         metrics: dict[str, float] = {}
         is_over, now = study.state != "running", self._clock()
@@ -67,13 +67,13 @@ class StudyRun:
             self._load = self._load or MachineLoad()
             metrics |= self._load.metrics()
             self._load_due = now + LOAD_SECONDS
-        # The figures of a study that is over are the same point, whenever they are written.
+        # The figures of an ended study are always the same point, so writing them again does no harm.
         at = study.ended_at if is_over and study.ended_at is not None else time.time()
         write(client, run, points(metrics, round(at - study.created_at), at))
 
 
 def figures(study: StudyRecord) -> dict[str, float]:
-    """Metrics of a study: money, number of epochs, hypervolume, and the archive's best value by objective."""
+    """Return the metrics of a study: money, number of epochs, hypervolume, and the archive's best objectives."""
     found = {
         "spent_usd": study.cost_nano_usd / NANO,
         "spent_hours": study.alive_seconds / 3600,
@@ -98,13 +98,13 @@ def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord
     told = {name: confirmed[name] for name in ("epoch", "seeds", "measured_on")} | metrics
     if run.tags.get(CONFIRMED_TAG) == (tag := json.dumps(told)):
         return
-    # The latest value of a metric is that of the largest step, whatever was confirmed last.
+    # MLflow shows the value of the largest step as the latest, so all confirmations use one step.
     at = max(one.confirmed_at for one in confirmed_runs(record, number)).timestamp()
     write(client, run, points(metrics, 0, at), tags={CONFIRMED_TAG: tag})
 
 
 def spec_params(spec: Mapping[str, Any]) -> dict[str, str]:
-    """The spec as parameters such as `budget.usd`: deeper values are JSON; credentials are hidden."""
+    """Return the spec as parameters such as `budget.usd`; deeper values are JSON, credentials are hidden."""
     flat: dict[str, object] = {}
     for name, value in spec.items():
         section = value if isinstance(value, Mapping) else None
@@ -117,25 +117,25 @@ def _text(value: object) -> str:
 
 
 def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) -> None:
-    """Log spec and data once for each spec in force: `resume --set` changes it, and then the file counts."""
+    """Log spec and data once for each spec: `resume --set` changes it, and then the file is current."""
     digest = study.spec_sha256
     if run.tags.get(SPEC_TAG) == digest:
         return
     try:
         client.log_text(run.run_id, study.spec_text, SPEC_FILE)
-    except Exception as error:  # noqa: BLE001 - a server may keep artifacts where this process may not write
-        log.warning("the spec cannot be kept in MLflow: %s", redact(str(error)))
+    except Exception as error:  # noqa: BLE001 - a server may store artifacts where this process may not write
+        log.warning("the spec cannot be stored in MLflow: %s", redact(str(error)))
     client.log_inputs(run.run_id, datasets(study.spec))
     write(client, run, params=spec_params(study.spec), tags={SPEC_TAG: digest})
 
 
 def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
-    """Data of a study, as inputs of its run: the files at absolute paths in the task's options, else the task."""
+    """Return the data of a study as inputs of its run: files at absolute paths in the task's options, else the task."""
     options = spec.get("task_options") or {}
     files = {name: Path(one) for name, one in options.items() if isinstance(one, str) and Path(one).is_absolute()}
     found = []
     for name, path in files.items():
-        with suppress(OSError, ValueError):  # an option that only looks like a path, or a file that nobody may read
+        with suppress(OSError, ValueError):  # an option that only looks like a path, or a file without permission
             if path.exists():
                 found.append(_input(f"{path.name}", digest_of(path), "local", {"uri": str(path)}, name))
     if found:
@@ -153,7 +153,7 @@ def _input(name: str, digest: str, source_type: str, source: Mapping[str, str], 
 
 
 def digest_of(path: Path) -> str:
-    """A digest of the data: from the bytes of a small file, else from names, sizes and times of files."""
+    """Return a digest of the data: from the bytes of a small file, else from names, sizes and times of files."""
     if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
         return _hash(path.read_bytes())
     files = [path] if path.is_file() else _first_files(path)
@@ -180,10 +180,10 @@ class MachineLoad:
 
     def __init__(self) -> None:
         self._monitors = list(_monitors())
-        self.metrics()  # the first measurement of a processor's use has nothing to compare with
+        self.metrics()  # the first measurement of processor use has no earlier one to compare with
 
     def metrics(self) -> dict[str, float]:
-        """Use of processor, memory and any GPUs since the last call."""
+        """Return the use of processor, memory and any GPUs since the last call."""
         found: dict[str, float] = {}
         for monitor in self._monitors:
             monitor.collect_metrics()
@@ -199,5 +199,5 @@ def _monitors() -> Iterator[Any]:
     yield CPUMonitor()  # type: ignore[no-untyped-call]
     try:
         yield GPUMonitor()  # type: ignore[no-untyped-call]
-    except Exception:  # noqa: BLE001 - there is none, or nothing that could ask it
+    except Exception:  # noqa: BLE001 - there is no GPU, or no library to ask it
         return

@@ -1,10 +1,10 @@
-"""The MLflow view: one experiment and one parent run per study, one child run per trial, its epochs as metrics.
+"""The MLflow view: one experiment and one parent run per study, one child run per trial, with epochs as metrics.
 
-Every write can be repeated: runs are searched by tag before they are made, and logging a point with the same key,
-value, epoch and time adds none.
+Every write can be repeated: runs are searched by tag before they are made, and a point with the same key, value, epoch
+and time is not added twice.
 
-The first run that a trial's own code starts becomes the trial's run, in place of ours; later ones, as in another
-attempt, become its children. Such runs cannot be rewritten, so they are never deleted.
+The first run that a trial's own code starts becomes the trial's run, instead of the view's run; later runs, as in
+another attempt, become its children. Such runs cannot be rewritten, so they are never deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 AT_ONCE = 8
-"""Trials that are written at once when a study is over: a server that is far away takes its time for each request."""
+"""Number of trials written at the same time when a study has ended: each request to a distant server takes time."""
 PARENT_TAG, STUDY_UID_TAG = "mlflow.parentRunId", "automl.study_uid"
 TRIAL_TAG, EPOCHS_TAG = "automl.trial", "automl.epochs"
 TRIAL_STATUS = {
@@ -58,7 +58,7 @@ STUDY_STATUS = {"running": "RUNNING", "drained": "KILLED", "closed": "FINISHED",
 
 
 class MlflowView:
-    """Mirrors committed rows into MLflow, by its own client; `store_url` is the store's, which must not be MLflow's."""
+    """Mirrors committed rows into MLflow, by its own client; the store at `store_url` must not be MLflow's database."""
 
     name: ViewName = "mlflow"
 
@@ -76,7 +76,7 @@ class MlflowView:
         self._connected(study)
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Log the news of each trial, then the study's own state."""
+        """Log the changes of each trial, then the study's own state."""
         client, runs = self._connected(pending.study), self._remembered(pending.study)
         pending = with_trials(store, pending, self._look_for_own(client, pending.study, runs))
         if self._parent is None and pending.since > 0:
@@ -99,7 +99,7 @@ class MlflowView:
         self._describe(client, parent, pending.study)
 
     def clear(self, study: MirroredStudy) -> None:
-        """Delete the study's runs, which MLflow can restore; runs of the user's code and of registered models stay."""
+        """Delete the study's runs, which MLflow can restore; runs of user code and of registered models stay."""
         self.forget()
         client = self._connected(study)
         for run in self._search(client, study):
@@ -109,20 +109,20 @@ class MlflowView:
                 client.set_tag(run.info.run_id, EPOCHS_TAG, "0")
 
     def keep_report(self, study: MirroredStudy, report: Path) -> None:
-        """Keep the report as an artifact of the study's run, in place of an earlier one."""
+        """Store the report as an artifact of the study's run, in place of an earlier report."""
         client = self._connected(study)
-        for run in self._found(client, study):  # the oldest run comes first, and the study's is that
+        for run in self._found(client, study):  # the study's run is the oldest and comes first
             if TRIAL_TAG not in run.data.tags:
                 client.log_artifact(run.info.run_id, str(report))
                 return
 
     def link(self, study: MirroredStudy) -> str:
-        """Address of the study's runs in MLflow's pages; for a database, on this machine while served."""
+        """Return the address of the study's runs in MLflow's pages; for a database, while served on this machine."""
         self._connected(study)
         return runs_url(self._uri, self._experiment)
 
     def forget(self) -> None:
-        """Search for the runs again at the next pass."""
+        """Make the next pass search for the runs again."""
         self._parent = self._runs = None
         self._own = {}
         self._experiment = ""
@@ -142,7 +142,7 @@ class MlflowView:
 
     @contextmanager
     def _mapping(self, study: MirroredStudy) -> Iterator[Callable[..., Iterable[None]]]:
-        """Yield a `map` over trials: sequential beside ranks, to spare processors, and into a file."""
+        """Yield a `map` over trials: sequential while ranks train, to spare processors, and for a file."""
         if study.state == "running" or self._uri.startswith("sqlite:"):
             yield map
             return
@@ -153,7 +153,7 @@ class MlflowView:
             threads.shutdown(cancel_futures=True)
 
     def _remembered(self, study: MirroredStudy) -> dict[int, KnownRun]:
-        """This view's runs by trial, searched for once, then with those that it took over."""
+        """Return the view's runs by trial, searched for once; includes user code's runs that it adopted later."""
         if self._runs is not None:
             return self._runs
         assert self._client is not None  # noqa: S101 - `mirror` has connected
@@ -167,7 +167,7 @@ class MlflowView:
                 continue
             number = int(known.tags[TRIAL_TAG])
             if number in found:
-                # A process that was cut off while its request was under way may have left a second one.
+                # A process that was interrupted during its request may have left a second run.
                 self._client.delete_run(known.run_id)
             else:
                 found[number] = known
@@ -175,7 +175,7 @@ class MlflowView:
         return found
 
     def _look_for_own(self, client: MlflowClient, study: MirroredStudy, runs: dict[int, KnownRun]) -> set[int]:
-        """Take over the first run that each trial's code has started, and delete ours."""
+        """Adopt the first run that each trial's own code has started, and delete the view's run of that trial."""
         late: set[int] = set()
         for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
             run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])
@@ -189,7 +189,7 @@ class MlflowView:
                 if EPOCHS_TAG not in run.data.tags:
                     late.add(number)
                 runs[number] = _known(run)
-            elif PARENT_TAG not in run.data.tags:  # else the code has nested it
+            elif PARENT_TAG not in run.data.tags:  # otherwise the code has nested it itself
                 client.set_tag(run_id, PARENT_TAG, made_here.run_id)
         return late
 
@@ -235,7 +235,7 @@ class MlflowView:
 
 
 def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
-    """Log everything that a trial's run lacks."""
+    """Log everything that the trial's run does not have yet."""
     tags = {
         "automl.state": trial.state,
         "automl.reason": trial.reason,
@@ -244,7 +244,7 @@ def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
         "automl.cost_usd": f"{trial.paid_nano_usd / NANO:.9f}",
     }
     if trial.epochs:
-        # With the last batch of points: a pass that finds this tag need not log them again.
+        # Written with the last batch of points: a pass that finds this tag need not log them again.
         tags[EPOCHS_TAG] = str(trial.epochs[-1].epoch)
     write(client, run, _points(trial), _params(trial), tags)
     set_status(client, run, TRIAL_STATUS[trial.state], trial.ended_at)
@@ -263,7 +263,7 @@ def _points(trial: MirroredTrial) -> list[Metric]:
 
 
 def _params(trial: MirroredTrial) -> dict[str, str]:
-    """The trial's parameters, and values derived from them, such as the scaled learning rate."""
+    """Return the trial's parameters, and values derived from them, such as the scaled learning rate."""
     facts = {name: value for name, value in trial.facts.items() if name != "start_epoch"}
     every: dict[str, Any] = {"world_size": trial.world_size, **facts, **trial.params}
     return param_values(every)

@@ -1,8 +1,8 @@
 """The Optuna view: the study of the same name in the same database, for Optuna Dashboard and `optuna.load_study`.
 
-Optuna numbers trials by insertion and finished states are final. So trials are inserted by number, paused ones stay
-RUNNING, and any other change back makes the study anew. No intermediate values: they make TPE fail in a study with
-several objectives.
+Optuna numbers trials by insertion, and finished states are final. So trials are inserted by number, paused trials stay
+RUNNING, and any other change back rebuilds the study. Intermediate values are left out: they make TPE fail in a study
+with several objectives.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from trainers.protocol import ParameterValue
 if TYPE_CHECKING:
     import optuna
 
-MOST_ATTRIBUTE_CHARS = 1000  # Optuna Dashboard cuts at 1,024, quotation marks included
+MOST_ATTRIBUTE_CHARS = 1000  # Optuna Dashboard cuts at 1,024 characters, including quotation marks
 CONSTRAINTS_KEY = "constraints"
 """Optuna 5 reads a value under `constraints:NAME` for each constraint, as `Trial.set_constraint` writes them; Optuna
-Dashboard reads the list that was Optuna's form before. Both take what is at most 0 for feasible."""
+Dashboard reads Optuna's earlier form, a list. In both, values of at most 0 are feasible."""
 UID_ATTRIBUTE = "automl_study_uid"
 OPTUNA_STATES = {
     "running": "RUNNING", "paused": "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL",
@@ -51,23 +51,23 @@ OPTUNA_STATES = {
 OPEN_STATES = frozenset({"RUNNING", "WAITING"})
 _TRIALS = sa.table("trials", sa.column("study_id"))
 _ATTRIBUTES = sa.table("trial_user_attributes", sa.column("trial_id"), sa.column("key"), sa.column("value_json"))
-"""Tables of Optuna, where its own calls take a transaction for each value, or read all trials to count them."""
+"""Optuna's tables, written directly where its calls take a transaction for each value or read all trials to count."""
 _warning_filters = threading.Lock()
 
 
 def open_storage(store_url: str) -> optuna.storages.RDBStorage:
-    """Optuna's storage on the store's database; missing tables are made."""
+    """Return Optuna's storage on the store's database; missing tables are made."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     url = parse_url(store_url)
-    # Optuna fills in a template: braces in a password would be taken for a placeholder.
+    # Optuna treats the URL as a template: braces in a password would be taken for a placeholder.
     text = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
     waits: dict[str, Any] = {"connect_args": connect_args(url)}
     if url.get_backend_name() != "sqlite":
         return optuna.storages.RDBStorage(text, engine_kwargs={"pool_pre_ping": True, **waits})
     storage = optuna.storages.RDBStorage(text, engine_kwargs=waits)
-    # The view can be made anew, and the cursor's own commit syncs all that stands before it in the write-ahead log.
+    # Losing the view's latest writes is harmless, and the cursor's commit syncs all earlier ones in the log.
     sa.event.listen(storage.engine, "connect", lambda c, _: c.execute("PRAGMA synchronous=NORMAL").close())
     storage.engine.dispose()
     return storage
@@ -90,7 +90,7 @@ class OptunaView:
         self._find(study.name)
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Insert new trials, and continue changed ones."""
+        """Insert new trials, and update changed ones."""
         study = self._studied(pending.study)
         writer = _Writer(study, self._storage, self._remembered(study), pending)
         ids = [trial_id for _, trial_id in pending.trials]
@@ -100,19 +100,19 @@ class OptunaView:
                 renew()
 
     def clear(self, study: MirroredStudy) -> None:
-        """Delete the Optuna study, if it is ours."""
+        """Delete the Optuna study, if this view made it."""
         self.forget()
         study_id = self._find(study.name)
         if study_id is not None:
             self._refuse_foreign(study_id, study)
             self._storage.delete_study(study_id)
 
-    def link(self, study: MirroredStudy) -> str:  # noqa: ARG002 - other views are somewhere
+    def link(self, study: MirroredStudy) -> str:  # noqa: ARG002 - the interface of a view
         """Return no address: Optuna Dashboard has one only while `automl dashboard` serves it."""
         return ""
 
     def forget(self) -> None:
-        """Read Optuna's trials afresh at the next pass."""
+        """Make the next pass read Optuna's trials again."""
         self._study = self._known = None
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class OptunaView:
         return self._open
 
     def _remembered(self, study: optuna.Study) -> dict[int, _KnownTrial]:
-        """The view's trials, read anew only if another process has changed their number: paused ones are many."""
+        """Return the view's trials, read again only if another process changed their number, since there are many."""
         mine = sa.select(sa.func.count()).select_from(_TRIALS).where(_TRIALS.c.study_id == self._study_id)
         with self._storage.engine.connect() as connection:
             count = connection.execute(mine).scalar_one()
@@ -156,7 +156,7 @@ class OptunaView:
             study_name=study.name,
             storage=self._storage,
             directions=[objective.direction for objective in study.objectives],
-            # `tell` consults the study's sampler, whose own kind does not matter here: the cheapest.
+            # `tell` consults the study's sampler, whose kind does not matter here, so this is the cheapest.
             sampler=optuna.samplers.RandomSampler(),
             load_if_exists=True,
         )
@@ -167,15 +167,15 @@ class OptunaView:
         return made
 
     def _refuse_foreign(self, study_id: int, study: MirroredStudy) -> None:
-        """Never overwrite an Optuna study that people made themselves."""
+        """Raise `ViewError` for an Optuna study that users made themselves: it is never overwritten."""
         uid = self._storage.get_study_user_attrs(study_id).get(UID_ATTRIBUTE)
         if uid == study.uid:
             return
-        # A study without the mark and without trials is one whose making was cut off.
+        # A study without the mark and without trials is one whose creation was interrupted.
         if uid is not None or self._storage.get_all_trials(study_id, deepcopy=False):
             raise ViewError(
-                f"the database already holds an Optuna study {study.name!r} that does not belong to this one; "
-                "give one of them another name"
+                f"the database already holds an Optuna study {study.name!r} that automl did not make. Rename one of "
+                "the two studies"
             )
 
 
@@ -210,7 +210,7 @@ class _Writer:
         present = [trial.distributions for _, trial in sorted(known.items())] if learns else []
         self._params = OptunaParams(Space.from_dict(pending.study.spec.get("space") or {}), present)
         if len(known) > pending.started:
-            raise ViewDamagedError(f"the Optuna view holds {len(known)} trials, the study {pending.started}")
+            raise ViewDamagedError(f"the Optuna view has {len(known)} trials, but the study has {pending.started}")
 
     def put(self, trial: MirroredTrial) -> None:
         if trial.number > len(self._known):
@@ -236,7 +236,7 @@ class _Writer:
             if found.state != state or found.attributes.get("automl_state") != trial.state:
                 raise ViewDamagedError(f"trial {trial.number} is {found.state} in the Optuna view")
             return
-        # Attributes first: those of a finished trial cannot be set any more.
+        # Attributes first: attributes of a finished trial can no longer be set.
         wanted = _attributes(trial, self._objectives)
         _change_attributes(self._storage, found, {k: v for k, v in wanted.items() if found.attributes.get(k) != v})
         if state != "RUNNING":
@@ -247,13 +247,13 @@ class _Writer:
             found.state = state
 
     def _add_params(self, trial: MirroredTrial, found: _KnownTrial) -> None:
-        """Add new requests of the trial; all else must be unchanged."""
+        """Add new requests of the trial; all other parameters must be unchanged."""
         wanted = self._params.distributions(trial)
         new = {name: distribution for name, distribution in wanted.items() if name not in found.params}
         may_add = found.state in OPEN_STATES and new.keys() <= trial.asked.keys()
         is_same = found.params == {name: trial.params[name] for name in wanted if name not in new}
         if not is_same or (new and not may_add):
-            raise ViewDamagedError(f"trial {trial.number} has other parameters in the Optuna view")
+            raise ViewDamagedError(f"trial {trial.number} has different parameters in the Optuna view")
         for name, distribution in new.items():
             value = trial.params[name]
             self._storage.set_trial_param(found.trial_id, name, distribution.to_internal_repr(value), distribution)
@@ -265,7 +265,7 @@ class _Writer:
         state = optuna.trial.TrialState[OPTUNA_STATES[trial.state]]
         distributions = self._params.distributions(trial)
         return optuna.trial.FrozenTrial(
-            number=-1,  # Optuna gives the next one, and a new id
+            number=-1,  # Optuna assigns the next number, and a new id
             trial_id=-1,
             state=state,
             value=None,
@@ -281,7 +281,7 @@ class _Writer:
 
 
 def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, changed: Mapping[str, Any]) -> None:
-    """Change user attributes of an unfinished trial in one transaction: each epoch changes three."""
+    """Change user attributes of an unfinished trial in one transaction: each epoch changes three of them."""
     for key in changed.keys() - found.attributes.keys():
         storage.set_trial_user_attr(found.trial_id, key, changed[key])
     rows = [{"name": key, "value": json.dumps(changed[key])} for key in changed.keys() & found.attributes.keys()]
@@ -302,7 +302,7 @@ def _name_metrics(study: optuna.Study, names: list[str]) -> None:
 
 
 def _values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> list[float] | None:
-    """Optuna's values of a complete trial, as floats, since integers make TPE fail."""
+    """Return Optuna's values of a complete trial, as floats, since integers make TPE fail."""
     if trial.state != "complete":
         return None
     values = _last_values(trial, objectives)
@@ -318,7 +318,7 @@ def _last_values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dic
 
 
 def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict[str, Any]:
-    """User attributes: our exact state, its reason, and the last values, which Optuna keeps of complete trials only."""
+    """Return user attributes: exact state, reason and last values, which Optuna keeps for complete trials only."""
     attributes: dict[str, Any] = {
         "automl_state": trial.state,
         "reason": trial.reason[:MOST_ATTRIBUTE_CHARS],
@@ -343,14 +343,14 @@ def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]
 
 
 def _local(seconds: float | None) -> datetime | None:
-    """Convert to Optuna's local times without a zone."""
+    """Convert seconds since 1970 to Optuna's local times without a zone."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().replace(tzinfo=None)
 
 
 class OptunaParams:
-    """Finds the parameters of a trial that the view can hold."""
+    """Selects the parameters of a trial that the view can hold."""
 
     def __init__(self, space: Space, present: Iterable[Mapping[str, Any]]) -> None:
         self._space = space
@@ -359,12 +359,12 @@ class OptunaParams:
             self._first = {**distributions, **self._first}
 
     def distributions(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Optuna's distribution of each parameter that a distribution of the study can hold."""
+        """Return Optuna's distribution of each parameter that a distribution of the study can hold."""
         declared = {name: value for name, value in trial.params.items() if name not in trial.asked}
         return _declared(self._space, declared) | self._asked(trial)
 
     def _asked(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Distributions of requested parameters; the first trial with a name decides on its kind."""
+        """Return distributions of requested parameters; the first trial with a name determines its kind."""
         from optuna.distributions import check_distribution_compatibility
 
         found: dict[str, Any] = {}
@@ -394,7 +394,7 @@ def _declared(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, A
 
 
 def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
-    """A range extended to an enqueued number outside the space: Optuna wants one kind and scale per name in a study."""
+    """Return a range extended to an enqueued number outside the space: Optuna wants one kind and scale per name."""
     import optuna
 
     if isinstance(parameter, Categorical) or isinstance(value, bool) or not isinstance(value, int | float):

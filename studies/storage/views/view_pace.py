@@ -1,8 +1,7 @@
-"""Mirrors the views soon after each commit, with little of the ranks' processor time.
+"""Pace of the views: they are mirrored soon after each commit, with little of the ranks' processor time.
 
-A pass runs in idle processor time where there is some. Beside busy processes a lowest-priority thread would starve
-while it holds locks in the store, so there a pass has normal priority, and a budget of processor time protects the
-ranks.
+If a core is idle, a pass runs in idle time only. Beside busy processes, a lowest-priority thread would starve while it
+holds locks in the store, so there a pass has normal priority, and a budget of processor time protects the ranks.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from studies.storage.views.cursors import VIEWS
 
 POLL_SECONDS = 0.5
 REST_SECONDS = 2.0
-"""Rest after a pass: rows that have accumulated are mirrored for half the processor time that they cost one by one, and
-of trials of half a second three in four meet no pass."""
+"""Seconds of rest after a pass: mirroring accumulated rows costs half the processor time of mirroring them one by one,
+and of trials that last half a second, three in four do not coincide with a pass."""
 HURRIED_SECONDS = 0.1
 SHARE = 0.08
-"""Share of a core for all views together; loading Optuna and MLflow comes on top, once."""
+"""Share of a core for all views together; loading Optuna and MLflow once comes on top."""
 SAVED_SECONDS = 1.0
 MOST_REST_SECONDS = 60.0
 LOADING_NICENESS = 10
 FREE_CORES = 0.25
-"""Cores that have to have been idle lately for a pass in idle time."""
+"""Number of cores that must have been idle recently for a pass in idle time."""
 FREE_CORES_SECONDS = 0.5
 T = TypeVar("T")
 
 
 class ProcessorBudget:
-    """Processor time for the views of a process; at most `saved_seconds`, available at the beginning, are saved up."""
+    """Processor time for the views of a process; up to `saved_seconds` can be saved, and are there at the start."""
 
     def __init__(self, now: float, share: float = SHARE, saved_seconds: float = SAVED_SECONDS) -> None:
         self._share, self._most = share, saved_seconds
@@ -43,7 +42,7 @@ class ProcessorBudget:
         self._lock = threading.Lock()
 
     def use(self, seconds: float, now: float) -> float:
-        """Take used processor time; returns seconds until some is left again."""
+        """Subtract used processor time; returns the seconds until some is left again."""
         with self._lock:
             self._left = min(self._most, self._left + self._share * (now - self._at)) - seconds
             self._at = now
@@ -51,7 +50,7 @@ class ProcessorBudget:
 
 
 class FreeCores:
-    """Measures how many usable cores were idle since the last measurement, from cumulative `idle_seconds` (or None)."""
+    """Measures the number of idle cores since the last measurement, from cumulative `idle_seconds` (or None)."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class FreeCores:
         self._lock = threading.Lock()
 
     def number(self) -> float:
-        """Average number of idle cores over at least half a second; 0 if unknown."""
+        """Return the average number of idle cores over at least half a second; 0 if unknown."""
         with self._lock:
             now = self._clock()
             if now - self._at >= FREE_CORES_SECONDS:
@@ -75,7 +74,7 @@ class FreeCores:
 
 
 class Pace:
-    """Decides when each view is mirrored, and by which thread; while `hurried` is set, without rests."""
+    """Decides when each view is mirrored, and in which thread; without rests while `hurried` is set."""
 
     def __init__(
         self,
@@ -90,13 +89,13 @@ class Pace:
         self._idle_threads = ThreadPoolExecutor(len(VIEWS), "idle", initializer=take_idle_time_only)
 
     def carry_out(self, make_pass: Callable[[], T]) -> tuple[T, float]:
-        """Make a pass; returns its result, and the processor time it took."""
+        """Make a pass; returns its result, and the processor time that it took."""
         if self._hurried.is_set() or self._free_cores.number() < FREE_CORES:
             return timed(make_pass)
         return self._idle_threads.submit(timed, make_pass).result()
 
     def load(self, imports: Callable[[], None]) -> None:
-        """Import what a view needs in idle time where a core is idle, else behind what is busy."""
+        """Import a view's libraries, in idle time if a core is idle, otherwise at a low priority."""
         if self._hurried.wait(FREE_CORES_SECONDS):
             imports()
             return
@@ -105,11 +104,11 @@ class Pace:
             thread.submit(imports).result()
 
     def rest_after(self, used_seconds: float) -> float:
-        """Seconds to rest after a pass that took this much processor time."""
+        """Return the seconds to rest after a pass that took this much processor time."""
         return min(max(REST_SECONDS, self._budget.use(used_seconds, time.monotonic())), MOST_REST_SECONDS)
 
     def rest(self, seconds: float, hurried_seconds: float = HURRIED_SECONDS) -> None:
-        """Rest for `seconds`; for `hurried_seconds` if a command waits for the views, not at all at the end."""
+        """Rest for `seconds`, or `hurried_seconds` if a command waits for the views; not at all at the end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.until():
             if self._hurried.wait(min(left, POLL_SECONDS)):
@@ -122,32 +121,32 @@ class Pace:
 
 
 def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
-    """Make a pass in this thread; returns its result, and the processor time it took."""
+    """Make a pass in this thread; returns its result, and the processor time that it took."""
     before = time.thread_time()
     made = make_pass()
     return made, time.thread_time() - before
 
 
 def be_nice() -> None:
-    """Leave nine tenths of a contested core to others."""
+    """Leave nine tenths of a contested core to other processes."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_NICENESS)
 
 
 def take_idle_time_only() -> None:
-    """Let this thread give way to the ranks: their batch threads displace at once only idle threads in the session."""
+    """Make this thread yield to the ranks: within a session, batch threads preempt only idle threads at once."""
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, 19)
-    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has this policy, and a sandbox may refuse it
         os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 def idle_core_seconds() -> float | None:
-    """Idle seconds of the usable cores since the boot; None if unknown."""
+    """Return the idle seconds of the usable cores since the boot; None if unknown."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         found = [fields for fields in map(str.split, lines) if fields and fields[0] in mine]
-        # Idle, and waiting for a disk: a core that waits is free as well.
+        # Idle time, and time waiting for a disk: a core that waits is free as well.
         ticks = sum(int(fields[4]) + int(fields[5]) for fields in found)
     except (AttributeError, OSError, ValueError, IndexError):
         return None

@@ -1,4 +1,4 @@
-"""Rows that the views read: a study, and those of its trials that changed since a revision, as committed."""
+"""Rows that the views read, as committed: a study, and its trials that changed since a revision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNK = 200
 
 
 class ViewError(Exception):
-    """A view cannot be made from this study or at this place; one line for the user."""
+    """A view of this study, or at this place, is not possible; one line for the user."""
 
 
 class ViewDamagedError(Exception):
@@ -33,7 +33,7 @@ class ViewDamagedError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredStudy:
-    """A study as the views need it; times are seconds since 1970."""
+    """A study as the views need it; times are in seconds since 1970."""
 
     id: int
     uid: str
@@ -63,7 +63,7 @@ class MirroredStudy:
 
     @property
     def spec_sha256(self) -> str:
-        """SHA-256 of that text, by which views tell specs apart."""
+        """SHA-256 of `spec_text`, which shows the views whether the spec has changed."""
         return hashlib.sha256(self.spec_text.encode()).hexdigest()
 
 
@@ -90,7 +90,7 @@ class MirroredTrial:
     origin: str
     started_at: float | None
     ended_at: float | None
-    epochs: tuple[MirroredEpoch, ...]  # ascending: only the last one, or all after some epoch
+    epochs: tuple[MirroredEpoch, ...]  # ascending: only the last epoch, or all after some epoch
     facts: Mapping[str, object]  # of the latest attempt that reached its first step, such as the scaled learning rate
     paid_nano_usd: int
     asked: Mapping[str, Asked] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class MirroredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """Rows that a view lacks; `trials` are number and id of each changed trial, by number."""
+    """Rows that a view lacks; `trials` has number and id of each changed trial, by number."""
 
     study: MirroredStudy
     since: int
@@ -115,23 +115,23 @@ class View(Protocol):
         """Do slow work before the first pass."""
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Bring the view up to `pending`, calling `renew()` now and then; `ViewDamagedError` asks to clear it first."""
+        """Update the view to `pending`, calling `renew()` now and then; `ViewDamagedError` asks to clear it first."""
 
     def clear(self, study: MirroredStudy) -> None:
         """Remove the study from the view."""
 
     def link(self, study: MirroredStudy) -> str:
-        """Address of the study for people; empty if there is none."""
+        """Return the address that shows the study; empty if there is none."""
 
     def forget(self) -> None:
         """Drop the cache of the view's content, since another process may have changed it."""
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
 
 
 def load_mirrored_study(store: Store, study_id: int) -> MirroredStudy:
-    """Read the study's row as views need it."""
+    """Read the study's row as the views need it."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection:
         return _study(connection, study_id)
 
@@ -181,7 +181,7 @@ def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | Non
         query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)
         rows = connection.execute(query).all()
         facts, paid = _facts(connection, ids), _paid(connection, ids)
-        # Epochs last: where each statement sees the newest commits, a finished trial must not lack its last epoch.
+        # Epochs last: if each statement sees the newest commits, a finished trial must not lack its last epoch.
         epochs = {row.id: _epochs(connection, row.id, None if after is None else after[row.id]) for row in rows}
     return [_trial(row, epochs[row.id], facts.get(row.id, {}), paid.get(row.id, 0)) for row in rows]
 

@@ -1,4 +1,4 @@
-"""The controller's side of the views: a process of their own, so that Optuna and MLflow cannot slow a study down."""
+"""Separate process for the views of a study, so that Optuna and MLflow cannot slow down its controller."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from studies.storage.views.mirror import follow, keep_report
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """The program's task."""
+    """The process's task."""
 
     store: str
     study: str
     parent_pid: int
 
     def to_line(self) -> str:
-        """The order as one line of JSON."""
+        """Return the order as one line of JSON."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
@@ -45,13 +45,13 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """A later request of a command: to hurry, or to keep the report at a path in MLflow and end."""
+    """A later request to the process: to hurry, or to store the report at a path in MLflow and end."""
 
     hurry: bool = False
     report: str | None = None
 
     def to_line(self) -> str:
-        """The wish as one line of JSON."""
+        """Return the request as one line of JSON."""
         return json.dumps(asdict(self)) + "\n"
 
 
@@ -73,7 +73,7 @@ class _Wishes:
 
 
 def main() -> None:
-    """Mirror the study until it is over, the parent has ended, or a report is to be kept; then keep it."""
+    """Mirror the study until it has ended, the parent has ended, or a report is to be stored; then store it."""
     order = Order.from_line(sys.stdin.readline())
     wishes = _Wishes()
     is_orphan = _is_gone(order.parent_pid)
@@ -95,7 +95,7 @@ def _be_a_batch_process() -> None:
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
-    """A function that says whether this process has ended, even if its id is reused."""
+    """Return a function that returns whether this process has ended, even if its id is reused."""
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -116,7 +116,7 @@ if __name__ == "__main__":
 
 STOP_SECONDS = 5.0
 FAILING_SECONDS = 5.0
-"""Time for two more tries."""
+"""Seconds without progress after which failing views are given up: time for two more tries."""
 POLL_SECONDS = 0.1
 
 
@@ -130,12 +130,12 @@ class ViewsProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Return whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Id of the process, dead or alive; None before the start."""
+        """Id of the process, even if it has ended; None before the start."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -145,14 +145,14 @@ class ViewsProcess:
             self._process = self._launch(Order(store=self._store_url, study=self._study, parent_pid=os.getpid()))
 
     def hurry(self) -> None:
-        """Let the process mirror without rests from now on: a command waits for it, or soon will."""
+        """Make the process mirror without rests from now on, because a command waits for it or soon will."""
         self._wish(Wish(hurry=True))
 
     def wait_until_caught_up(self, seconds: float) -> bool:
-        """Wait until the views hold the last commit.
+        """Wait until the views have the last commit.
 
         Returns False after `seconds`, if the process has died, or if every view that is behind has failed and made no
-        progress for some seconds: a retry would be refused too.
+        progress for some seconds: a retry would fail too.
         """
         self.hurry()
         end, failing_since, failing = time.monotonic() + seconds, math.inf, None
@@ -169,7 +169,7 @@ class ViewsProcess:
             time.sleep(POLL_SECONDS)
 
     def keep_report(self, report: Path, seconds: float) -> bool:
-        """Let the process keep a report in MLflow and end; returns True if it was kept, or there is no MLflow view."""
+        """Make the process store a report in MLflow and end; True if it was stored, or there is no MLflow view."""
         process = self._process
         if process is None or not self.is_running:
             return False
@@ -206,8 +206,8 @@ class ViewsProcess:
             self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )  # fmt: skip
         try:
-            # -P: a user's own folder called `studies` or `mlflow` must not be imported for ours.
-            # A process group of its own: Ctrl-C drains the study, which the views then still have to mirror.
+            # -P: a user's own folder called `studies` or `mlflow` must not be imported instead of ours.
+            # Own process group: Ctrl-C drains the study, which the views still have to mirror then.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "studies.storage.views.views_process"],
                 stdin=subprocess.PIPE,
@@ -220,7 +220,7 @@ class ViewsProcess:
             if output >= 0:
                 os.close(output)
         assert process.stdin is not None  # noqa: S101 - it is a pipe
-        # A process that died at once is noticed by `wait_until_caught_up`.
+        # If the process died at once, `wait_until_caught_up` notices.
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(order.to_line())
             process.stdin.flush()
@@ -233,7 +233,7 @@ class ViewsProcess:
             return None
 
     def _forget_errors(self) -> None:
-        with contextlib.suppress(SQLAlchemyError, StoreError):  # it only shortens the waiting at the end
+        with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
             forget_errors(self._opened(), self._study)
 
     def _opened(self) -> Store:

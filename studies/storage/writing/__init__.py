@@ -1,1 +1,1 @@
-"""Changes become rows, in one transaction each."""
+"""Conversion of changes to rows, in one transaction for each commit."""

@@ -1,7 +1,7 @@
 """Changes that the controller asks the store to write: plain values, applied in order, in one transaction.
 
-No SQLAlchemy here, so that the state machine needs no database. Columns are typed mappings, so that a misspelt one
-fails at the type check.
+No SQLAlchemy here, so that the state machine needs no database. Columns are typed mappings, so that type checks find
+misspelt names.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StudyChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialChanged:
-    """New values in a trial's row; the store adds the revision by which the views find the row."""
+    """New values in a trial's row; the store adds the revision, which shows the views that the row has changed."""
 
     trial_id: int
     columns: TrialColumns
@@ -124,7 +124,7 @@ class CheckpointKept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """Why a trial went on, was paused or was stopped."""
+    """Reason why a trial continued, was paused or was stopped."""
 
     trial_id: int
     epoch: int
@@ -158,11 +158,11 @@ class Confirmed:
     trial_id: int
     seed: int
     epoch: int
-    epochs: int  # number trained; fewer than `epoch` if this training stopped improving before
-    metrics: Mapping[str, float]  # of the last epoch, those of the test part with their prefix
+    epochs: int  # number trained; fewer than `epoch` if this training stopped improving earlier
+    metrics: Mapping[str, float]  # metrics of the last epoch; test metrics have their prefix
     wall_seconds: float
     cost_nano_usd: int
-    checkpoint: str | None  # path or URL of the file with the model, None if it was not kept
+    checkpoint: str | None  # path or URL of the file with the model; None if it was not kept
     at: float  # end of the training, in seconds since 1970
 
 
@@ -175,7 +175,7 @@ class PoolChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolRateChanged:
-    """New price of a slot, or number of paid slots, in an open pool since `since` (seconds since 1970)."""
+    """Price of a slot, or charged slots, that changed in an open pool at `since` (seconds since 1970)."""
 
     since: float
     slot_numbers: tuple[int, ...]
@@ -184,7 +184,7 @@ class PoolRateChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewsToRebuild:
-    """The Optuna view holds final states that have become wrong, and must be cleared and mirrored anew."""
+    """The Optuna view has final states that are wrong by now, and must be cleared and mirrored again."""
 
 
 Change = (

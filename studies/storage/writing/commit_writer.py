@@ -1,4 +1,4 @@
-"""The statements of a commit: rows of changes as rows of tables."""
+"""Statements of a commit: changes written as rows of tables."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MOVE = (
 
 
 class ChargedTwiceError(RunError):
-    """A charge begins before an earlier one of its slot ends; nothing of its commit is written."""
+    """A charge begins before the slot's previous charge ends; nothing of its commit is written."""
 
 
 def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], at: float) -> None:
-    """Add new slots to a pool, charged up to `at`; existing ones stay."""
+    """Add new slots to a pool, charged up to `at`; existing slots stay unchanged."""
     there = marks(connection, lease_id)
     rows = [{"lease_id": lease_id, "slot": slot, "charged_until": at} for slot in slots if slot not in there]
     if rows:
@@ -40,13 +40,13 @@ def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], a
 
 
 def marks(connection: sa.Connection, lease_id: int) -> dict[int, float]:
-    """Moment up to which each slot of a pool is charged, in seconds since 1970, by slot."""
+    """Return the moment up to which each slot of a pool is charged, in seconds since 1970, by slot."""
     query = sa.select(t.slot_marks.c.slot, t.slot_marks.c.charged_until).where(t.slot_marks.c.lease_id == lease_id)
     return {row.slot: row.charged_until for row in connection.execute(query)}
 
 
 def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -> None:
-    """Move the marks of the charged slots in order; raises `ChargedTwiceError` for a charged time or unknown slot."""
+    """Move the marks of the charged slots in order; raises `ChargedTwiceError` for charged time or an unknown slot."""
     spans: dict[int, tuple[float, float]] = {}
     for charge in charges:
         for slot in charge.slot_numbers:
@@ -70,14 +70,14 @@ def _explained(connection: sa.Connection, lease_id: int, rows: Sequence[dict[str
         slot = int(row["of_slot"])
         if slot not in there:
             return ChargedTwiceError(f"charge: found slot {slot}, allowed: slots of the open pool ({sorted(there)})")
-        if row["until"] != there[slot]:  # those that were accepted have moved
+        if row["until"] != there[slot]:  # the marks of accepted charges have moved
             return _refusal(slot, row["since"], there[slot])
-    return ChargedTwiceError("charge: found a slot-second that is charged already")
+    return ChargedTwiceError("charge: a slot-second is charged already")
 
 
 def _refusal(slot: int, since: float, charged_until: float) -> ChargedTwiceError:
     return ChargedTwiceError(
-        f"charge: found one of slot {slot} from {since!r}, allowed: from {charged_until!r} on, to which it is charged"
+        f"charge: found one of slot {slot} from {since!r}, allowed: from {charged_until!r} on, the end of earlier ones"
     )
 
 
@@ -91,7 +91,7 @@ class CommitWriter:
         self._revision = revision
 
     def write(self, rows: list[ch.Change]) -> None:
-        """Write all changes but the study's own row; raises `ChargedTwiceError` if a slot-second is charged already."""
+        """Write all changes except the study's own row; `ChargedTwiceError` if a slot-second is charged already."""
         trials: dict[int, dict[str, Any]] = {}
         attempts: dict[tuple[int, int], dict[str, Any]] = {}
         inserts: dict[sa.Table, list[dict[str, Any]]] = {}
@@ -99,7 +99,7 @@ class CommitWriter:
         for row in rows:
             match row:
                 case ch.StudyChanged():
-                    pass  # written with the revision
+                    pass  # already written with the revision
                 case ch.TrialChanged():
                     trials.setdefault(row.trial_id, {}).update(row.columns)
                 case ch.AttemptChanged():
@@ -179,7 +179,7 @@ class CommitWriter:
         self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
 
 
-# Statements are made once: making one takes SQLAlchemy longer than SQLite takes to carry it out.
+# Statements are made once, since SQLAlchemy takes longer to make a statement than SQLite to execute it.
 _INSERTS = {table: sa.insert(table) for table in (t.attempts, t.epochs, t.decisions, t.charges, t.confirmations)}
 
 
@@ -205,7 +205,7 @@ Inserted = ch.AttemptOpened | ch.EpochMeasured | ch.Decided | ch.Charged | ch.Co
 
 
 def row_of(change: Inserted) -> dict[str, Any]:
-    """Columns of the row that a change inserts, from its fields except `at`, without the ids of study and lease."""
+    """Return the columns of the row that a change inserts: its fields except `at`, without ids of study and lease."""
     kind: Any = type(change)
     row = {name: getattr(change, name) for name in _field_names(kind) if name != "at"}
     match change:
@@ -229,5 +229,5 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: NaN and infinity become None."""
+    """Return metrics for JSON: NaN and infinity become None."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

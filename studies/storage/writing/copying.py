@@ -1,4 +1,4 @@
-"""Copying a store into an empty one of any kind: all tables, in one transaction, compared row by row before its end."""
+"""Copy of a store into an empty store of any kind, in one transaction, with every row compared at the end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ BATCH = 1000
 _NOT_COPIED: dict[str, dict[str, Any]] = {
     t.view_cursors.name: {"rebuild": True, "details": {}},
 }
-"""Columns by table that the copy has other values in: its views are made anew."""
+"""Columns, by table, with other values in the copy: its views are rebuilt."""
 
 
 def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:
-    """Copy all studies, as they are at one moment; the target makes its views anew.
+    """Copy all studies as of one moment; the target rebuilds its views.
 
-    `while_driven` allows controllers to go on with the source. In the copy they count as dead once their leases expire,
-    and a resumed study charges their unfinished work as lost.
+    `while_driven` allows controllers to continue on the source. In the copy, controllers count as dead once their
+    leases expire, and a resumed study charges their unfinished work as lost.
 
     Raises:
-        StoreError: A controller drives a study of the source and may not, the target is not empty, or it cannot hold a
-            row of the source; nothing is written.
+        StoreError: A controller drives a study of the source without `while_driven`, the target is not empty, or it
+            cannot hold a row of the source; nothing is written.
     """
     with source.snapshot() as reader:
         if not while_driven:
@@ -42,7 +42,7 @@ def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> d
                     _copy(table, reader, writer, while_driven)
                 _set_sequences(writer)
                 return {table.name: _compare(table, reader, writer, while_driven) for table in t.metadata.sorted_tables}
-        except (SQLAlchemyError, ValueError) as error:  # such as a number that is out of range there
+        except (SQLAlchemyError, ValueError) as error:  # for example a number out of the target's range
             cause = str(getattr(error, "orig", None) or error).splitlines()[0]
             raise StoreError(f"store: {shown(parse_url(target.url))}: cannot hold the copy ({cause})") from None
 
@@ -58,7 +58,7 @@ def _refuse_full(writer: sa.Connection, url: str) -> None:
     for table in t.metadata.sorted_tables:
         count = writer.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
         if count:
-            found = f"found {count} rows in {table.name}, allowed: an empty store"
+            found = f"it has {count} rows in {table.name}. Name an empty store"
             raise StoreError(f"store: {shown(parse_url(url))}: {found}")
 
 
@@ -75,8 +75,8 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
 def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
     changed = _NOT_COPIED.get(table.name, {})
     if table is t.leases and while_driven and row.released_at is None:
-        # The source's controller goes on with that token, which marks the folder of checkpoints as its own: the copy's
-        # session would take the mark for its own, and delete what the source has written since.
+        # The source's controller still uses that token, which marks the checkpoint folder as its own. With the same
+        # token, the copy's session would take the folder for its own and delete newer checkpoints of the source.
         changed = changed | {"holder": new_id()}
     return changed
 
@@ -84,7 +84,7 @@ def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[s
 def _as_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
     values = dict(row._mapping)  # noqa: SLF001 - the public name of SQLAlchemy's mapping has an underscore
     values |= _not_copied(table, row, while_driven)
-    # None in a JSON column would become the document `null`.
+    # SQLAlchemy would store None in a JSON column as the document `null`.
     return {
         name: sa.null() if value is None and isinstance(table.c[name].type, SafeJson) else value
         for name, value in values.items()
@@ -119,7 +119,7 @@ def _pairs(one: sa.Result[Any], other: sa.Result[Any]) -> Iterator[tuple[sa.Row[
 
 def _is_copy(table: sa.Table, original: sa.Row[Any], copied: sa.Row[Any], while_driven: bool) -> bool:
     changed = _not_copied(table, original, while_driven)
-    # A row of an earlier version may hold text that is not storable everywhere; every store writes it escaped now.
+    # Rows of earlier versions may have text that some stores refuse; all stores escape it now.
     return all(
         storable_deep(original._mapping[name]) == copied._mapping[name]  # noqa: SLF001 - as above
         for name in table.columns.keys()  # noqa: SIM118 - a collection of columns, which iterates over columns

@@ -1,4 +1,4 @@
-"""Deleting a study from the store, and its copies from Optuna's tables and from MLflow."""
+"""Deletion of a study from the store, and of its copies in Optuna's tables and in MLflow."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from studies.storage.views.view_rows import MirroredStudy, ViewError, load_mirro
 from studies.storage.writing.retrying import retry_patiently
 
 CLAIM_SECONDS = 30.0
-"""Longest wait for a process that mirrors the study at this moment."""
+"""Longest wait in seconds for a process that is mirroring the study."""
 
 
 def checkpoints_of_others(store: Store, study_id: int) -> set[str]:
-    """Paths of the checkpoints in the rows of the store's other studies."""
+    """Return the paths of the checkpoints in the rows of the store's other studies."""
     with store.snapshot() as connection:
         others = connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id != study_id)).scalars().all()
     return {path for other in others for path in mentioned_checkpoints(store, other)}
 
 
 def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
-    """Delete a study's row and all that refer to it; raises `LeaseLostError`, deleting nothing, without its lease."""
+    """Delete a study's row and all rows that refer to it; `LeaseLostError`, without deleting, if the lease is lost."""
     retry_patiently(lambda: _delete_rows(store, study_id, lease_token))
 
 
@@ -33,14 +33,14 @@ def _delete_rows(store: Store, study_id: int, lease_token: str) -> None:
     mine = t.studies.c.id == study_id
     with store.engine.begin() as connection:
         there = connection.execute(sa.select(t.studies.c.id).where(mine).with_for_update()).first()
-        if there is None:  # deleted by the first attempt, whose answer was lost
+        if there is None:  # an earlier try deleted it, but its answer was lost
             return
         held_lease(connection, study_id, lease_token)
         connection.execute(sa.delete(t.studies).where(mine))
 
 
 def delete_copies(store: Store, study_id: int) -> dict[ViewName, str | None]:
-    """Delete the study from Optuna and MLflow; returns None or a one-line error for each view that is not off."""
+    """Delete the study from Optuna and MLflow; returns None or a one-line error for each view that is on."""
     study = load_mirrored_study(store, study_id)
     found: dict[ViewName, str | None] = {"optuna": _tried(store, study, "optuna")}
     if not is_off(study.spec.get("mlflow")):
@@ -55,7 +55,7 @@ def _tried(store: Store, study: MirroredStudy, view: ViewName) -> str | None:
                 _delete_optuna(store, study)
             else:
                 _delete_mlflow(store, study)
-    except Exception as error:  # noqa: BLE001 - what Optuna, MLflow or a server raises must not keep the rows
+    except Exception as error:  # noqa: BLE001 - errors of Optuna, MLflow or a server must not prevent the deletion
         return one_line(error)
     return None
 
@@ -65,18 +65,18 @@ def _delete_optuna(store: Store, study: MirroredStudy) -> None:
 
     with store.engine.connect().execution_options(automl_read_only=True) as connection:
         if not sa.inspect(connection).has_table("study_user_attributes"):
-            return  # nothing was ever mirrored, and Optuna would make its tables now
+            return  # there was never a view, and Optuna would create its tables now
     view = OptunaView(store.url)
     try:
         view.clear(study)
     except ViewError:
-        return  # a study of this name that people have made themselves
+        return  # a study of this name that users made themselves
     finally:
         view.close()
 
 
 def _delete_mlflow(store: Store, study: MirroredStudy) -> None:
-    """Delete the study's runs but those of registered models and user code, and its experiment if empty."""
+    """Delete the study's runs except runs of registered models and user code, and its experiment if empty."""
     from studies.storage.views.mlflow_view import MlflowView
 
     uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, store.url)

@@ -1,4 +1,4 @@
-"""Repeating what a database did not answer: with growing pauses, for a while, or as long as its disk is full."""
+"""Retries of database actions with growing pauses, for a while, or as long as the database's disk is full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 5.0
-"""Sum of the pauses of `retry_patiently`; each attempt waits for a locked database by itself."""
+"""Sum of the pauses of `retry_patiently` in seconds; each attempt itself waits for a locked database."""
 RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
 
 
@@ -27,9 +27,9 @@ def retry(
     warn: Callable[[str], None] = log.warning,
     give_up_after_seconds: float = 600.0,
 ) -> T:
-    """Repeat an action, with growing pauses, as long as the database does not answer, then raise `OperationalError`.
+    """Repeat an action, with growing pauses, while the database does not answer; at last raise `OperationalError`.
 
-    A full or read-only disk is waited for without end: otherwise measurements would be lost.
+    If the disk is full or read-only, the retries never end, since measurements would be lost otherwise.
     """
     pause, waited = RETRY_FIRST_SECONDS, 0.0
     while True:
@@ -47,7 +47,7 @@ def retry(
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Return whether the database does not answer, or is a PostgreSQL that is no primary: a retry may succeed."""
+    """Return whether the database does not answer, or is a PostgreSQL standby: a retry may succeed."""
     is_read_only = getattr(error.orig, "sqlstate", None) == "25006"
     return isinstance(error, OperationalError) or error.connection_invalidated or is_read_only
 
@@ -67,14 +67,14 @@ def retry_patiently(action: Callable[[], T]) -> T:
 
 
 COPY_SECONDS = 1.0
-"""Time between two looks at whether there is something to copy."""
+"""Seconds between two checks whether there is a log to copy."""
 COPY_COMMITS = 50
-"""Number of commits that are copied together: about as many as make 1,000 pages."""
+"""Number of commits that are copied together, about 1,000 pages."""
 
 
 @contextmanager
 def copied_beside(engine: sa.Engine) -> Iterator[None]:
-    """Copy SQLite's log in a thread while the block runs; other databases do so by themselves."""
+    """Copy SQLite's write-ahead log in a thread while the block runs; other databases need no copying."""
     if engine.dialect.name != "sqlite":
         yield
         return
@@ -91,7 +91,7 @@ def copied_beside(engine: sa.Engine) -> Iterator[None]:
 
 
 class WalCopier:
-    """Copies the log after enough commits."""
+    """Copies SQLite's write-ahead log into the database file after enough commits."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -99,7 +99,7 @@ class WalCopier:
         self._commits = 0
 
     def note_commit(self, connection: sa.Connection) -> None:  # noqa: ARG002 - the interface of an event
-        """Count a commit; simultaneous ones may be lost."""
+        """Count a commit; simultaneous commits may be missed."""
         self._commits += 1
 
     def copy_on(self) -> None:
@@ -116,13 +116,13 @@ class WalCopier:
     def _try_to_copy(self) -> None:
         try:
             copy(self._engine)
-        except sqlite3.Error as error:  # a full disk, say: commits meet it as well, and know what to do
+        except sqlite3.Error as error:  # for example a full disk: commits fail as well, and handle it
             log.debug("the write-ahead log could not be copied (%s)", error)
 
 
 def copy(engine: sa.Engine) -> None:
     """Copy as much of the log as possible without waiting; raises `sqlite3.Error` if that fails."""
-    # Not by `engine.connect()`, which begins a transaction: within one nothing can be copied.
+    # Not with `engine.connect()`, which begins a transaction, in which SQLite cannot copy.
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
         cursor.fetchall()

@@ -1,4 +1,4 @@
-"""Ends trials that are queued where no controller drives their study."""
+"""Ends queued trials of a study that no controller drives."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from studies.storage.writing.changes import TrialChanged
 
 
 def end_queued(store: Store, lease: Lease, change: TrialChanged) -> None:
-    """End a trial if it is still queued; raises `LeaseLostError`, writing nothing.
+    """End a trial if it is still queued; `LeaseLostError`, without writing, if the lease is lost.
 
-    The study keeps its revision: views show no unstarted trial, and no controller would mirror a new revision.
+    The study keeps its revision: the views do not show trials that never started.
     """
     which = (t.trials.c.id == change.trial_id, t.trials.c.state == "queued")
     with store.engine.begin() as connection:

@@ -155,7 +155,7 @@ def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming: Con
     confirming.submit("0@4", limit_nano_usd=NANO * 15 // 100)  # of 0.24
     first = confirming.begin()
     outcome, reason = confirming.run(first)
-    assert (outcome, reason) == ("failed", "the money for it is used up: 1 of 3 trainings are over; give more")
+    assert (outcome, reason) == ("failed", "the money is used up: 1 of 3 trainings are over; give more")
     confirming.end(first, "failed")
     before, spent = len(confirming.started), confirming.queue.require("small:confirm-1").spent_nano_usd
     bob, ann = (
@@ -207,16 +207,16 @@ def test_a_study_that_is_being_confirmed_is_not_resumed(service: TestedService) 
     first = confirm_jobs.submit(ann, "small", (), 3, 1.0).study
     before = service.store.require("small").spec
     for overrides in ((), ("budget.trials=99",)):
-        with pytest.raises(ConflictError, match=f"found 'small', while {first} is queued; wait for its end"):
+        with pytest.raises(ConflictError, match=f"'small' cannot continue while {first} is queued. Wait for its end"):
             ann.resume("small", overrides)
     assert (service.store.require("small").spec, ann.job("small").state) == (before, "stopped")
     ann.cancel(first)
     second = confirm_jobs.submit(ann, "small", (), 3, 1.0).study
-    with pytest.raises(ConflictError, match=f"found '{first}', while {second} is queued"):
+    with pytest.raises(ConflictError, match=f"'{first}' cannot continue while {second} is queued"):
         ann.resume(first)
     ann.cancel(second)
     assert ann.resume("small", ("budget.trials=99",)).state == "queued"
-    with pytest.raises(ConflictError, match=f"found '{first}', while small is queued"):
+    with pytest.raises(ConflictError, match=f"'{first}' cannot continue while small is queued"):
         ann.resume(first)
 
 
@@ -224,7 +224,7 @@ def test_a_resume_looks_for_confirmations_in_its_own_transaction(service, monkey
     ann = service.studies()
     ended_study(service)
     monkeypatch.setattr(JobQueue, "check_may_go_on", lambda *_: confirm_jobs.submit(ann, "small", (), 3, 1.0))
-    with pytest.raises(ConflictError, match="while small:confirm-1 is queued; wait for its end"):
+    with pytest.raises(ConflictError, match=r"while small:confirm-1 is queued\. Wait for its end"):
         ann.resume("small")
 
 

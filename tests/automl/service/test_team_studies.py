@@ -198,7 +198,7 @@ def test_a_job_is_stopped_resumed_with_more_money_and_deleted(service: TestedSer
         with pytest.raises(SpecError, match="allowed: budget, faults"):
             ann.resume("a", [override])
     assert ann.resume("a").state == "queued"
-    with pytest.raises(ConflictError, match="which is queued; allowed: one that has ended"):
+    with pytest.raises(ConflictError, match=r"is queued\. Only a job that ended"):
         ann.resume("a")
     with pytest.raises(ConflictError, match="which is queued; allowed: one that has ended"):
         ann.delete("a")

@@ -176,7 +176,7 @@ def test_the_watchdog_ends_a_gang_that_hangs_and_a_trial_that_hangs_thrice_has_t
     once, always, *_ = checked(study).started
     assert once.state == "complete"
     assert [a.outcome for a in once.attempts] == ["timeout", "complete"]
-    assert "no sign of life" in str(once.error)
+    assert "no rank reported for" in str(once.error)
     assert 20.0 <= by_kind(study, once)["lost"] <= 25.0
     assert (always.state, always.failure, len(always.attempts)) == ("failed", "timeout", 3)
     lost = [c.seconds for c in study.record().charges if c.kind == "lost" and c.trial == always.number]
@@ -653,7 +653,7 @@ def test_a_trial_that_needs_more_slots_than_there_are_ends_the_study_with_the_nu
     study.store.enqueue(study.study_id, {"learning_rate": 0.1, "width": 32}, world_size=4, origin="enqueue")
     machine = study.run(Limits(trials=5))
     assert (machine.state, machine.stop_reason) == ("failed", "error")
-    assert study.record().error == "a queued trial needs 4 slots, the study has 2"
+    assert study.record().error == "a queued trial needs 4 slots, but the study has 2"
     study.slots = 4
     assert study.run(Limits(trials=5)).state == "closed"
     assert len(checked(study).started) == 5

@@ -81,9 +81,7 @@ def test_the_leader_is_finished_before_the_budget_ends(tmp_path: Path, slots: in
     assert best_at_rung(record).state == "complete"
     found = recommended(record)
     assert found is None or found.point.state == "complete"
-    assert f"finish: leads and was cut short at epoch {RUNG} of {EPOCHS}; it would not be ready later" in reasons(
-        record
-    )
+    assert f"finish: a leader that was cut short at epoch {RUNG} of {EPOCHS}; it must start now" in reasons(record)
     spent = sum(len(trial.epochs) - RUNG for trial in complete(record))
     assert spent <= 0.15 * sum(len(trial.epochs) for trial in record.started), "what is kept, and not more"
 

@@ -111,7 +111,7 @@ def test_a_trial_that_does_not_fit_makes_room_for_one_that_does(tmp_path: Path) 
     assert [len(trial.epochs) for trial in record.started] == [4, 1, 1]
     assert not [charge for charge in record.charges if charge.kind == "lost"]
     reasons = [made.reason for made in record.started[0].decisions]
-    assert "the rest of the budget has room for an epoch of this trial, but not of those before it" in reasons
+    assert "the rest of the budget has time for an epoch of this trial, but not of the trials ahead of it" in reasons
 
 
 def test_equal_epochs_that_cannot_fit_are_tried_only_while_more_than_a_twentieth_is_left(tmp_path: Path) -> None:

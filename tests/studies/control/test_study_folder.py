@@ -155,7 +155,7 @@ def test_a_copy_of_a_store_and_its_source_delete_nothing_of_each_other(new_store
         lambda: prune(source, "simulated", [], delete=True),
         lambda: delete_study(source, doomed(source, "simulated")),
     ):
-        with pytest.raises(StoreError, match="in which a copy of the study in another store has gone on"):
+        with pytest.raises(StoreError, match="a copy of the study in another store also uses"):
             refused()
     reopen(source)
     assert session_of(source).run() is not None
@@ -201,9 +201,9 @@ def test_a_study_whose_checkpoints_were_moved_away_is_refused_before_its_spec_ch
     code, _, err = InProcess(tmp_path, capsys, monkeypatch).run(
         "resume", "simulated", "--set", "checkpoints.folder=elsewhere"
     )
-    assert (code, f"found nothing at {folder_of(store)}, where rows of the study mention" in err) == (2, True), err
+    assert (code, f"{folder_of(store)} is missing, but the study has checkpoints there" in err) == (2, True), err
     assert store.require("simulated").spec == before
-    with pytest.raises(StoreError, match="put the folder back, or a link"):
+    with pytest.raises(StoreError, match="Put the folder back, or a link"):
         session_of(store).run()
     assert leases.current_holder(store, store.require("simulated").id) is None
     (tmp_path / "artifacts").symlink_to(tmp_path / "elsewhere")
@@ -223,7 +223,7 @@ def test_what_rows_mention_is_no_orphan_where_somebody_has_moved_it(new_store: A
 
 def test_objects_that_are_gone_are_told(object_store: Any) -> None:
     folder = f"s3://{BUCKET}/studies/simulated-0"
-    with pytest.raises(StoreError, match=f"found nothing at {folder}"):
+    with pytest.raises(StoreError, match=f"{folder} is missing"):
         check_in_place([f"{folder}/{FILE}"])
     write(folder, "trial-00002/epoch-0001.attempt-1.pt")
     check_in_place([f"{folder}/{FILE}"])
@@ -269,4 +269,4 @@ def test_a_folder_that_cannot_be_marked_stops_no_study(
     store = new_store("one")
     (tmp_path / "artifacts").write_text("no folder")
     assert session_of(store).run() is not None
-    assert "cannot be marked as used" in caplog.text
+    assert "cannot write the note that marks the folder as used" in caplog.text

@@ -176,13 +176,13 @@ def test_a_gang_that_nobody_expected_has_a_store_and_the_users_environment_and_l
 
 
 def test_more_slots_than_the_cluster_has_are_refused_with_the_numbers(ray_address: str) -> None:
-    with pytest.raises(PoolError, match=r"64 slots x 1 CPU = 64 CPU are wanted, the cluster has 4: room for 4 slots"):
+    with pytest.raises(PoolError, match=r"64 slots x 1 CPU = 64 CPU needed, but the cluster has 4, enough for 4 slots"):
         RayPool().open(64)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_one_clear_line(address: str) -> None:
-    with pytest.raises(PoolError, match=f"resources.ray_address: found '{address}'"):
+    with pytest.raises(PoolError, match=f"resources.ray_address: '{address}' does not answer"):
         check_reachable(address)
 
 

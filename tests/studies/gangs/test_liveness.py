@@ -71,11 +71,11 @@ def test_hangs_of_single_ranks_are_found_wherever_they_are(pool: LentPool, tmp_p
     faults = ("hang in C code", "data loading")
     specs = [hanging(10 + number, tmp_path, one, world_size=1, at_rank=-1) for number, one in enumerate(faults)]
     for fault, one in zip(faults, trained(pool, *specs, silence_seconds=1.0), strict=True):
-        assert "no sign of life from any rank for" in one.failure, fault
+        assert "no rank reported for" in one.failure, fault
 
 
 @pytest.mark.large
 def test_a_hang_in_a_collective_is_found(pool: LentPool, tmp_path: Path) -> None:
     spec = hanging(20, tmp_path, "hang in a collective", at_rank=1, at_epoch=2)
     (one,) = trained(pool, spec, silence_seconds=1.5)
-    assert "no sign of life from any rank for" in one.failure
+    assert "no rank reported for" in one.failure

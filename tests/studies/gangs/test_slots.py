@@ -77,7 +77,7 @@ def test_a_process_that_fails_to_come_up_is_replaced_and_a_slot_that_never_does_
         ended = first_of(pool, SlotsReady, DrainRequested)
         assert isinstance(ended, DrainRequested)
         assert ended.reason == "error"
-        assert "slot 0 does not come up, in 3 tries" in ended.message
+        assert "slot 0 did not start in 3 attempts" in ended.message
         assert "nothing_of_this_name" in ended.message
     finally:
         pool.close()
@@ -220,8 +220,8 @@ def test_a_study_whose_own_cluster_dies_ends_within_seconds_and_says_what_to_do(
     store = Store(f"sqlite:///{place.folder}/automl.db")
     record = load_study(store, "orphan")
     store.close()
-    assert "the study's own Ray cluster is gone, its raylet" in err
-    assert "`automl resume` goes on in a new one" in err
+    assert "the study's own Ray cluster is gone: its raylet" in err
+    assert "`automl resume` continues in a new cluster" in err
     assert record.started[-1].state == "paused"
     assert max(charge.charged_at.timestamp() for charge in record.charges) - killed_at < 20, "dead slots were charged"
 

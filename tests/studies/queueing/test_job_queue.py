@@ -86,7 +86,7 @@ def test_a_name_is_taken_once_by_jobs_and_studies_alike(queue: JobQueue) -> None
     submit(queue)
     queue.store.create_study("launched", {}, ".", 1.0)
     for name in ("s", "launched"):
-        with pytest.raises(StoreError, match=f"found '{name}', which the store holds already; allowed: another name"):
+        with pytest.raises(StoreError, match=f"'{name}' exists already in the store. Take another name"):
             submit(queue, name)
 
 
@@ -196,7 +196,7 @@ def test_a_job_whose_process_dies_again_and_again_has_failed(queue: JobQueue) ->
     for _ in range(MOST_DEATHS):
         queue.end_run(started(queue, worker).run.id, "died", "its process was ended by signal 9")
     assert queue.require("s").state == "failed"
-    assert queue.require("s").reason.startswith("its process was ended by signal 9; that was the time number 3")
+    assert queue.require("s").reason.startswith("its process was ended by signal 9; its process died 3 times in a row")
 
 
 def test_a_higher_priority_displaces_a_lower_one_which_goes_on_later(
@@ -338,7 +338,7 @@ def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_
     queue.ask(queue.require("s"), "cancel")
     stale = queue.require("s")
     queue.settle_deleted(stale)
-    with pytest.raises(StoreError, match="found 's', which is deleted; allowed: one that has ended"):
+    with pytest.raises(StoreError, match=r"study: 's' is deleted\. Only a job that ended"):
         queue.queue_again(stale, limit_nano_usd=NANO)
     with queue.store.engine.begin() as connection:
         connection.execute(sa.delete(t.studies))
@@ -355,7 +355,7 @@ def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_a
     ended = queue.ask(queue.require("s"), "cancel")
     with queue.store.engine.begin() as connection:
         connection.execute(sa.update(t.jobs).values(spent_nano_usd=60))
-    with pytest.raises(StoreError, match="found 's', which is deleted"):
+    with pytest.raises(StoreError, match="study: 's' is deleted"):
         queue.queue_again(ended, limit_nano_usd=NANO)
 
 
@@ -363,7 +363,7 @@ def test_what_is_under_way_is_not_marked_as_deleted(queue: JobQueue) -> None:
     submit(queue)
     queue.ask(queue.require("s"), "cancel")
     submit(queue, "s:confirm-1", kind="confirm")
-    with pytest.raises(StoreError, match="found 's:confirm-1', which is queued; allowed: one that has ended"):
+    with pytest.raises(StoreError, match=r"'s:confirm-1' is queued\. Cancel it, or wait until it has ended"):
         queue.settle_deleted(queue.require("s"))
     assert queue.require("s").state == "cancelled"
     queue.ask(queue.require("s:confirm-1"), "cancel")

@@ -72,11 +72,11 @@ def other_meta(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"x": np.zeros(2)}, "found no meta_json"),
-        (broken(meta_json="{"), "no JSON"),
+        ({"x": np.zeros(2)}, "it has no array meta_json"),
+        (broken(meta_json="{"), "not JSON"),
         (other_meta(format="curves-v2"), "found 'curves-v2', allowed: curves-v1"),
         (other_meta(params={"rate": {"type": "text"}}), "params.rate.type"),
-        (other_meta(params={"rate": {"type": "float", "low": 0.1}}), "found no high"),
+        (other_meta(params={"rate": {"type": "float", "low": 0.1}}), "it has no high"),
         (
             other_meta(params={"rate": {"type": "float", "low": 2.0, "high": 1.0}}),
             "meta_json: params.rate: low: found 2.0",
@@ -117,7 +117,7 @@ def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no table")
     with pytest.raises(CurvesError, match="cannot be read"):
         read_table(tmp_path / "text.npz")
-    with pytest.raises(CurvesError, match="found nothing"):
+    with pytest.raises(CurvesError, match="no such file"):
         find_tables([tmp_path / "absent.npz"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(CurvesError, match=r"no \.npz file"):
@@ -141,7 +141,7 @@ def test_pooled_tables_are_one_whose_rows_say_where_they_are_from(tmp_path: Path
     assert np.array_equal(both.metrics["val_loss"][60:], other.metrics["val_loss"])
     assert np.array_equal(both.statics["model_size"][60:], other.statics["model_size"])
     assert pooled([one]) is one
-    with pytest.raises(CurvesError, match="named differently"):
+    with pytest.raises(CurvesError, match="Give each table its own name"):
         pooled([one, one])
     with pytest.raises(CurvesError, match="epochs"):
         pooled([one, table(tmp_path, name="short", epochs=5)])

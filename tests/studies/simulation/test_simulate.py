@@ -138,7 +138,7 @@ def test_a_study_in_a_store_is_the_one_in_memory(tmp_path: Path) -> None:
         (m.trial, m.epoch, m.values) for m in brief.milestones
     ]
     assert kept.record.alive_seconds == pytest.approx(kept.wall_seconds)
-    with pytest.raises(CurvesError, match="which the store has already"):
+    with pytest.raises(CurvesError, match="exists already in the store"):
         study(made_up, store=store, study="kept")
 
 
@@ -148,7 +148,7 @@ def test_wrong_objectives_and_names_are_refused(tmp_path: Path) -> None:
         study(made_up, objectives=(Objective(metric="val_eror"),))
     with pytest.raises(CurvesError, match="test_error"):  # the search must not see it
         study(made_up, objectives=(Objective(metric="test_error"),))
-    with pytest.raises(CurvesError, match="all differ"):
+    with pytest.raises(CurvesError, match="each named once"):
         study(made_up, objectives=(ERROR, ERROR))
     with pytest.raises(SpecError, match=r"search\.sampler"):
         study(made_up, sampler="rundom")
@@ -270,7 +270,7 @@ def test_nothing_is_simulated_if_one_of_the_studies_is_there_already(tmp_path: P
     wanted = (str(path), "--objective", "val_error:min", "--sampler", "random", "--store", url)
     assert invoke(*wanted, "--seeds", "1").exit_code == 0
     again = invoke(*wanted, "--seeds", "0:2")
-    assert "which the store has already" in str(again.exception)
+    assert "exists already in the store" in str(again.exception)
     assert Store(url).study_names() == ["simulated-made-up-1"]
     twice = invoke(str(path), *wanted)
     assert "found two tables named" in str(twice.exception)
@@ -307,7 +307,7 @@ def test_what_was_simulated_cannot_go_on(tmp_path: Path) -> None:
         (("--world-sizes", "1.5"), "--world-sizes: found '1.5'"), (("--world-sizes", ""), "--world-sizes: found ''"),
         (("--price", "nan"), "'--price': found nan, allowed: a finite number"),
         (("--faults", "nan"), "'--faults': found nan"), (("--start-epochs", "inf"), "'--start-epochs': found inf"),
-        (("--pruner", "{name"), "--pruner: found"), (("--pruner", "{name: mo_asha, etta: 3}"), "etta"),
+        (("--pruner", "{name"), "--pruner: the text is not YAML"), (("--pruner", "{name: mo_asha, etta: 3}"), "etta"),
         (("--constraint", "model_size:5"), "--constraint: found 'model_size:5', allowed: METRIC:min:NUMBER"),
         (("--constraint", "model_size:most:5"), "allowed: METRIC:min:NUMBER"),
         (("--constraint", "model_size:max:nan"), "allowed: METRIC:min:NUMBER"),

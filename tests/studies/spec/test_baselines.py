@@ -69,7 +69,7 @@ def test_they_are_stored_with_the_spec() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([{"name": "x"}], r"baselines\.0: found neither params nor metrics, allowed: one of them"),
+        ([{"name": "x"}], r"baselines\.0: found neither params nor metrics. Give exactly one"),
         ([{**USUAL, **TRIVIAL}], r"baselines\.0: found both params and metrics"),
         ([TRIVIAL, TRIVIAL], r"baselines\.1\.name: found 'majority' twice"),
         ([{"name": "x", "params": {"kind": "c"}}], r"baselines\.0\.params\.kind: found 'c', allowed: one of 'a', 'b'"),

@@ -72,7 +72,7 @@ def test_the_command_line_reads_them_and_sets_parts_of_them(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"objectives": ["val_thing"]}, "objectives.0: found 'val_thing', whose name does not say which direction"),
+        ({"objectives": ["val_thing"]}, "objectives.0: found 'val_thing', whose name does not show which direction"),
         ({"objectives": {"speed": "up"}}, "objectives.speed: found 'up', allowed: min or max"),
         ({"objectives": [{"a": "up"}]}, "objectives.0.a: found 'up', allowed: min or max"),
         ({"budget": "soon"}, "budget: found 'soon', allowed: a mapping, or text such as '10 min'"),

@@ -161,9 +161,9 @@ def test_what_does_not_fit_together_is_told_as_in_a_file(spec: dict[str, object]
 @pytest.mark.parametrize(
     ("section", "values", "keys", "words"),
     [
-        ("Budget", (1.0,), {}, "found 1.0 without a name, allowed: values with their names"),
-        ("Objective", ("a", "minimize", 3), {}, "found 3 without a name, allowed: metric, direction without a name"),
-        ("Objective", ("a",), {"metric": "b"}, "metric: found 'a' and 'b', allowed: one of them"),
+        ("Budget", (1.0,), {}, "1.0 is given without a name. Name every value"),
+        ("Objective", ("a", "minimize", 3), {}, "3 is given without a name. Only metric, direction may be given"),
+        ("Objective", ("a",), {"metric": "b"}, "metric: found 'a' and 'b'. Give one of them"),
         ("Objective", (), {}, "metric: found nothing, allowed: the name of a metric"),
         ("Objective", ("a", "min"), {}, "direction: .*did you mean 'minimize'"),
         ("Constraint", ("a\x00",), {"max": 1.0}, "metric: .*allowed: text without NUL"),

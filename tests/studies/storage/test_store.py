@@ -176,7 +176,7 @@ def test_numbers_and_names_are_given_once(store: Store, study_id: int) -> None:
     store.commit(study_id, None, [TrialChanged(trial_id=ids[0], columns={"number": 0})])
     with pytest.raises(IntegrityError):
         store.commit(study_id, None, [TrialChanged(trial_id=ids[1], columns={"number": 0})])
-    with pytest.raises(StudyExistsError, match="found 'digits'"):
+    with pytest.raises(StudyExistsError, match="'digits' exists already in the store"):
         store.create_study("digits", SPEC, ".", 1.0)
 
 
@@ -370,7 +370,7 @@ def test_who_was_suspended_while_its_study_was_deleted_writes_nothing_into_the_n
 
 def test_nobody_takes_the_lease_of_a_study_that_was_deleted(store: Store, study_id: int) -> None:
     delete_rows(store, study_id, take(store, study_id).token)
-    with pytest.raises(StoreError, match="it was deleted in the meantime"):
+    with pytest.raises(StoreError, match="it was deleted just now"):
         leases.acquire(store, study_id)
 
 

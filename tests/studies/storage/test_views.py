@@ -396,7 +396,7 @@ def test_mlflow_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest
     study.run(Limits(trials=2))
     found = mirror.catch_up(study.store, NAME)
     assert found["optuna"] is None
-    assert "cannot be made" in str(found["mlflow"])
+    assert "cannot be created" in str(found["mlflow"])
     # Once it is mended, the view catches up and its error is gone.
     (tmp_path / "file").unlink()
     (tmp_path / "file").mkdir()
@@ -587,7 +587,7 @@ def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: p
     optuna_one, mlflow_one = study.record().views
     assert (optuna_one.view, optuna_one.behind, optuna_one.error) == ("optuna", 0, None)
     assert mlflow_one.behind > 0
-    assert "cannot be made" in str(mlflow_one.error)
+    assert "cannot be created" in str(mlflow_one.error)
 
 
 @pytest.mark.medium

@@ -1,4 +1,4 @@
-"""A study keeps what was counted of examples of its space."""
+"""A study keeps the counted sizes of example configurations of its space."""
 
 import sqlalchemy as sa
 from alembic import op

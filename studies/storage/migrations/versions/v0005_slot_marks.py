@@ -1,4 +1,4 @@
-"""Charges know their slots and interval, attempts their lease; each slot of a pool is charged up to a mark."""
+"""Charges record their slots and interval, attempts their lease, and marks how far each slot of a pool is charged."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -33,7 +33,7 @@ def upgrade() -> None:
 
 
 def _mark_open_pools() -> None:
-    """Mark pools that dead controllers left open; what was charged is spread over their slots, not known so far."""
+    """Mark pools that dead controllers left open; their charges are spread over all slots, since slots are unknown."""
     connection = op.get_bind()
     pools = connection.execute(
         sa.text(

@@ -1,4 +1,4 @@
-"""A person may ask the controller of a study to end one of its trials."""
+"""Users may ask the controller of a study to end one of its trials."""
 
 import sqlalchemy as sa
 from alembic import op

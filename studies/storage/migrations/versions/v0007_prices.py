@@ -1,4 +1,4 @@
-"""The price of a slot may change while a study runs, and slots may come and go: each lease keeps what its pool cost."""
+"""Price and number of slots may change while a study runs: each lease keeps the rates of its pool."""
 
 import sqlalchemy as sa
 from alembic import op

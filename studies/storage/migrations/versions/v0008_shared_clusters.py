@@ -1,4 +1,4 @@
-"""The holder of a lease may share its cluster: the row says where that is, and holds its token."""
+"""The holder of a lease may share its cluster: the lease's row has the cluster's address and token."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What `automl confirm` measured stays: a model is promoted only if it was confirmed."""
+"""Measurements of `automl confirm` are kept: a model is promoted only if it was confirmed."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""`automl confirm` confirms points of the archive, trial and epoch, and no longer only trials at their full length."""
+"""`automl confirm` confirms points of the archive (trial and epoch), not only trials at their full length."""
 
 import sqlalchemy as sa
 from alembic import op

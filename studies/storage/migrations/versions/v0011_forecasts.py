@@ -1,4 +1,4 @@
-"""Decisions keep the forecasts that they were made by."""
+"""Decisions keep the forecasts that they were based on."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""A team's studies wait in a queue for workers, under limits of users and projects, behind tokens."""
+"""Tables of a team's job queue: jobs, workers and runs, spending limits of users and projects, and access tokens."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Traces are a view: what of attempts and pools it has not seen, and below which span a job or a controller stands."""
+"""Traces are a view: revisions of attempts and pools, and the parent spans of jobs and controllers."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ depends_on = None
 
 def upgrade() -> None:
     for table in ("automl_attempts", "automl_leases"):
-        # What ended before has revision 0, and no view takes it for news.
+        # Rows of the past have revision 0, so that no view exports them as new.
         op.add_column(table, sa.Column("revision", sa.Integer, nullable=False, server_default="0"))
     op.add_column("automl_leases", sa.Column("died", sa.Boolean, nullable=False, server_default=sa.false()))
     for table in ("automl_leases", "automl_jobs"):

@@ -1,4 +1,4 @@
-"""A lease names the job that confirms its study, whose user and project pay; an index holds the sums of ledgers."""
+"""A lease names the job that confirms its study, whose user and project pay; an index speeds up sums of ledgers."""
 
 from itertools import groupby
 
@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 
 def _name_payers() -> None:
-    """Give earlier confirm jobs' leases their job: leases that were taken during a run of it, and have confirmed."""
+    """Add the job to leases of earlier confirm jobs: leases taken during a run of the job that have confirmed."""
     leases = sa.table("automl_leases", *map(sa.column, ("id", "study_id", "acquired_at", "job_id")))
     charges = sa.table("automl_charges", *map(sa.column, ("lease_id", "kind")))
     has_confirmed = sa.select(charges.c.lease_id).where(charges.c.kind == "confirm")
@@ -36,7 +36,7 @@ def _name_payers() -> None:
 
 
 def _confirming_runs(bind: sa.Connection) -> list[tuple[int, int, float, float | None]]:
-    """Study, job, begin and end of each run of a job that confirms."""
+    """Return study, job, begin and end of each run of a confirming job."""
     studies = sa.table("automl_studies", *map(sa.column, ("id", "name")))
     jobs = sa.table("automl_jobs", *map(sa.column, ("id", "study", "kind")))
     runs = sa.table("automl_job_runs", *map(sa.column, ("job_id", "started_at", "ended_at")))

@@ -1,4 +1,4 @@
-"""A study that its budget has closed keeps the limits that it was closed by, so that the same ones do not reopen it."""
+"""A study closed by its budget keeps the limits at that time, so that the same limits do not reopen it."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The few pools that are open are found without a look at all that ever were."""
+"""An index finds the few open pools without reading all pools that ever existed."""
 
 import sqlalchemy as sa
 from alembic import op

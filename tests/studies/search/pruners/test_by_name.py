@@ -241,7 +241,7 @@ def test_the_command_simulates_with_a_pruner_beside_it(commands: InProcess) -> N
     [
         ("nowhere:Pruner", "search.pruner: 'nowhere:Pruner' cannot be used (ModuleNotFoundError"),
         ("own_pruners:Missing", "search.pruner: 'own_pruners:Missing' cannot be used (AttributeError"),
-        ("own_pruners:Unfinished", "gives a Unfinished without decide, thaw, prepare, worth_least, allowed: a pruner"),
+        ("own_pruners:Unfinished", "returns a Unfinished without decide, thaw, prepare, worth_least. Add them"),
         ("own_pruners:Broken", "'own_pruners:Broken' cannot be used (RuntimeError: no luck)"),
         ("{name: 'own_pruners:Luck', shar: 1}", "search.pruner.shar: found the unknown key 'shar', allowed: share"),
         ("{name: 'own_pruners:Luck', rung: 0}", "search.pruner.rung: found 0, allowed: a whole number of at least 1"),

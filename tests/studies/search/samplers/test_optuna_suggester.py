@@ -291,7 +291,7 @@ def test_a_users_own_sampler_is_made_anew_for_each_ask() -> None:
         ("no_such_module:Thing", "ModuleNotFoundError"),
         (f"{__name__}:Missing", "AttributeError"),
         (f"{__name__}:few", "TypeError"),
-        (f"{__name__}:NotASampler", "gives a NotASampler, allowed: an Optuna sampler"),
+        (f"{__name__}:NotASampler", "returns a NotASampler. Name a class or function that returns an Optuna sampler"),
     ],
 )
 def test_what_is_no_sampler_is_refused_in_one_line(name: str, says: str) -> None:
