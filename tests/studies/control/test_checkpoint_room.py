@@ -78,7 +78,7 @@ def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room_where_tha
     assert set(freed) == {GIB}
     record = checked(study)
     reasons = {trial.reason for trial in record.started if "evicted" in trial.reason}
-    assert reasons == {"evicted: checkpoints may take 4 GiB (checkpoints.max_gib), and it was worth least"}
+    assert reasons == {"evicted as the least valuable paused trial: checkpoints may take 4 GiB (checkpoints.max_gib)"}
     assert len(record.started) == 24
     assert any(trial.state == "complete" for trial in record.started), "leaders go on"
 

@@ -71,8 +71,8 @@ CASES = [
     (9, SLOW, "10.0.0.1:6379", "resources.ray_address: cannot use 10.0.0.1:6379", "1 starts; 0 ended"),
 ]
 NOT_THERE = [
-    "resources.ray_address: found '127.0.0.1:1', which does not answer",
-    "2 nodes are wanted at 127.0.0.1:1, found 0 within 1 s",
+    "resources.ray_address: '127.0.0.1:1' does not answer",
+    "2 nodes are needed at 127.0.0.1:1, but 0 joined within 1 s",
 ]
 
 
