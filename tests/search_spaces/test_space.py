@@ -220,7 +220,7 @@ def test_python_and_yaml_form_are_one() -> None:
         (
             {"optimizer": "sgd", "momentum": 0.5, "layers": 1, "beta1": 0.9},
             "beta1",
-            ["found 0.9", "no value unless optimizer is 'adam' or 'adamw'"],
+            ["found 0.9", "only if optimizer is 'adam' or 'adamw'"],
         ),
         ({"optimizer": "sgd", "momentum": 0.5, "layers": 2, "width2": 12}, "width2", ["found 12", "steps of 8"]),
     ],
@@ -332,7 +332,7 @@ NUMBER = {"type": "float", "low": 0, "high": 1}
         ({"n": {**NUMBER, "type": "int"}, "x": {**NUMBER, "when": {"n": 2}}}, "x.when.n", ["found 2", "0 to 1"]),
         ({"n": {**NUMBER, "type": "int"}, "x": {**NUMBER, "when": {"n": True}}}, "x.when.n", ["found true"]),
         ({"y": NUMBER, "x": {**NUMBER, "when": {"y": 1}}}, "x.when.y", ["type float", "a categorical or an int"]),
-        ({"x": {**CHOICE, "when": {"x": "sgd"}}}, "x.when.x", ["found the circle x -> x"]),
+        ({"x": {**CHOICE, "when": {"x": "sgd"}}}, "x.when.x", ["found the cycle x -> x"]),
         (
             {
                 "c": {**NUMBER, "when": {"a": "sgd"}},
@@ -340,7 +340,7 @@ NUMBER = {"type": "float", "low": 0, "high": 1}
                 "b": {**CHOICE, "when": {"a": "sgd"}},
             },
             "a.when.b",
-            ["found the circle a -> b -> a"],
+            ["found the cycle a -> b -> a"],
         ),
     ],
 )

@@ -151,7 +151,7 @@ def test_options_that_do_not_go_together_are_refused_before_a_launch(
     with pytest.raises(SpecError) as caught:
         load(text)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'study.yaml'}: {path}: found ")
+    assert message.startswith(f"{tmp_path / 'study.yaml'}: {path}: {parts[0]}")
     assert "\n" not in message
     assert all(part in message for part in parts), message
 
@@ -330,7 +330,7 @@ BAD = [
     ("task: d\nspace: {width: {type: categorical, choices: [1, on]}}", "space.width.choices", ["found true twice"]),
     ("task: d\nspace: {width: {type: int, low: 1, high: 2, when: {widht: 1}}}", "space.width.when.widht",
      ["found 'widht'", "a parent among"]),
-    (CIRCLE, "space.width.when.dropout", ["found the circle width -> dropout -> width", "lead to a parameter without"]),
+    (CIRCLE, "space.width.when.dropout", ["found the cycle width -> dropout -> width", "lead to a parameter without"]),
     (
         "task: d\nspace: {learningrate: {type: float, low: 0, high: 1}}",
         "space.learningrate",
