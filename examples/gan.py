@@ -1,4 +1,4 @@
-"""A GAN as a trial: two networks, two optimizers, three losses, and a figure of merit of its own."""
+"""A GAN as a trial: two networks, two optimizers, three losses, and a metric of its own."""
 
 import torch
 from own_task import moons
