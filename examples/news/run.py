@@ -67,7 +67,7 @@ def options():
 
 
 def command(*arguments):
-    """Show a command of automl, and return it as a new process takes it."""
+    """Print a command of automl, and return it as arguments of a new process."""
     print("$ automl", *arguments, flush=True)
     return [sys.executable, "-m", "automl", *arguments]
 

@@ -227,7 +227,7 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a task with a metric of ours": (
         changed("task", "odd_tasks:Reserved"),
-        ("task", "Reserved.metrics: found 'cost_usd', allowed: any other name"),
+        ("task", "Reserved.metrics: every trial has a metric 'cost_usd' already"),
     ),
     "a list": ([], ("s.yaml",)),  # type: ignore[dict-item]
 }

@@ -274,8 +274,8 @@ def test_the_example_of_hydra_is_a_study(place: Workplace) -> None:
 REFUSED = {
     "no list": ({"command": "python train.py"}, "task.command: found 'python train.py', allowed: a list"),
     "empty": ({"command": []}, "task.command: found []"),
-    "program": ({"command": ["no-such-program"]}, "task.command: found 'no-such-program', allowed: a program that is"),
-    "folder": ({"command": ["python"], "folder": "none"}, "found the folder 'none'"),
+    "program": ({"command": ["no-such-program"]}, "task.command: 'no-such-program' is no program that this"),
+    "folder": ({"command": ["python"], "folder": "none"}, "the folder 'none' does not exist"),
     "key": ({"command": ["python"], "metric": "json"}, "task.metric: found an unknown key"),
     "name": ({"command": ["python", "{lr}"]}, "task.command: found {lr}, allowed in braces: learning_rate,"),
     "metrics": ({"command": ["python"], "metrics": "xml"}, "task.metrics: found 'xml', allowed: report, json"),
@@ -303,6 +303,6 @@ def test_a_parameter_that_some_trials_have_not_stands_in_a_list(place: Workplace
     }
     space = SPEC["space"] | kinds
     refused = place.run("launch", place.spec(SPEC | {"space": space, "task": task("--m={momentum}")}), code=2)
-    assert "found {momentum}, a parameter that some trials have not" in refused.stderr
+    assert "{momentum} is a parameter that some trials lack" in refused.stderr
     in_list = SPEC["task"] | {"command": ["python", "train.py", ["--m={momentum}"]]}
     place.run("launch", place.spec(SPEC | {"space": space, "task": in_list}), "--dry-run")

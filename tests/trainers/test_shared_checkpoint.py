@@ -148,7 +148,7 @@ def _other_byte(share):
     [
         (
             Path.unlink,
-            "rank-3-of-4.bin is missing here: all files of a checkpoint belong together, in a folder that all",
+            "rank-3-of-4.bin is missing here. Keep all files of a checkpoint together, in a folder that all",
         ),
         (_shorter, "rank-3-of-4.bin is damaged: it has .* bytes, and had"),
         (_other_byte, "rank-3-of-4.bin is damaged: its CRC-32 is"),
@@ -228,7 +228,7 @@ def test_a_header_longer_than_its_share_is_refused(saved, length):
 
 def test_shares_of_the_former_format_are_refused_in_a_line(saved):
     torch.save(torch.load(saved, weights_only=True) | {"format": 2}, saved)
-    with pytest.raises(CheckpointError, match=r"has shares of a format that is no longer read: train the trial anew$"):
+    with pytest.raises(CheckpointError, match=r"shares of a format that is no longer read\. Train the trial again$"):
         load_model(saved, BLOBS, (HERE,))
 
 

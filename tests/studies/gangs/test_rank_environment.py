@@ -42,5 +42,5 @@ def test_a_rank_on_a_joined_cluster_sees_them(tmp_path: Path, environment: dict[
 
 
 def test_a_task_whose_folder_a_machine_has_not_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TaskLoadError, match=r"the folder .*nowhere is not on this machine \(.*\); allowed: a folder"):
+    with pytest.raises(TaskLoadError, match=r"the folder .*nowhere is not on this machine \(.*\)\. Put the code into"):
         load_task("no_such_module:Task", {}, (str(tmp_path / "nowhere"),))

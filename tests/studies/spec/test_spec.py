@@ -114,27 +114,27 @@ CLASHING = [
     (
         "task: d\ntraining: {shard: full, compress: powersgd}",
         "training.shard",
-        ["found shard full with compress powersgd", "take compress none, or another shard"],
+        ["shard is full and compress is powersgd", "Set compress to none, or choose another shard"],
     ),
     (
         "task: d\nspace: {compress: {type: categorical, choices: [none, fp16]}}\ntraining: {shard: full}",
         "space.compress",
-        ["found shard full with compress fp16", "take compress none"],
+        ["shard is full and compress is fp16", "Set compress to none"],
     ),
     (
         "task: d\nspace: {optimizer: {type: categorical, choices: [sgd, adamw]}}\ntraining: {lr_scaling: adascale}",
         "space.optimizer",
-        ["found lr_scaling adascale with optimizer adamw", "take optimizer sgd"],
+        ["lr_scaling is adascale and optimizer is adamw", "Set optimizer to sgd"],
     ),
     (
         "task: d\nspace: {shard: {type: categorical, choices: [none, full]}, bucket_mb: {type: int, low: 1, high: 9}}",
         "space.shard",
-        ["found shard full with bucket_mb 1", "`when`"],
+        ["shard is full and bucket_mb is 1", "`when`"],
     ),
     (
         "task: d\ntraining: {precision: fp16}\nresources: {device: cpu}",
         "training.precision",
-        ["found precision fp16 on a CPU", "take fp32 or bf16"],
+        ["precision is fp16 on a CPU", "Choose fp32 or bf16"],
     ),
     (
         "task: d\nresources: {device: cpu, backend: nccl}",
@@ -166,7 +166,7 @@ def test_options_that_a_condition_keeps_apart_go_together(load) -> None:
     }
     assert load(json.dumps({"task": "d", "space": space})).space == Space.from_dict(space)
     space["compile"]["when"] = {"width": 16}
-    with pytest.raises(SpecError, match=r"space\.shard: found shard full with compile true"):
+    with pytest.raises(SpecError, match=r"space\.shard: shard is full and compile is true"):
         load(json.dumps({"task": "d", "space": space}))
 
 
@@ -712,7 +712,7 @@ def test_a_parameter_of_a_command_with_one_of_our_names_in_braces_is_refused(nam
     task = {"command": ["python", "train.py", f"--of={{{name}}}"]}
     space = {name: {"type": "int", "low": 1, "high": 3}}
     spec = parse_spec({"task": task, "space": space}, "spec")
-    with pytest.raises(SpecError, match=rf"task\.command: found \{{{name}\}}, which every trial has, and a parameter"):
+    with pytest.raises(SpecError, match=rf"task\.command: \{{{name}\}} is a value of every trial, and the space has"):
         check_against_task(spec, None, None, Space({}))
     unnamed = parse_spec({"task": {"command": ["python", "train.py"]}, "space": space}, "spec")
     assert check_against_task(unnamed, None, None, Space({})).space is not None
