@@ -1,4 +1,4 @@
-"""A script of one's own as a trial: it takes arguments, and calls automl three times. It also runs by itself."""
+"""Your own script as a trial: it takes arguments, and calls automl three times. It also runs by itself."""
 
 import argparse
 import os

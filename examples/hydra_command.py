@@ -1,4 +1,4 @@
-"""A script that Hydra configures, as a trial: a value stands behind its name. Needs hydra-core."""
+"""A script that Hydra configures, as a trial: options are NAME=VALUE. Needs hydra-core."""
 
 import hydra
 from hydra.core.config_store import ConfigStore

@@ -1,4 +1,4 @@
-"""A complete task of one's own: two interleaved half-moons, told apart by a small network."""
+"""A complete task of your own: two interleaved half-moons, classified by a small network."""
 
 import math
 

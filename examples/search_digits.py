@@ -13,7 +13,7 @@ def train(trial: automl.Trial) -> None:
     width = trial.params["width"]
     net = trial.prepare(nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)))  # in DDP on several ranks
     optimizer = torch.optim.AdamW(net.parameters(), lr=trial.learning_rate)  # scaled with the effective batch
-    for _ in trial.epochs(net=net, optimizer=optimizer):  # goes on after a pause or a crash
+    for _ in trial.epochs(net=net, optimizer=optimizer):  # resumes after a pause or a crash
         for inputs, targets in trial.loader(TensorDataset(images[:1400], labels[:1400])):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(inputs), targets).backward()

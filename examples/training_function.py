@@ -1,4 +1,4 @@
-"""A training loop of one's own as a trial: two interleaved half-moons, told apart by a small network."""
+"""Your own training loop as a trial: two interleaved half-moons, classified by a small network."""
 
 import torch
 from own_task import moons

@@ -1,4 +1,4 @@
-"""A loop of one's own with Accelerate as a trial: two interleaved half-moons, told apart by a small network."""
+"""Your own loop with Accelerate as a trial: two interleaved half-moons, classified by a small network."""
 
 import torch
 from own_task import moons
@@ -11,7 +11,7 @@ from automl.libraries import accelerate as trial_accelerate
 
 
 def train(trial: automl.Trial) -> None:
-    accelerator = trial_accelerate.accelerator(trial)  # its ranks are those of the gang
+    accelerator = trial_accelerate.accelerator(trial)  # its ranks are the gang's
     width = trial.params["width"]
     net = nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2))
     training = DataLoader(TensorDataset(*moons(600, seed=0)), batch_size=trial.batch_per_rank, shuffle=True)

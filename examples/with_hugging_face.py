@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer as a trial: two interleaved half-moons, told apart by a small network."""
+"""A Hugging Face Trainer as a trial: two interleaved half-moons, classified by a small network."""
 
 import torch
 from own_task import moons
@@ -10,7 +10,7 @@ import automl
 from automl.libraries import hugging_face
 
 
-class Net(nn.Sequential):  # takes and gives what a transformer does
+class Net(nn.Sequential):  # has the inputs and outputs of a transformer
     def __init__(self, width):
         super().__init__(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2))
 

@@ -1,4 +1,4 @@
-"""A Keras model as a trial: two interleaved half-moons, told apart by a small network."""
+"""A Keras model as a trial: two interleaved half-moons, classified by a small network."""
 
 import os
 

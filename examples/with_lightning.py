@@ -1,4 +1,4 @@
-"""A Lightning module as a trial: two interleaved half-moons, told apart by a small network."""
+"""A Lightning module as a trial: two interleaved half-moons, classified by a small network."""
 
 import lightning
 import torch

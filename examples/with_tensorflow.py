@@ -3,7 +3,7 @@
 import argparse
 import os
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1"  # `fit` of Keras 3 does not know this strategy
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # `fit` of Keras 3 does not support this strategy
 import numpy as np
 import tensorflow as tf
 

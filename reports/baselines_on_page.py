@@ -28,7 +28,7 @@ def baseline_lines(study: StudyRecord) -> list[str]:
 
 
 def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
-    """Return the first objective of a model beside that of each baseline, as a sentence; empty without baselines."""
+    """Return a sentence that compares a model's first objective with each baseline; empty without baselines."""
     name = study.objectives[0].metric
     found = [one for one in baselines(study) if name in one.values]
     if not found:
@@ -39,12 +39,12 @@ def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
         against = f", against {listed(others)}" if others else ""
         return f"Its trial is the baseline {itself[0].called!r} itself{against}."
     confirmed = confirmation_of(study, taken.trial, taken.epoch)
-    searched = f"{name} {metric(name, taken.values[name])} stands against {listed(others)}."
+    searched = f"{name} is {metric(name, taken.values[name])}, against {listed(others)}."
     return searched if confirmed is None else f"In the search {searched}{_tested(study, confirmed, found)}"
 
 
 def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Baseline]) -> str:
-    """A confirmed model's and the baselines' test values, or how to obtain them."""
+    """Return test values of a confirmed model and the baselines, or the command that measures them."""
     name, trained = study.objectives[0].metric, [one for one in found if one.trial is not None]
     if name not in itself["metrics"] or not trained:
         return ""
@@ -55,7 +55,7 @@ def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Basel
             return f" `automl confirm {shlex.quote(study.name)} {one.model}` measures {one.name} with fresh seeds, too."
         told.append(f"{metric(name, known['metrics'][name]['mean'])} of {one.name}")
     mean = metric(name, itself["metrics"][name]["mean"])
-    return f" On the {itself['measured_on']} part, with fresh seeds, {mean} stands against {listed(told)}."
+    return f" On the {itself['measured_on']} part, with fresh seeds, it is {mean}, against {listed(told)}."
 
 
 def with_lines(plain: Figure, found: Sequence[Baseline], name: str, *, of: str = "y", suffix: str = "") -> Figure:
@@ -107,7 +107,7 @@ def _told(one: Baseline) -> str:
 
 
 def _line(name: str, at: float, of: str, suffix: str) -> dict[str, object]:
-    """A line across the figure; a shape's position on a logarithmic axis is the value itself."""
+    """Return a line across the figure; a shape's position on a logarithmic axis is the value itself."""
     other = "y" if of == "x" else "x"
     font = {"size": 10, "color": COLOUR}
     text: dict[str, object] = {"text": escape(cut(name, MOST_LABEL)), "textposition": "start", "font": font}

@@ -20,7 +20,7 @@ from studies.results.pareto import reference_of
 from studies.results.recommendation import name_of, recommended
 
 COLOURS = ("#12877a", "#c2591b", "#3b82c4", "#a04fa5", "#c08a1e", "#6d7fb3", "#cc3d4c", "#5a6964")
-"""Colours of the studies; a ninth one has the first colour again, and a dash."""
+"""Colours of the studies; a ninth study has the first colour again, and a dash."""
 MOST_DIFFERENCES = 40
 """Most rows of the table of differences between specs."""
 
@@ -116,12 +116,12 @@ def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _exact(value: object) -> float | str:
-    """Comparison key of a spec's value: equal for numbers of any type, but true is not 1."""
+    """Return the comparison key of a spec's value: equal for numbers of any type, but true is not 1."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Differing values as texts: rounded, or in full if the rounded texts are equal."""
+    """Return differing values as texts: rounded, or in full if the rounded texts are equal."""
     rounded = [number(value) for value in values]
     if len(set(rounded)) == len(set(map(_exact, values))):
         return rounded
@@ -177,7 +177,7 @@ def _gains(studies: Sequence[StudyRecord], curves: Sequence[Sequence[CurvePoint]
 
 
 def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchivePoint]]) -> Figure:
-    """The best models of each study by the first two objectives; with one objective a column for each study."""
+    """Return the best models of each study by the first two objectives; with one objective a column for each study."""
     first, *rest = studies[0].objectives
     second = rest[0] if rest else None
     data: list[Trace] = []
@@ -201,7 +201,7 @@ def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchiveP
 
 
 def _best_in_plane(points: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[ArchivePoint]:
-    """Points undominated in these two objectives; with further objectives others exist."""
+    """Return the points undominated in these two objectives; with further objectives others exist."""
     values = [(first.signed(p.values[first.metric]), second.signed(p.values[second.metric])) for p in points]
     return [points[i] for i in pareto.archive(values)]
 

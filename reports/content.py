@@ -160,8 +160,8 @@ def _more_money(study: StudyRecord) -> Fact | None:
     if ahead is None:
         return None
     note = (
-        f"is how much better the best models together would get (their hypervolume) for {usd(ahead.usd)} more, by the "
-        f"search's forecast; the last {usd(ahead.usd)} made it {significant(ahead.last_percent, 2)} %"
+        f"is the growth of the best models' hypervolume that {usd(ahead.usd)} more would buy, by the search's "
+        f"forecast; the last {usd(ahead.usd)} bought {significant(ahead.last_percent, 2)} %"
     )
     return Fact(label="More money", value=f"+{significant(ahead.percent, 2)} %", note=note)
 
@@ -230,7 +230,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
 
 
 def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Whether our trainer followed its schedule: not for functions, nor for streams without `samples_per_epoch`."""
+    """Return whether our trainer followed its schedule: not for functions, or streams without `samples_per_epoch`."""
     if any("models" in one.facts for one in trial.attempts):
         return False
     counted = [one.facts["samples"] for one in trial.attempts if "samples" in one.facts]

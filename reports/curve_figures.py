@@ -68,7 +68,7 @@ def learned(study: StudyRecord) -> list[Objective]:
 
 
 def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRecord]:
-    """Return the trials to draw: all, or those of the archive and an even sample of the others."""
+    """Return the trials to draw: all, or the archive's and an even sample of the others."""
     trained = [t for t in study.started if t.epochs]
     if len(trained) <= MOST_CURVES:
         return trained
@@ -163,7 +163,7 @@ def _marks(trials: Iterable[TrialRecord], objective: Objective, mark: Mark) -> l
 
 
 def _decisions(trial: TrialRecord, name: str) -> list[DecisionRecord]:
-    """A trial's decisions of a mark's kind. A "continue" of a paused trial is a thaw."""
+    """Return a trial's decisions of a mark's kind. A "continue" of a paused trial is a thaw."""
     found = []
     before: DecisionRecord | None = None
     for one in trial.decisions:

@@ -15,7 +15,7 @@ from studies.results.analysis import ArchivePoint
 from studies.results.pareto import point
 
 MOST_BANDS = 6
-"""Most bands in a figure of learning curves, those of the best forecasts: more hide each other."""
+"""Most bands in a figure of learning curves, for the best forecasts: more bands hide each other."""
 MOST_ENDS = 12
 """Most expected ends in a trade-off, for the same reason."""
 PERCENT = f"{100 * INTERVAL:.0f} %"
@@ -92,7 +92,7 @@ def expected_places(
     archive: Sequence[ArchivePoint],
     objective: Objective,
 ) -> list[Trace]:
-    """Return the same for one objective, each trial at its index in a list of all."""
+    """Return expected ends for one objective, each trial at its index in the sorted list."""
     known = [one for one in _promising(trials, archive, (objective,)) if one[0].number in places]
     texts = [_text(trial, objective.metric, ends[0]) for trial, ends in known]
     if not known:
@@ -103,7 +103,7 @@ def expected_places(
 def _promising(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]
 ) -> list[tuple[TrialRecord, list[Expected]]]:
-    """Unfinished trials that may yet enter the archive, with their ends, best first objective first."""
+    """Return unfinished trials that may yet enter the archive, with their ends, best first objective first."""
     known = [(trial, ends) for trial in trials if (ends := _ends(trial, objectives))]
     known = [one for one in known if _may_enter(one[1], archive, objectives)]
     return sorted(known, key=lambda one: objectives[0].signed(one[1][0].median))[:MOST_ENDS]
@@ -147,7 +147,7 @@ def _of(forecast: Forecast) -> list[Expected]:
 
 
 def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]:
-    """Expected values at a trial's last epoch; values that training does not change are known."""
+    """Return expected values at a trial's last epoch; values that training does not change are known."""
     if _latest(trial) is None or point(trial.epochs[-1], tuple(objectives)) is None:
         return []
     last, found, is_forecast = trial.epochs[-1], list[Expected](), False
@@ -160,7 +160,7 @@ def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]
 
 
 def _may_enter(ends: Sequence[Expected], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> bool:
-    """Whether the best corner of the intervals beats each archive point in some objective."""
+    """Return whether the best corner of the intervals beats each archive point in some objective."""
     corner = [
         one.signed(end.low if one.direction == "minimize" else end.high)
         for one, end in zip(objectives, ends, strict=True)

@@ -73,7 +73,7 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
 
 
 def _look(name: str) -> dict[str, object]:
-    """Marks of a group: faint for pruned trials, open for infeasible ones."""
+    """Return the look of a group's marks: faint for pruned trials, open for infeasible trials."""
     faint: dict[str, object] = {"opacity": 0.55, "size": 6} if name.startswith("pruned") else {}
     return {**faint, "symbol": "circle-open"} if name.endswith(INFEASIBLE) else faint
 
@@ -117,7 +117,7 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     )
     xs = [short(p.values[first.metric]) for p, _ in ordered]
     ys = [short(p.values[second.metric]) for p, _ in ordered]
-    # The staircase that the archive attains: between two points the better one in the other objective holds.
+    # The staircase that the archive attains: between two points the value of the better point holds.
     line = {"color": ARCHIVE, "width": 1.5, "shape": "hv" if first.direction == "minimize" else "vh"}
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
     data += expected_ends(study.started, archive, (first, second))
@@ -172,7 +172,7 @@ def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> lis
 
 
 def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:
-    """The reference point; hidden until its legend entry is clicked, since it may lie far from the trials."""
+    """Return the reference point, hidden until its legend entry is clicked, since it may lie far from the trials."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -189,7 +189,7 @@ def _drawn(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objec
 
 
 def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> Figure:
-    """One plane for each pair of objectives, in rows of up to three; SVG, since browsers limit WebGL canvases."""
+    """Return a plane for each pair of objectives, in rows of up to three; SVG, since browsers limit WebGL canvases."""
     pairs = list(combinations(objectives, 2))
     columns = min(len(pairs), 3)
     rows = -(-len(pairs) // columns)
@@ -213,7 +213,7 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
 
 
 def bar_chart(bars: Sequence[Bar]) -> Figure:
-    """Return the bars beside the page's tables, for viewers without the page; the first one on top."""
+    """Return the bars beside the page's tables, for viewers without the page; the first bar on top."""
     places = list(range(len(bars)))
     trace: Trace = {
         "type": "bar",

@@ -13,9 +13,9 @@ from studies.records.records import StudyRecord
 from studies.results.calibration import Checked, checked, share_inside
 
 FEWEST_CHECKS = 10
-"""Fewest measurements of an objective by which its forecasts are judged."""
+"""Fewest measurements of an objective for a judgement of its forecasts."""
 _TELLS_NOTHING = 0.2
-"""Distance from the share that should be inside, within which chance alone may put it, that makes it tell nothing."""
+"""Largest deviation by chance at which the share of values inside the intervals is still judged."""
 _PROBABILITIES = tuple(round(0.05 * place, 2) for place in range(1, 20))
 _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 
@@ -84,7 +84,7 @@ def _judged(share: float, trials: int) -> str:
     chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
     if abs(share - INTERVAL) <= chance:
         if chance > _TELLS_NOTHING:
-            return "; so few trials do not tell whether the forecasts were as certain as they should be"
+            return "; there are too few trials to judge whether the forecasts were as certain as they should be"
         return ", so the forecasts were about as certain as they should be"
     found = "more cautious than they need be" if share > INTERVAL else "more certain than they should be"
     return f", so the forecasts were {found}"

@@ -15,7 +15,7 @@ from reports.phrases import number, percent, usd
 from reports.plotting import Figure, sampled
 
 STYLE = Path(__file__).with_name("front_picture.css")
-"""Style sheet of the picture, which whoever shows it adds to the page's own."""
+"""Style sheet of the picture; pages that show the picture add it to their own."""
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 112, 16, 16, 58
 MOST_POINTS = 500
@@ -51,7 +51,7 @@ class _Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """The figure's own ticks that fit, else both ends and the middle."""
+        """Return the figure's own ticks that fit, else both ends and the middle."""
         own = zip(self.layout.get("tickvals", ()), self.layout.get("ticktext", ()), strict=True)
         known = [(at, text) for at, text in own if self.low <= at <= self.high]
         if len(known) > 1:

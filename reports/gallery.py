@@ -91,7 +91,7 @@ def _entries(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> dict[str, _Entry]:
-    """All figures by name, in the order of the page; before the first epoch only those of spending."""
+    """Return all figures by name, in the order of the page; before the first epoch only spending."""
     spending = {
         f"spending.{name}": _Entry(f"Dollars by {words}", partial(_spending, study, place))
         for place, (name, words) in enumerate((("kind", "kind of charge"), ("outcome", "outcome of their trials")))

@@ -14,14 +14,14 @@ from studies.results import analysis
 from studies.results.analysis import CurvePoint
 
 NEXT_SHARE = 0.25
-"""Further dollars that the forecast is made for, as a share of those that were spent."""
+"""Further dollars of the forecast, as a share of the dollars spent."""
 MOST_NEXT_USD = 10.0
-"""Most dollars that the forecast is made for: those for which the search gives its estimate."""
+"""Most dollars of the forecast: the search estimates the gain from this amount."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """Growth expected from `usd` more dollars, and that from the last `usd`, in percent of the present hypervolume."""
+    """Growth expected from `usd` more dollars, and of the last `usd`, in percent of the present hypervolume."""
 
     usd: float
     percent: float
@@ -44,7 +44,7 @@ def outlook(study: StudyRecord) -> Outlook | None:
 
 
 def _bought_last(curve: Sequence[CurvePoint], dollars: float) -> float:
-    """Growth of the hypervolume over the last dollars, in percent of its present value."""
+    """Return the growth of the hypervolume over the last dollars, in percent of its present value."""
     known, since = curve[-1].hypervolume, curve[-1].cost_usd - dollars
     before = max((one.hypervolume for one in curve if one.cost_usd <= since), default=0.0)
     return 100 * (known - before) / known if known > 0 else 0.0

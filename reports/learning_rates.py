@@ -27,7 +27,7 @@ from studies.results.recommendation import Recommendation
 from trainers.commands.command import COMMAND
 
 _POWERS = {"linear": 1.0, "sqrt": 0.5}
-"""By the rule the power of the effective batch that the learning rate grows with."""
+"""Power of the effective batch with which the learning rate grows, by scaling rule."""
 FEWEST_BATCHES = 2
 MOST_DOTS = 1500
 
@@ -69,7 +69,7 @@ def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
 
 
 def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
-    """Return the trials that train with their facts' learning rate: no boosted trees, no functions without one."""
+    """Return the trials that train with their facts' learning rate: no boosted trees, no functions without it."""
     given = {trial.number for trial in study.started if "learning_rate" in trial.params}
     if given or study.spec.get("task") == COMMAND or "learning_rate" in known_space(study):
         return frozenset(given)

@@ -47,7 +47,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "_bytes": {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0},
     "model_parameters": {"M": 1e6, "": 1.0},
 }
-"""By the ending of a metric's name: units with their size in the metric's own unit, the largest first."""
+"""Units, largest first, with their size in the metric's own unit, by the ending of the metric's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,10 +96,10 @@ def _unit(name: str, values: Sequence[float]) -> tuple[str, float]:
 
 
 FIRST_ROWS = 150
-"""Most trials of the table that stand in the page as such; the others are packed: a browser that lays out a thousand
-draws its first chart a second later."""
+"""Most rows of the table that are plain HTML; the others are packed: a browser that lays out a thousand draws its first
+chart a second later."""
 MOST_ROWS = 1000
-"""Most trials that the table shows without being asked; with more of them a button brings those that are packed."""
+"""Most trials that the table shows at once; if there are more, a button shows the packed rows."""
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
@@ -219,7 +219,7 @@ def _own_script() -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """A content security policy that runs these scripts alone and fetches nothing."""
+    """Return a content security policy that runs only these scripts and fetches nothing."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "

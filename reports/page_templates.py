@@ -29,7 +29,7 @@ def template(name: str) -> jinja2.Template:
 def with_code(text: str) -> Markup:
     """Return an escaped text in which parts between backticks are code."""
     parts = str(escape(text)).split("`")
-    whole = len(parts) % 2 == 1  # each backtick has a second one
+    whole = len(parts) % 2 == 1  # backticks come in pairs
     marked = [f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)]
     return Markup("".join(marked) if whole else escape(text))  # noqa: S704 - escaped above
 

@@ -74,14 +74,14 @@ def _number_axis(name: str, declared: Mapping[str, object], active: list[TrialRe
 
 
 def _choices(declared: Mapping[str, object], used: list[ParameterValue]) -> list[str]:
-    """All choices as text: those of the spec's space in order, then others."""
+    """Return all choices as text: the choices of the spec's space in order, then others."""
     given = declared.get("choices")
     listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     return list(dict.fromkeys(str(value) for value in [*listed, *used]))
 
 
 def _choice_axis(name: str, choices: list[str]) -> dict[str, object]:
-    """An axis with the choices at 0, 1, 2 and so on, so that dots of equal choices can lie side by side."""
+    """Return an axis with the choices at 0, 1, 2 and so on, so that dots of equal choices can lie side by side."""
     texts = [escape(cut(choice, 24)) for choice in choices]
     ends = [-0.5, max(len(choices), 1) - 0.5]
     return axis(escape(name), tickvals=list(range(len(choices))), ticktext=texts, range=ends, zeroline=False)
@@ -108,7 +108,7 @@ def _dots(name: str, objective: Objective, trials: list[TrialRecord], choices: l
 
 
 def _aside(trial: int) -> float:
-    """A small horizontal shift of a dot, the same for a trial in every panel."""
+    """Return a small horizontal shift of a dot, the same for a trial in every panel."""
     golden = (math.sqrt(5) - 1) / 2
     return round(0.3 * (trial * golden % 1 - 0.5), 3)
 

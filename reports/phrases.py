@@ -11,7 +11,7 @@ from search_spaces.wording import significant
 NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
 CENT = 0.01
 _LEAST_USD = 1e-7
-"""Dollars below which powers of ten are written: people read zeros more easily, as long as they can count them."""
+"""Dollars below which powers of ten are printed: a few zeros are easier to read."""
 SHARES = ("error", "accuracy")
 """Endings of the names of metrics that are shares."""
 _OF_DISTANCES = re.compile(r"(?i)(?<![a-z])(squared?|absolute|abs|r?mse|mae)(?![a-z])")
@@ -34,7 +34,7 @@ def number(value: object, digits: int = 4) -> str:
 
 
 def _scientific(value: float, digits: int) -> str:
-    """Scientific notation without trailing zeros: `1.23e-5`, `1e-6`."""
+    """Return scientific notation without trailing zeros: `1.23e-5`, `1e-6`."""
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
@@ -55,7 +55,7 @@ def usd(value: float) -> str:
 
 
 def whichever_first(limits: Iterable[str]) -> str:
-    """Return limits, empty ones left out, of which the first one reached counts."""
+    """Join limits, without empty texts, of which the first reached counts."""
     given = [limit for limit in limits if limit]
     return " or ".join(given) + (", whichever comes first" if len(given) > 1 else "")
 
@@ -170,16 +170,16 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
     "_bytes": size_in_bytes,
     "model_parameters": count,
 }
-"""By the ending of a metric's name how its values are written."""
+"""Functions that print a metric's values, by the ending of the metric's name."""
 
 
 def plural(count: int, word: str) -> str:
-    """`1 trial`, `2 trials`."""
+    """Return a count and its noun: `1 trial`, `2 trials`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def listed(items: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join items as `a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 

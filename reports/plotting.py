@@ -29,7 +29,7 @@ COLOURS: Mapping[TrialState, str] = {
 }
 ARCHIVE = "#c2591b"
 DRAWN_STATES: tuple[TrialState, ...] = ("pruned", "failed", "paused", "running", "complete")
-"""States in the order of drawing: the most important one lies on top."""
+"""States in the order of drawing: the most important state lies on top."""
 MOST_HOVER_PARAMS = 14
 TOP, TOP_WITH_TITLE = 12, 92
 """Space above a figure in pixels; a title needs its own, and two lines of the legend in a narrow card."""
@@ -140,7 +140,7 @@ def titled(plain: Figure, title: str) -> Figure:
     layout = mapping(plain["layout"])
     text = {"text": escape(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
     margin = {**mapping(layout["margin"]), "t": TOP_WITH_TITLE}
-    height = int(str(layout["height"])) + TOP_WITH_TITLE - TOP  # what is drawn stays as high as it is
+    height = int(str(layout["height"])) + TOP_WITH_TITLE - TOP  # the drawing keeps its height
     return {**plain, "layout": {**layout, "height": height, "margin": margin, "title": {**text, "pad": {"t": 12}}}}
 
 

@@ -26,7 +26,7 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_bytes": ("smaller", "larger", "as large"),
     "_parameters": ("smaller", "larger", "as large"),
 }
-"""By the ending of a metric's name: the words for less of it, for more of it, and for several times as much."""
+"""Words for less of a metric, for more of it, and for several times as much, by the ending of its name."""
 
 
 def recommendation_lines(study: StudyRecord) -> list[str]:
@@ -35,7 +35,7 @@ def recommendation_lines(study: StudyRecord) -> list[str]:
 
 
 def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
-    """Return a recommendation as sentences; without one the trial to train again."""
+    """Return a recommendation as sentences; without a recommendation the trial to train again."""
     if found is None:
         return _to_train_again(study)
     objectives = study.objectives
@@ -70,7 +70,7 @@ def _told(study: StudyRecord, point: ArchivePoint) -> str:
 
 
 def _to_train_again(study: StudyRecord) -> list[str]:
-    """The best trade-off of a study without kept models, and its parameters; empty without any."""
+    """Return the best trade-off of a study without kept models, and its parameters; empty without any."""
     points = analysis.archive(study)
     if not points:
         return []
@@ -117,7 +117,7 @@ def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
-    """The objectives measured with fresh seeds, as a sentence; empty without any."""
+    """Return the objectives measured with fresh seeds, as a sentence; empty without any."""
     if found.confirmed is None:
         return ""
     told = [
@@ -137,7 +137,7 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
 
 
 def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
-    """The constraints that a model violates on average over fresh seeds, as a sentence; else empty."""
+    """Return the constraints that a model violates on average over fresh seeds, as a sentence; else empty."""
     measured = {} if found.confirmed is None else found.confirmed["metrics"]
     broken = [
         f"{one.metric} {confirmed_value(found.confirmed, one.metric)}, where {wanted_in_words([one])} is wanted"

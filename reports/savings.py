@@ -16,7 +16,7 @@ from studies.results.analysis import ArchivePoint
 from studies.results.pareto import last_epoch
 
 RANDOM_CONTINUATION = "random continuation"
-"""Begin of the reason of a decision that let a trial go on by chance."""
+"""Prefix of the reason of a decision that continued a trial by chance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +71,11 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
     cost = f"Training them to the end would have cost {usd(found.usd)} more, for {plural(found.epochs, 'epoch')}"
     lines = [f"{trials} stopped before the last epoch. {cost}{_beside(found.usd, spent)}."]
     if not found.continued:
-        return [*lines, "No trial went on by chance, so nothing says what the stopped ones would have found."]
+        return [*lines, "No trial went on by chance, so it is unknown what the stopped trials would have found."]
     sample = f"Of {plural(found.continued, 'trial')} that went on by chance although they looked poor"
     if not found.found:
         return [*lines, f"{sample}, none gave one of the best models."]
-    missed = f"At that rate the stopped ones would have given about {max(1, round(found.missed or 0))} more."
+    missed = f"At that rate the stopped trials would have given about {max(1, round(found.missed or 0))} more."
     return [*lines, f"{sample}, {found.found} gave one of the best models. {missed}"]
 
 
@@ -89,7 +89,7 @@ def _was_stopped(trial: TrialRecord, planned: int) -> bool:
 
 
 def _was_decided(trial: TrialRecord) -> bool:
-    """Whether a decision other than "continue" at its last epoch ended the trial."""
+    """Return whether a decision other than "continue" at its last epoch ended the trial."""
     return any(one.action != "continue" and one.epoch >= trial.epochs[-1].epoch for one in trial.decisions)
 
 

@@ -13,9 +13,9 @@ _TRIALS: Mapping[str, str] = {
     "queued": "waits for a slot; `automl cancel {study} {trial}` takes it out of the queue",
     "running": "it trains",
 }
-"""By the state of a trial what is told of one whose row gives no reason."""
+"""Reasons of trials whose row has no reason, by state."""
 PAUSED_AT_THE_END = "paused at epoch {epochs} when the study closed; more budget reopens it"
-"""What is told of a trial whose row gives the word `closed` as the reason."""
+"""Reason of a trial whose row has `closed` as its reason."""
 
 
 def state_text(name: str, state: StudyState | str, *, driven: bool, why: str = "") -> str:

@@ -140,7 +140,7 @@ class _Scale:
         self._low, self._high = min(numbers, default=0.0), max(numbers, default=1.0)
 
     def place(self, value: ParameterValue | None) -> float | None:
-        """The value's place from 0 to 1; None for an inactive parameter."""
+        """Return the value's place from 0 to 1; None for an inactive parameter."""
         if value is None or not math.isfinite(self._number(value)):
             return None
         width = self._high - self._low

@@ -34,9 +34,9 @@ MOST_BARS = 1500
 """Most bars in the figure; with more of them the time is divided, and each part shows what took most of it."""
 MOST_FAULTS = 200
 PARTS = 400
-"""Number of parts of the time where there are too many bars, fewer with several devices."""
+"""Number of parts of the time if there are too many bars; fewer with several devices."""
 _TINY = 1 / 2000
-"""Share of the whole time below which nobody sees a gap between two bars, or an idle moment."""
+"""Share of the whole time below which a gap between two bars, or an idle moment, is invisible."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class _Clock:
         return [(at, begin - end) for begin, end, at in pairs]
 
     def at(self, moment: float) -> float:
-        """Seconds of a moment; a moment without a pool becomes the end of the pool before."""
+        """Return the seconds of a moment; a moment without a pool becomes the end of the previous pool."""
         place = bisect_right(self._begins, moment) - 1
         return 0.0 if place < 0 else self._before[place] + min(moment, self._ends[place]) - self._begins[place]
 
@@ -134,7 +134,7 @@ def timeline_line(study: StudyRecord) -> str:
 
 
 def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
-    """Bars of one device without invisible idle moments, joined where an activity goes on."""
+    """Return the bars of one device without invisible idle moments, joined where an activity goes on."""
     kept: list[_Bar] = []
     for bar in bars:
         if bar.kind == "idle" and bar.end - bar.start < whole * _TINY:
@@ -149,7 +149,7 @@ def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
 
 
 def _divided(bars: Sequence[_Bar], length: float) -> list[_Bar]:
-    """Equal parts of a device's time, each with its longest activity."""
+    """Return equal parts of a device's time, each with its longest activity."""
     seconds: dict[int, dict[ChargeKind, float]] = defaultdict(lambda: defaultdict(float))
     trials: dict[int, set[int]] = defaultdict(set)
     for bar in bars:
@@ -219,7 +219,7 @@ def _faults(study: StudyRecord, clock: _Clock, unit: float) -> list[Trace]:
 
 
 def _why(trial: TrialRecord, attempt: AttemptRecord) -> str:
-    """The end of an attempt; a trial keeps only the message of its last failure."""
+    """Return the end of an attempt; a trial keeps only the message of its last failure."""
     is_last = attempt is next((one for one in reversed(trial.attempts) if one.outcome in FAULTS), None)
     message = last_line(trial.error) if is_last and trial.error else ""
     outcome = trial.failure if attempt.outcome == "failed" and trial.failure else attempt.outcome

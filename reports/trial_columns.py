@@ -38,7 +38,7 @@ class Cell:
 
 
 Line = Mapping[str, Cell]
-"""Cells of a trial by column; what is not known has none."""
+"""Cells of a trial by column; an unknown value has no cell."""
 
 
 def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]:

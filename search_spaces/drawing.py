@@ -11,7 +11,7 @@ from search_spaces.space import Space
 
 
 def example_params(space: Space) -> dict[str, Value]:
-    """One configuration of a space, always the same: first choices, and numbers drawn with a fixed seed."""
+    """Return one configuration of a space, always the same: first choices, and numbers drawn with a fixed seed."""
     generator = random.Random(0)
 
     def choose(_name: str, parameter: Parameter) -> Value:

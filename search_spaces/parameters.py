@@ -11,12 +11,12 @@ from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed, nearest, shown
 
 Value = bool | int | float | str | None
-"""What a parameter's value can be; floats are finite."""
+"""Types of a parameter's value; floats are finite."""
 
 LARGEST_INT = 2**53
-"""Beyond it a float cannot hold every whole number, and samplers and databases compute with floats."""
+"""Largest integer: beyond it a float cannot hold every whole number, and samplers and databases compute with floats."""
 
-_GRID_TOLERANCE = 1e-8  # in steps: the one that Optuna's own distributions use
+_GRID_TOLERANCE = 1e-8  # in steps, as in Optuna's distributions
 
 
 class SpaceError(UserError, ValueError):
@@ -87,7 +87,7 @@ class Float(_WithWhen):
     """A real number from `low` to `high`, both included.
 
     Attributes:
-        log: Search on a log scale; `low` must be above 0 then.
+        log: Search on a log scale; requires `low` above 0.
         step: Distance of the allowed values, counted from `low`; None allows all.
         prior: Expected good values; also accepts the mapping of the YAML form.
     """
@@ -141,7 +141,7 @@ class Int(_WithWhen):
     """A whole number from `low` to `high`, both included.
 
     Attributes:
-        log: Search on a log scale; `low` must be above 0 then.
+        log: Search on a log scale; requires `low` above 0.
         step: Distance of the allowed values, counted from `low`; None is 1.
         prior: Expected good values; also accepts the mapping of the YAML form.
     """
@@ -302,7 +302,7 @@ _PRIOR_KEYS = ("center", "confidence")
 
 
 def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
-    """The prior, read from its YAML form if needed, with a centre inside the parameter."""
+    """Return the prior, read from its YAML form if needed, with a centre inside the parameter."""
     try:
         prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
         if prior is None:
@@ -315,12 +315,12 @@ def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
 
 def _read_prior(form: object) -> Prior:
     if not isinstance(form, Mapping):
-        raise SpaceError(found(form, "a mapping with center, and with confidence or without"))
+        raise SpaceError(found(form, "a mapping with center and, optionally, confidence"))
     for key in form:
         if key not in _PRIOR_KEYS:
             raise SpaceError(found(key, f"the keys {listed(_PRIOR_KEYS)}", nearest(key, _PRIOR_KEYS)), (str(key),))
     if "center" not in form:
-        raise SpaceError("found nothing, allowed: the value that is expected to be best", ("center",))
+        raise SpaceError("found nothing, allowed: the value that you expect to be best", ("center",))
     return Prior(**form)
 
 

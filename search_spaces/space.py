@@ -159,7 +159,7 @@ class Space:
                 raise SpaceError(refusal(parameter, params[name]), (name,))
             if name not in active and name in params and isinstance(entry, Conditional):
                 values = " or ".join(shown(value) for value in entry.values)
-                problem = f"found {shown(params[name])}, allowed: no value unless {entry.parent} is {values}"
+                problem = f"found {shown(params[name])}, but this parameter exists only if {entry.parent} is {values}"
                 raise SpaceError(problem, (name,))
 
     def _preorder(self) -> Iterator[tuple[str, Parameter | Conditional]]:
@@ -221,7 +221,7 @@ def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached:
         circle = trail[trail.index(name) :]
         arrows = " -> ".join([*circle, name])
         raise SpaceError(
-            f"found the circle {arrows}, allowed: parents that lead to a parameter without `when`",
+            f"found the cycle {arrows}, allowed: parents that lead to a parameter without `when`",
             (circle[0], "when", circle[1] if len(circle) > 1 else name),
         )
 

@@ -47,7 +47,7 @@ Domain = Parameter | Constant
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A value, and the domain of the call that asked for it, or is expected to."""
+    """A value, and the domain of the call that requested it or is expected to request it."""
 
     value: Value
     domain: Domain
@@ -66,7 +66,7 @@ def int_domain(low: object, high: object, *, step: object = 1, log: bool = False
 
 
 def _range(kind: type[Float | Int], low: object, high: object, step: object, *, log: bool) -> Domain:
-    """A range, or its only value; as in Optuna, a step wider than the range leaves one value."""
+    """Return a range, or a constant: as in Optuna, a step wider than the range leaves one value."""
     if isinstance(low, int | float) and isinstance(high, int | float) and math.isfinite(low) and low <= high:
         is_stepped_over = isinstance(step, int | float) and not log and step > high - low
         if (low == high or is_stepped_over) and not (log and low <= 0):
@@ -75,12 +75,12 @@ def _range(kind: type[Float | Int], low: object, high: object, step: object, *, 
 
 
 def _plain_float(value: object) -> object:
-    """A number as Python's float, for example from numpy; anything else unchanged, for the range check."""
+    """Return a number, for example numpy's, as Python's float; anything else unchanged, for the range check."""
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
 def _plain_int(value: object) -> object:
-    """A whole number as Python's int, also from 8.0; anything else unchanged, for the range check."""
+    """Return a whole number, 8.0 included, as Python's int; anything else unchanged, for the range check."""
     if isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -141,7 +141,7 @@ def _domain(form: object) -> Domain:
     return _parsed(json.dumps(form, sort_keys=True))
 
 
-@functools.lru_cache(maxsize=1024)  # the trials of a study name nearly always the same few
+@functools.lru_cache(maxsize=1024)  # most trials of a study have the same few domains
 def _parsed(text: str) -> Domain:
     written: dict[str, object] = json.loads(text)
     if written["type"] == _CONSTANT:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST_STORED = 100_000
-"""Number of characters of a text that is stored; the middle of a longer one is left out."""
+"""Largest number of characters of a stored text; the middle of a longer text is left out."""
 
 _NOTE_CHARACTERS = 60
-"""Room for the line that says how many characters are left out."""
+"""Number of characters reserved for the line about the left-out middle."""
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 _NOT_PRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline, among them the escape of ANSI sequences
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline; ESC starts ANSI sequences
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of writing
-    "\u2028\u2029\ufeff\ufff9-\ufffb\ud800-\udfff]"  # separators of lines, invisible marks, halves of characters
+    "\u2028\u2029\ufeff\ufff9-\ufffb\ud800-\udfff]"  # line separators, invisible marks, lone surrogates
 )
 
 
@@ -24,7 +24,7 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
 
     SQLite's driver refuses lone surrogates (file names that are not UTF-8), PostgreSQL refuses NUL as well.
     """
-    if not text.isascii() or "\x00" in text:  # few texts, and much quicker to find out
+    if not text.isascii() or "\x00" in text:  # a quick test, so that most texts skip the substitution
         text = _NOT_STORABLE.sub(_as_escape, text)
     if len(text) <= most + _NOTE_CHARACTERS:
         return text

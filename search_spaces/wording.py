@@ -9,9 +9,9 @@ from collections.abc import Iterable
 LONGEST_VALUE = 60
 LONGEST_LIST = 24
 LARGEST_IN_FULL = 1e15
-"""Numbers from here on are written with a power of ten."""
+"""Size from which numbers are printed with a power of ten."""
 SHORTEST_PREFIX = 3
-"""Length from which the beginning of a name stands for it, such as `min` for `minimize`."""
+"""Least number of letters that select the only name that starts with them, such as `min` for `minimize`."""
 
 # Greedy up to the last @, since a password may contain @, / or :. Hiding too much of an odd URL is the safe mistake.
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
@@ -42,7 +42,7 @@ def shown(value: object) -> str:
 
 
 def cut(text: str) -> str:
-    """A text, cut after `LONGEST_VALUE` characters."""
+    """Return a text, cut after `LONGEST_VALUE` characters."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
 
 

@@ -35,7 +35,7 @@ _LOST_BY_A_PROGRAM = re.compile(
     r"torch\.distributed\.Dist\w*Error|connectFullMesh|gloo/transport|NCCL error|ncclRemoteError|ncclSystemError"
     rf"|CUDA error|{_KILLED_READER}"
 )
-"""Messages of torch alone, since a program may lose connections of its own."""
+"""Messages of torch only: a program may lose other connections that do not concern its ranks."""
 _USERS_FAULT_ON_DEVICE = re.compile(
     r"device-side assert|no kernel image|kernel image is invalid|invalid (configuration )?argument"
     r"|invalid device (function|ordinal)|invalid resource handle|initialization error|unsupported toolchain"
@@ -65,7 +65,7 @@ class StorageError(CheckpointError):
 
 
 def classify(exception: BaseException) -> TrainingError:
-    """Return the `TrainingError` for `exception`; one is returned as it is.
+    """Return the `TrainingError` for `exception`, or `exception` itself if it is one.
 
     A broken connection counts as lost only if torch says so: a task may read data over a network, and fail with
     `OSError`.
@@ -85,7 +85,7 @@ def classify(exception: BaseException) -> TrainingError:
 
 
 def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
-    """Return the error for an unread file of a checkpoint: missing, damaged, or on a disk that may be away for a while.
+    """Return the error for an unread file of a checkpoint: missing, damaged, or on an unavailable disk.
 
     A file counts as missing only if its grandparent folder exists, which vanishes with an unmounted disk.
     """
@@ -100,7 +100,7 @@ def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
 
 
 def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - a disk that does not answer has no folder, where `is_dir` raises
+    return os.path.isdir(path)  # noqa: PTH112 - `is_dir` raises if the disk does not answer
 
 
 def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:

@@ -79,11 +79,11 @@ class TrialSpec:
         milestones: Epochs whose checkpoint is kept, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
         checkpoint_every_seconds: Time after which the next step or epoch writes a checkpoint.
-        test_at_end: The last measurement has the test metrics, too, each with `TEST_PREFIX`, if the task has test data.
-        test_at: Further epochs with test metrics; an earlier end has them as well.
+        test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
+        test_at: Further epochs with test metrics; a trial that ends earlier has them at its end.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
-        proposed: Values of parameters that the trial may request at run time; others it draws. None forbids requests.
+        proposed: Values of parameters that the trial may request at run time; it draws others. None forbids requests.
     """
 
     study: str
@@ -115,7 +115,7 @@ class RankAssignment:
 
     Attributes:
         key: Identity of the attempt; orders with another key are ignored.
-        group_id: Identity of the process group; a standing group from the trial before is reused.
+        group_id: Identity of the process group; an open group of the previous trial is reused.
         store: Host, port and secret of the pool's store; None if no gang has several ranks.
         timeout_seconds: Deadline of each store request, of the group's formation and of each collective.
     """
@@ -179,7 +179,7 @@ class Measurement:
 
     @property
     def figures(self) -> dict[str, float]:
-        """All figures of the epoch by name; a task's metric hides a figure of ours of the same name."""
+        """Return all figures of the epoch by name; a task's metric replaces our figure of the same name."""
         return {**self.optimizer, "wall_seconds": self.wall_seconds, **self.metrics}
 
 
@@ -211,7 +211,7 @@ class AskedFor:
 
 
 class TrainingError(RunError):
-    """A trial cannot go on; `failure` is the word that the trial's record gets."""
+    """A trial cannot go on; the trial's record stores `failure`."""
 
     failure: Failure = "error"
 
@@ -223,7 +223,7 @@ class TaskError(TrainingError):
 
 
 class NoTestPartError(TaskError):
-    """A task that may have a test part was given none."""
+    """The task has a method `test_data`, but no test part was given."""
 
 
 class DivergedError(TrainingError):

@@ -123,7 +123,7 @@ class TrainerOptions:
     )
     warmup_epochs: float = _number(1.0, "epochs in which the learning rate rises to its full value", at_least=0)
     warmup_steps: int | None = _whole(
-        None, "optimizer steps of the warm-up, in place of warmup_epochs; null leaves it to that", at_least=0
+        None, "optimizer steps of the warm-up, in place of warmup_epochs; null uses warmup_epochs", at_least=0
     )
     scale_weight_decay: bool = _switch("whether adamw's weight decay follows the effective batch size")
     scale_ema: bool = _switch("whether the decay of averaged weights follows the effective batch size")
@@ -134,11 +134,11 @@ class TrainerOptions:
         "auto", "epochs between two drops of the step schedule; auto is a third of all epochs", above=0
     )
     decay_factor: float = _number(
-        0.1, "factor by which a drop of the step schedule multiplies the learning rate", above=0, below=1
+        0.1, "factor of the learning rate at each drop of the step schedule", above=0, below=1
     )
     precision: str = _choice("auto", "number format of the forward and backward pass", ("auto", "fp32", "bf16", "fp16"))
     evaluation_precision: str = _choice(
-        "fp32", "number format of evaluations; training is that of the forward pass", ("fp32", "training")
+        "fp32", "number format of evaluations; training uses the format of the forward pass", ("fp32", "training")
     )
     loss_scale: float = _number(65536.0, "factor of the loss in the first steps of fp16", above=0)
     loss_scale_growth_steps: int = _whole(
@@ -151,7 +151,7 @@ class TrainerOptions:
         "whether images lie in memory with their channels last; auto is true on a GPU"
     )
     cudnn_benchmark: Literal["auto"] | bool = _auto_switch(
-        "whether cuDNN tries its algorithms out for each new shape; auto is true"
+        "whether cuDNN benchmarks its algorithms for each new shape; auto is true"
     )
     fused: Literal["auto"] | bool = _auto_switch(
         "whether one kernel updates all parameters; auto is true where torch has one"
@@ -165,24 +165,24 @@ class TrainerOptions:
     shard: str = _choice(
         "none", "state that ranks divide among themselves in place of copies", ("none", "optimizer", "full")
     )
-    shard_offload: bool = _switch("whether fully sharded weights and their optimizer lie in the host's memory")
+    shard_offload: bool = _switch("whether fully sharded weights and their optimizer are kept in host memory")
     shard_precision: str = _choice(
-        "fp32", "number format in which full sharding gathers weights; training is that of the forward pass",
+        "fp32", "number format in which full sharding gathers weights; training is the forward pass's",
         ("fp32", "training"),
     )  # fmt: skip
     init_by_module: bool = _switch("whether the model is built without memory, and filled with values block by block")
     bucket_mb: Literal["auto"] | float = _number(
-        "auto", "megabytes of gradients that travel together; auto leaves it to torch", above=0
+        "auto", "megabytes of gradients in one exchange; auto is torch's default", above=0
     )
     find_unused_parameters: bool = _switch("whether parameters may have no gradient in a step")
     single_sample_batches: str = _choice(
-        "merge", "what becomes of batches of one sample where the model has BatchNorm", ("merge", "drop")
+        "merge", "treatment of batches of one sample in models with BatchNorm", ("merge", "drop")
     )
     sync_batch_norm: bool = _switch("whether BatchNorm normalises over the batches of all ranks")
     activation_checkpointing: bool = _switch("whether blocks are computed twice to save memory")
     compile: bool = _switch("whether the model is compiled for training")
     ema: float | None = _number(
-        None, "decay of averaged weights, which are then the model; null does not average", above=0, below=1
+        None, "decay of averaged weights, which become the model; null does not average", above=0, below=1
     )
     label_smoothing: float = _number(
         0.0, "part of a training target that is spread over all classes", at_least=0, below=1
@@ -195,7 +195,7 @@ class TrainerOptions:
     )
     data_workers: Literal["auto"] | int = _whole(
         "auto",
-        "processes that read a Dataset; auto is none on a CPU, the CPUs of a GPU less one, at most 8, on a GPU",
+        "processes that read a Dataset; auto is 0 on a CPU and, on a GPU, its CPUs minus one, at most 8",
         at_least=0,
     )
 
@@ -226,13 +226,13 @@ def clashes(values: Mapping[str, object], device: str | None = None) -> str | No
         if one not in values or other not in values or values[one] not in its_values:
             continue
         if not any(same(value, values[other]) for value in allowed):
-            way_out = f"take {other} {listed(_plain(value) for value in allowed)}, or another {one}"
-            found_both = f"found {one} {_plain(values[one])} with {other} {_plain(values[other])}"
-            return f"{found_both}, but {reason}; {way_out}"
+            way_out = f"Set {other} to {listed(_plain(value) for value in allowed)}, or choose another {one}"
+            found_both = f"{one} is {_plain(values[one])} and {other} is {_plain(values[other])}"
+            return f"{found_both}, but {reason}. {way_out}"
     if device == "cpu":
         for name, value, reason in _NOT_ON_CPU:
             if name in values and same(values[name], value):
-                return f"found {name} {_plain(value)} on a CPU, but {reason}"
+                return f"{name} is {_plain(value)} on a CPU, but {reason}"
     return None
 
 
@@ -240,15 +240,15 @@ def stream_problem(values: Mapping[str, object], *, has_own_schedule: bool) -> s
     """Return the reason why a stream of unknown length cannot be trained with these values; None if it can."""
     if not same("auto", values["samples_per_epoch"]):
         return None
-    needs, cure = "needs the number of steps, which nobody knows of a stream", "take samples_per_epoch: N"
+    needs, cure = "needs the number of steps, which is unknown for a stream", "Set samples_per_epoch: N"
     if has_own_schedule:
-        return f"found a schedule of the task's own with samples_per_epoch auto, but it {needs}; {cure}"
+        return f"samples_per_epoch is auto and the task has its own schedule, which {needs}. {cure}"
     if values["schedule"] != "constant":
-        found_both = f"found schedule {values['schedule']} with samples_per_epoch auto"
-        return f"{found_both}, but it {needs}; {cure}, or schedule constant with warmup_epochs 0"
+        found_both = f"samples_per_epoch is auto and schedule is {values['schedule']}"
+        return f"{found_both}, which {needs}. {cure}, or schedule: constant with warmup_epochs: 0"
     if values["warmup_epochs"] and values["warmup_steps"] is None:
-        found_both = f"found warmup_epochs {_plain(values['warmup_epochs'])} with samples_per_epoch auto"
-        return f"{found_both}, but it {needs}; {cure}, or warmup_epochs 0, or warmup_steps: N"
+        found_both = f"samples_per_epoch is auto and warmup_epochs is {_plain(values['warmup_epochs'])}"
+        return f"{found_both}, which {needs}. {cure}, warmup_epochs: 0, or warmup_steps: N"
     return None
 
 
@@ -257,12 +257,12 @@ def _plain(value: object) -> str:
 
 
 _CLASHES: tuple[tuple[str, tuple[object, ...], str, tuple[object, ...], str], ...] = (
-    ("shard", ("full",), "compress", ("none",), "sharded gradients are never sent whole, so there is no hook"),
+    ("shard", ("full",), "compress", ("none",), "sharded gradients are never sent whole, so no hook can compress them"),
     ("shard", ("full",), "find_unused_parameters", (False,), "sharding needs no search for unused parameters"),
     ("shard", ("full",), "bucket_mb", ("auto",), "sharded gradients travel block by block, not in buckets"),
     ("shard", ("full",), "compile", (False,), "the compiler does not see through the hooks of sharded blocks"),
-    ("shard", ("full",), "precision", ("auto", "fp32", "bf16"), "its scaled gradients cannot be checked in shards"),
-    ("shard", ("full",), "lr_scaling", ("auto", "linear", "sqrt", "none"), "no rank sees its own whole gradient"),
+    ("shard", ("full",), "precision", ("auto", "fp32", "bf16"), "its gradients cannot be checked for overflow"),
+    ("shard", ("full",), "lr_scaling", ("auto", "linear", "sqrt", "none"), "no rank has its own whole gradient"),
     ("shard_precision", ("training",), "evaluation_precision", ("training",), "evaluations gather the same weights"),
     ("lr_scaling", ("adascale",), "optimizer", ("sgd",), "its gain is derived for plain gradient steps"),
     (
@@ -270,14 +270,14 @@ _CLASHES: tuple[tuple[str, tuple[object, ...], str, tuple[object, ...], str], ..
         ("adascale",),
         "precision",
         ("auto", "fp32", "bf16"),
-        "scaled gradients have no variance to measure",
+        "the variance of scaled gradients cannot be measured",
     ),
-    ("lr_scaling", ("adascale",), "compress", ("none", "fp16", "bf16"), "its variance is that of exact gradients"),
+    ("lr_scaling", ("adascale",), "compress", ("none", "fp16", "bf16"), "its variance is derived for exact gradients"),
 )
 """(option, its values, other option, allowed values of the other, reason)."""
 
 _NOT_ON_CPU: tuple[tuple[str, object, str], ...] = (
-    ("precision", "fp16", "half precision is emulated there, ten times as slow as fp32; take fp32 or bf16"),
-    ("compress", "bf16", "its hook needs NCCL and so a GPU; take compress fp16 or none, or device cuda"),
-    ("sync_batch_norm", True, "torch has it for GPUs only; take sync_batch_norm false, or device cuda"),
+    ("precision", "fp16", "CPUs emulate half precision, ten times slower than fp32. Choose fp32 or bf16"),
+    ("compress", "bf16", "its hook needs NCCL and so a GPU. Choose compress fp16 or none, or device cuda"),
+    ("sync_batch_norm", True, "torch has it for GPUs only. Choose sync_batch_norm false, or device cuda"),
 )

@@ -1,7 +1,7 @@
 """Resolved options of a trial: its parameters first, then the spec's `training` section, then the defaults.
 
-A training function must not ignore a searched parameter: it follows one by a helper of `automl.Trial`, or by reading
-it. Ignored keys of the section `training` are reported at launch, since they are equal for all trials.
+A training function must not ignore a searched parameter: it has to call a helper of `automl.Trial`, or read the value.
+Ignored keys of the section `training` are reported at launch, since they are equal for all trials.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ALWAYS_FOLLOWED = frozenset(
 
 
 def _noting(method: str, *, takes_name: bool = False) -> Any:
-    """Return a method of dict that notes as read the name it takes, or all names."""
+    """Return a dict method that records the name it takes, or all names, as read."""
     inherited = getattr(dict, method)
 
     def call(self: ReadParams, *arguments: Any, **named: Any) -> Any:
@@ -78,7 +78,7 @@ def check_followed(spec: TrialSpec, precision: str, followed: set[str]) -> None:
             continue
         call = f"call {helper}, " if helper is not None else ""
         allowed = f"{call}read it from trial.params, or take it out of the spec"
-        raise TaskError(f"{name}: found {value!r}, which the training function does not follow; {allowed}")
+        raise TaskError(f"{name} is {value!r}, but the training function ignores it: {allowed}")
 
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
@@ -94,7 +94,7 @@ def _is_followed_anyway(name: str, value: Any) -> bool:
 
 _DEFAULT_EPOCHS = 20
 _MOST_DATA_PROCESSES = 8
-"""More processes of `data_workers: auto` would each hold batches in memory, and seldom read faster."""
+"""Most processes of `data_workers: auto`: more would hold more batches in memory, and seldom read faster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +115,7 @@ class Settings(TrainerOptions):
         return device == "cuda" and not self.shard_offload
 
     def data_processes(self, cpus_beside_device: int) -> int:
-        """Return the number of processes that read a Dataset; 0 CPUs are beside a device that is the CPU."""
+        """Return the number of processes that read a Dataset; `cpus_beside_device` is 0 on a CPU."""
         if not isinstance(self.data_workers, str):
             return self.data_workers
         return min(max(0, cpus_beside_device - 1), _MOST_DATA_PROCESSES)

@@ -1,12 +1,12 @@
-"""News files: AG News's form or two columns, brought into one form; or made-up headlines in their place."""
+"""News files: AG News's format or two columns, converted into one format; or made-up headlines."""
 
 import csv
 import random
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
-"""What AG News's 1 to 4 mean."""
+"""Meaning of AG News's labels 1 to 4."""
 STRAY, WRONG = 0.4, 0.02
-"""Shares of made-up words that may be another class's, and of rows with a class by chance: nobody is always right."""
+"""Shares of made-up words that may be another class's, and of rows with a class by chance: no model is always right."""
 MADE_ROWS = {"train": 2000, "test": 600}
 
 _WHO = (
@@ -41,7 +41,7 @@ def write(path, given=None):
 
     Args:
         path: File that is written, train.csv or test.csv.
-        given: File to take the rows from; None makes headlines up, the same ones each time.
+        given: File to take the rows from; None makes headlines up, the same each time.
 
     Raises:
         ValueError: A row has another form.
@@ -64,7 +64,7 @@ def _read(path):
         rows = list(csv.reader(file, **form))
     allowed = "in all rows a class from 1 to 4, title, description; or in all a text and a label"
     if not rows:
-        raise ValueError(f"{path}: found no rows, allowed: {allowed}")
+        raise ValueError(f"{path}: there are no rows. Write {allowed}")
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]) or len(row) not in {2, 3} or (len(row) == 3 and row[0] not in {"1", "2", "3", "4"}):
             raise ValueError(f"{path}: row {number}: found {row[:4]}, allowed: {allowed}")

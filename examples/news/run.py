@@ -55,25 +55,25 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--train", help="file to learn from; without it headlines are made up")
     parser.add_argument("--test", help="file of the same form, which the search never sees")
-    parser.add_argument("--folder", default="artifacts/news", help="where everything is written (%(default)s)")
+    parser.add_argument("--folder", default="artifacts/news", help="folder of all written files (%(default)s)")
     parser.add_argument("--checkpoint", help="folder of a model such as DistilBERT to fine-tune; else from scratch")
     parser.add_argument("--seeds", type=int, default=3, help="trainings that confirm the best trial (%(default)s)")
     parser.add_argument("--set", dest="changes", metavar="PATH=VALUE", action="append", default=[],
                         help="a key of the spec, such as budget.trials=30; repeat it")  # fmt: skip
     asked = parser.parse_args()
     if (asked.train is None) != (asked.test is None):
-        parser.error("found one of --train and --test, allowed: both, or neither")
+        parser.error("--train and --test belong together. Give both, or neither")
     return asked
 
 
 def command(*arguments):
-    """Show a command of automl, and return it as a new process takes it."""
+    """Print a command of automl, and return it as arguments of a new process."""
     print("$ automl", *arguments, flush=True)
     return [sys.executable, "-m", "automl", *arguments]
 
 
 def run(*arguments, **options):
-    """Run a command of automl; if it fails, so does the script, since the command has said why."""
+    """Run a command of automl; if it fails, exit with its code, since it has printed the reason."""
     done = subprocess.run(command(*arguments), check=False, **options)  # noqa: S603 - our own command
     if done.returncode:
         sys.exit(done.returncode)
@@ -81,19 +81,19 @@ def run(*arguments, **options):
 
 
 def answer_of(*arguments):
-    """Run a command of automl, and return what it answers to programs."""
+    """Run a command of automl, and return its JSON output."""
     return json.loads(run(*arguments, "--json", stdout=subprocess.PIPE).stdout)
 
 
 def as_options(task_options, params):
-    """Return a training of a study as `automl compare` takes it, which chooses the ranks and tests nothing."""
+    """Yield a training of a study as options of `automl compare`, without ranks and test file."""
     yield from (f"--option={name}={value}" for name, value in task_options.items() if name != "test")
     yield from (f"--param={name}={value}" for name, value in params.items() if name != "world_size")
 
 
 @contextmanager
 def served(model):
-    """Serve a model on a free port until the block ends; gives the server's address."""
+    """Serve a model on a free port until the block ends; yields the server's address."""
     asked = command("serve-model", model, "--port=0", "--mlflow=sqlite:///mlflow.db")
     with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own command
         try:
@@ -104,7 +104,7 @@ def served(model):
 
 
 def address_in(lines):
-    """Return the address that the server names once it serves, None if it ends before that; shows what it says."""
+    """Return the address that the server prints once it serves, None if it ends before; prints its output."""
     for line in lines:
         print(line, end="", file=sys.stderr)
         if found := re.search(r"^serving .* at (http[^;]+)", line):

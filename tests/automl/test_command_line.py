@@ -133,7 +133,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("task", "odd_tasks:Dict",
      ("Dict.space(): found a dict, allowed: a Space of search_spaces.space, as Space.from_dict makes",)),
     ("task", "odd_tasks:NoModel", ("NoModel.model(params): found None, allowed: a torch.nn.Module",)),
-    ("task", "odd_tasks:Reserved", ("Reserved.metrics: found 'cost_usd', allowed: any other name",)),
+    ("task", "odd_tasks:Reserved", ("Reserved.metrics: every trial has a metric 'cost_usd' already",)),
 ]  # fmt: skip
 """A key of the spec of digits, its value, and what the line must hold beside the key; tests/studies/spec has more."""
 

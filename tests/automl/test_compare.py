@@ -108,7 +108,7 @@ def test_every_poor_world_size_is_named() -> None:
         (["--world-sizes", "0,1"], "found '0,1', allowed: whole numbers"),
         (
             ["--backend", "nccl"],
-            "--backend: found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo",
+            "--backend: nccl is chosen for a CPU, but NCCL connects only GPUs. Choose gloo",
         ),
         (["--backend", "mpi"], "'mpi' is not one of 'auto', 'nccl', 'gloo'"),
         (["--group-seconds", "0"], "Invalid value for '--group-seconds': 0.0 is not in the range x>0"),
@@ -124,7 +124,7 @@ def test_more_ranks_than_gpus_are_refused_over_nccl_only(place: InProcess, monke
     two = AvailableSlots(device="cuda", device_name="GPU", slots=2)
     monkeypatch.setattr(request, "find_slots", lambda *_: two)
     line = place.refused("compare", "mine:Mine", "--world-sizes", "1,2,4", "--backend", "nccl")
-    assert "--backend: found nccl for 4 ranks on 2 GPUs, but NCCL takes no two ranks on one GPU" in line
+    assert "--backend: nccl is chosen for 4 ranks on 2 GPUs, but NCCL needs a GPU for each rank" in line
     assert [GroupOptions().backend_of("cuda", ranks=ranks, devices=2) for ranks in (1, 2, 3)] == [
         "nccl", "nccl", "gloo",
     ]  # fmt: skip
@@ -196,7 +196,7 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
 
 
 def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(place, monkeypatch):
-    for device, words in (("cpu", "found nccl on a CPU"), ("cuda", "found nccl for 2 ranks on 1 GPU")):
+    for device, words in (("cpu", "nccl is chosen for a CPU"), ("cuda", "nccl is chosen for 2 ranks on 1 GPU")):
         found = AvailableSlots(device=device, device_name="any", slots=1)  # type: ignore[arg-type]
         monkeypatch.setattr(doctor_checks, "find_slots", lambda *_, found=found: found)
         assert f"--backend: {words}" in place.refused("doctor", "--backend", "nccl")

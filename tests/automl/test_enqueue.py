@@ -89,7 +89,7 @@ def test_parents_that_are_not_given_are_drawn_so_that_what_is_given_exists(given
 
 
 def test_a_child_that_cannot_exist_beside_what_is_given_is_refused() -> None:
-    with pytest.raises(SpecError, match="width: found 64, allowed: no value unless architecture is 'mlp'"):
+    with pytest.raises(SpecError, match="width: found 64, but this parameter exists only if architecture is 'mlp'"):
         complete(TREE, {"architecture": "cnn", "width": 64})
 
 

@@ -167,7 +167,7 @@ def test_made_headlines_are_the_same_each_time_and_those_of_the_test_part_are_ot
         ("World,1,2,3\n", "row 1: found ['World', '1', '2', '3'], allowed: in all rows a class from 1 to 4"),
         ("1,a,b\n7,c,d\n", "row 2: found ['7', 'c', 'd'], allowed"),
         ("1,a,b\na,b\n", "row 2: found ['a', 'b'], allowed"),
-        ("", "found no rows, allowed"),
+        ("", "there are no rows. Write"),
         (None, "No such file or directory"),
     ],
 )

@@ -70,13 +70,13 @@ SPEC: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("training", "space", "message"),
     [
-        ({}, {}, "training.samples_per_epoch: found schedule cosine with samples_per_epoch auto"),
+        ({}, {}, "training.samples_per_epoch: samples_per_epoch is auto and schedule is cosine"),
         (
             {"schedule": "constant"},
             {},
-            "training.samples_per_epoch: found warmup_epochs 1.0 with samples_per_epoch auto",
+            "training.samples_per_epoch: samples_per_epoch is auto and warmup_epochs is 1.0",
         ),
-        ({"warmup_epochs": 0}, {"schedule": ["constant", "step"]}, "space.schedule: found schedule step with"),
+        ({"warmup_epochs": 0}, {"schedule": ["constant", "step"]}, "space.schedule: samples_per_epoch is auto and"),
     ],
 )
 def test_a_schedule_that_needs_the_number_of_steps_is_refused(training, space, message):
@@ -85,16 +85,16 @@ def test_a_schedule_that_needs_the_number_of_steps_is_refused(training, space, m
     with pytest.raises(SpecError) as caught:
         check_stream(spec, has_schedule=False)
     assert f"spec: {message}" in str(caught.value)
-    assert "take samples_per_epoch: N" in str(caught.value)
+    assert "Set samples_per_epoch: N" in str(caught.value)
     check_stream(parse_spec(SPEC), has_schedule=False)
-    with pytest.raises(SpecError, match="a schedule of the task's own"):
+    with pytest.raises(SpecError, match="the task has its own schedule"):
         check_stream(parse_spec(SPEC), has_schedule=True)
 
 
 def test_launch_refuses_in_one_line_and_writes_nothing(place: Workplace) -> None:
     (place.folder / "streamed.py").write_text(textwrap.dedent(TASK))
     (line,) = place.run("launch", place.spec(SPEC, training={"schedule": "cosine"}), code=2).stderr.splitlines()
-    assert "streamed.yaml: training.samples_per_epoch: found schedule cosine" in line
+    assert "streamed.yaml: training.samples_per_epoch: samples_per_epoch is auto and schedule is cosine" in line
     assert not (place.folder / "automl.db").exists()
 
 

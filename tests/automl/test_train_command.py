@@ -187,8 +187,8 @@ def test_options_reach_the_task(place: InProcess) -> None:
         (["--option", "samples"], "--option: found 'samples', allowed: NAME=VALUE"),
         (["--option", "samples=-3"], "task_options.samples: found -3: ValueError: samples must be positive, not -3"),
         (["--param", "widht=3"], "allowed: width, learning_rate, batch_per_rank"),
-        (["--param", "shard=full", "--param", "compile=true"], "--param: found shard full with compile true"),
-        (["--param", "precision=fp16", "--device", "cpu"], "--param: found precision fp16 on a CPU"),
+        (["--param", "shard=full", "--param", "compile=true"], "--param: shard is full and compile is true"),
+        (["--param", "precision=fp16", "--device", "cpu"], "--param: precision is fp16 on a CPU"),
     ],
 )
 def test_wrong_arguments_are_named(place: InProcess, arguments: list[str], words: str) -> None:
@@ -208,7 +208,7 @@ def test_an_error_of_the_task_is_one_line_with_its_place_above_the_traceback(pla
     ("fault", "line"),
     [
         ("dict", "error: Mine.model(params): found a dict, allowed: a torch.nn.Module"),
-        ("reserved", "error: Mine.metrics: found 'cost_usd', allowed: any other name, since this one is measured in"),
+        ("reserved", "error: Mine.metrics: every trial has a metric 'cost_usd' already. Rename the task's"),
     ],
 )
 def test_what_the_task_does_wrong_is_one_line(place: InProcess, fault: str, line: str) -> None:

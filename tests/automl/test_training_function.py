@@ -75,7 +75,7 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
 
     place.run("launch", spec, code=130, meanwhile=stop)
     resumed = place.run("resume", "function")
-    started_over = "started over: the function hands nothing to trial.epochs(...); epochs that are trained again are"
+    started_over = "started over: the function passes no state to trial.epochs(...); epochs that are trained again are"
     assert resumed.stderr.count(f"warning: trial 0, attempt 2 {started_over}") == 1
     explained = place.run("explain", "function", "0").stdout
     assert f"attempt 2 {started_over}" in " ".join(explained.split())

@@ -96,7 +96,7 @@ def test_a_training_that_has_not_ended_is_called_unfinished_wherever_it_is_shown
     study = study_of(*begun, spec=study.spec)
     assert baselines(study)[0].plain()["finished"] is False
     first = analysis.archive(study)[-1]
-    assert against_baselines(study, first) == "val_error 2 % stands against 10 % of usual trees (0@2, unfinished)."
+    assert against_baselines(study, first) == "val_error is 2 %, against 10 % of usual trees (0@2, unfinished)."
     assert baseline_lines(study) == ["usual trees (0@2, unfinished): val_error 10 %, cost_usd $2.00"]
     drawn = figures_of_page(study, analysis.archive(study))
     assert shapes(drawn["curves"]["curves-0"])[0]["label"]["text"] == "usual trees, unfinished"
@@ -111,7 +111,7 @@ def test_a_model_stands_against_each_of_them_in_words() -> None:
     first, second = analysis.archive(study)[-1], analysis.archive(study)[0]
     assert (first.trial, second.trial) == (1, 0)
     assert against_baselines(study, first) == (
-        "val_error 2 % stands against 10 % of usual trees (0@2) and 48 % of always <b>no</b>."
+        "val_error is 2 %, against 10 % of usual trees (0@2) and 48 % of always <b>no</b>."
     )
     assert against_baselines(study, second) == (
         "Its trial is the baseline 'usual trees' itself, against 48 % of always <b>no</b>."
@@ -129,13 +129,13 @@ def test_what_fresh_seeds_have_shown_stands_beside_baselines_and_in_the_picture(
     first = analysis.archive(study)[-1]
     known = replace(study, confirmations=confirmed(1, 0.04, 0.06))
     assert against_baselines(known, first) == (
-        "In the search val_error 2 % stands against 10 % of usual trees (0@2). `automl confirm digits 0@2` measures "
+        "In the search val_error is 2 %, against 10 % of usual trees (0@2). `automl confirm digits 0@2` measures "
         "usual trees with fresh seeds, too."
     )
     others = tuple(replace(one, epoch=2) for one in confirmed(0, 0.11, 0.13))
     both = replace(study, confirmations=(*known.confirmations, *others))
     assert against_baselines(both, first).endswith(
-        " On the test part, with fresh seeds, 5 % stands against 12 % of usual trees."
+        " On the test part, with fresh seeds, it is 5 %, against 12 % of usual trees."
     )
     study = replace(compared(USUAL), confirmations=confirmed(1, 0.04, 0.06))
     drawn: Any = figures_of_page(study, analysis.archive(study))["trade_off"]["trade-off"].figure
@@ -179,7 +179,7 @@ def test_each_is_a_row_in_all_tables_which_are_as_before_without_them() -> None:
     assert re.search(r"always <b>no</b> +baseline +48 %", archive)
     page = render(study)
     assert "baseline: always &lt;b&gt;no&lt;/b&gt;" in page
-    assert "stands against" in page
+    assert ", against " in page
     assert "always <b>no</b>" not in page
     assert [row["baseline"] for row in analysis.trial_rows(study)] == ["usual trees", None]
     assert document_of(study, report=None)["baselines"] == [one.plain() for one in baselines(study)]

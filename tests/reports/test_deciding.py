@@ -60,7 +60,7 @@ def test_the_headline_says_what_more_money_buys_in_full() -> None:
     tiles = {one.label: one for one in content.facts(forecasting(40.0))}
     found = outlook(forecasting(40.0))
     assert tiles["More money"].value == f"+{found.percent:.2g} %"
-    assert f"the last {usd(found.usd)} made it {found.last_percent:.2g} %" in tiles["More money"].note
+    assert f"the last {usd(found.usd)} bought {found.last_percent:.2g} %" in tiles["More money"].note
     assert 0.0 <= found.last_percent <= 100.0
     assert "Hypervolume" not in tiles
     assert "Hypervolume" in {one.label for one in content.facts(build_study(30))}
@@ -279,7 +279,7 @@ def test_savings_are_the_epochs_that_stopped_trials_did_not_train() -> None:
     left = sum((20 - len(t.epochs)) * t.epochs[-1].cost_nano_usd for t in pruned)
     assert found.usd == pytest.approx(left / 1e9)
     assert found.missed is None
-    assert "nothing says what the stopped ones would have found" in savings_lines(study, analysis.archive(study))[1]
+    assert "it is unknown what the stopped trials would have found" in savings_lines(study, analysis.archive(study))[1]
     study = build_study(9, states=("complete",))
     assert savings_lines(study, analysis.archive(study)) == []
     assert "What pruning saved" not in render(study)

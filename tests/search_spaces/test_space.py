@@ -210,7 +210,7 @@ def test_python_and_yaml_form_are_one() -> None:
         ({"optimizer": "sgd", "momentum": 0.5, "layers": 1.0}, "layers", ["found 1.0", "a whole number from 1 to 3"]),
         ({"optimizer": "sgd", "momentum": 0.5, "layers": True}, "layers", ["found true"]),
         ({"optimizer": "sgd", "momentum": 0.5, "layers": 1, "beta1": 0.9}, "beta1",
-         ["found 0.9", "no value unless optimizer is 'adam' or 'adamw'"]),
+         ["found 0.9", "only if optimizer is 'adam' or 'adamw'"]),
         ({"optimizer": "sgd", "momentum": 0.5, "layers": 2, "width2": 12}, "width2", ["found 12", "steps of 8"]),
     ],
 )  # fmt: skip
@@ -315,9 +315,9 @@ NUMBER = {"type": "float", "low": 0, "high": 1}
         ({"n": {**NUMBER, "type": "int"}, "x": {**NUMBER, "when": {"n": 2}}}, "x.when.n", ["found 2", "0 to 1"]),
         ({"n": {**NUMBER, "type": "int"}, "x": {**NUMBER, "when": {"n": True}}}, "x.when.n", ["found true"]),
         ({"y": NUMBER, "x": {**NUMBER, "when": {"y": 1}}}, "x.when.y", ["type float", "a categorical or an int"]),
-        ({"x": {**CHOICE, "when": {"x": "sgd"}}}, "x.when.x", ["found the circle x -> x"]),
+        ({"x": {**CHOICE, "when": {"x": "sgd"}}}, "x.when.x", ["found the cycle x -> x"]),
         ({"c": {**NUMBER, "when": {"a": "sgd"}}, "a": {**CHOICE, "when": {"b": "sgd"}},
-          "b": {**CHOICE, "when": {"a": "sgd"}}}, "a.when.b", ["found the circle a -> b -> a"]),
+          "b": {**CHOICE, "when": {"a": "sgd"}}}, "a.when.b", ["found the cycle a -> b -> a"]),
     ],
 )  # fmt: skip
 def test_a_wrong_space_cannot_be_made(form: object, path: str, parts: list[str]) -> None:

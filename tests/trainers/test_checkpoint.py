@@ -197,7 +197,7 @@ def test_what_is_no_exported_model_is_refused_and_how_to_trust_one_is_told(trial
     export_model(result["measurements"][-1].checkpoint, tmp_path / "best.pt")
     with pytest.raises(TaskLoadError) as caught:
         load(tmp_path / "best.pt")
-    assert str(caught.value).endswith(f"if it is yours, name it: task='{BLOBS}'")
+    assert str(caught.value).endswith(f"trust the code, pass task='{BLOBS}'")
     assert "\n" not in str(caught.value)
     assert isinstance(load(tmp_path / "best.pt", Blobs())[1], Blobs)
 

@@ -402,5 +402,5 @@ def test_ranks_gather_over_a_store_and_one_that_tells_nothing_is_named() -> None
     assert answers == [expected] * 3
     assert store.num_keys() == 0
     gather = StoreGather("epoch-0001", Group(rank=0, world_size=3), HashStore(), gather_seconds=0.1)
-    with pytest.raises(LostError, match=r"no word of ranks 1, 2 on epoch-0001 within 0\.1 s"):
+    with pytest.raises(LostError, match=r"ranks 1, 2 did not send epoch-0001 within 0\.1 s"):
         gather(0)

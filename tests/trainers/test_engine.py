@@ -48,19 +48,19 @@ def trained(**more):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"shard": "full", "compress": "powersgd"}, "found shard full with compress powersgd, .* take compress none"),
-        ({"shard": "full", "find_unused_parameters": True}, "find_unused_parameters true, .* take .* false"),
-        ({"shard": "full", "bucket_mb": 5}, "with bucket_mb 5, .* take bucket_mb auto, or another shard"),
-        ({"shard_precision": "training"}, "with evaluation_precision fp32, .* take evaluation_precision training"),
-        ({"shard": "full", "compile": True}, "with compile true, .* take compile false"),
-        ({"shard": "full", "precision": "fp16"}, "with precision fp16, .* take precision auto, fp32, bf16"),
-        ({"shard": "full", "lr_scaling": "adascale"}, "with lr_scaling adascale, .* take lr_scaling auto"),
-        ({"lr_scaling": "adascale", "optimizer": "adamw"}, "with optimizer adamw, .* take optimizer sgd"),
-        ({"lr_scaling": "adascale", "precision": "fp16"}, "with precision fp16, .* take precision"),
-        ({"lr_scaling": "adascale", "compress": "powersgd"}, "with compress powersgd, .* take compress none"),
-        ({"precision": "fp16"}, "precision fp16 on a CPU, .* take fp32 or bf16"),
-        ({"compress": "bf16"}, "compress bf16 on a CPU, .* take compress fp16 or none"),
-        ({"sync_batch_norm": True}, "sync_batch_norm true on a CPU, .* take sync_batch_norm false"),
+        ({"shard": "full", "compress": "powersgd"}, "shard is full and compress is powersgd, .* Set compress to none"),
+        ({"shard": "full", "find_unused_parameters": True}, "find_unused_parameters is true, .* Set .* false"),
+        ({"shard": "full", "bucket_mb": 5}, "bucket_mb is 5, .* Set bucket_mb to auto, or choose another shard"),
+        ({"shard_precision": "training"}, "evaluation_precision is fp32, .* Set evaluation_precision to training"),
+        ({"shard": "full", "compile": True}, "compile is true, .* Set compile to false"),
+        ({"shard": "full", "precision": "fp16"}, "precision is fp16, .* Set precision to auto, fp32, bf16"),
+        ({"shard": "full", "lr_scaling": "adascale"}, "lr_scaling is adascale, .* Set lr_scaling to auto"),
+        ({"lr_scaling": "adascale", "optimizer": "adamw"}, "optimizer is adamw, .* Set optimizer to sgd"),
+        ({"lr_scaling": "adascale", "precision": "fp16"}, "precision is fp16, .* Set precision to"),
+        ({"lr_scaling": "adascale", "compress": "powersgd"}, "compress is powersgd, .* Set compress to none"),
+        ({"precision": "fp16"}, "precision is fp16 on a CPU, .* Choose fp32 or bf16"),
+        ({"compress": "bf16"}, "compress is bf16 on a CPU, .* Choose compress fp16 or none"),
+        ({"sync_batch_norm": True}, "sync_batch_norm is true on a CPU, .* Choose sync_batch_norm false"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_before_any_training(values, words):
@@ -206,7 +206,7 @@ def test_a_compiled_model_learns_the_same_keeps_its_names_and_may_checkpoint_its
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(TaskError, match=r"compile true, but there is no C\+\+ compiler \(CXX=no-such-compiler\)"):
+    with pytest.raises(TaskError, match=r"compile is true, but there is no C\+\+ compiler \(CXX=no-such-compiler\)"):
         Trainer(spec_of(training={"compile": True}), Blobs(), group=Group())
 
 
@@ -235,7 +235,7 @@ def test_label_smoothing_is_for_training_only_and_needs_a_loss_that_can_be_smoot
         loss = staticmethod(lambda outputs, targets: (outputs - targets) ** 2)
 
     spec = spec_of(training={"label_smoothing": 0.1})
-    with pytest.raises(TaskError, match=r"label_smoothing 0.1, but Regression .* take label_smoothing 0, or give"):
+    with pytest.raises(TaskError, match=r"label_smoothing is 0.1, but Regression .* Set label_smoothing to 0, or give"):
         Trainer(spec, Regression(), group=Group())
 
 

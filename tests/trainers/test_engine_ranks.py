@@ -211,7 +211,7 @@ def test_patience_runs_out_at_the_same_epoch_on_all_ranks_and_after_a_resume(ran
 def test_parameters_without_a_gradient_need_the_option(ranks):
     spec = partial(spec_of, 2, options={"kind": "unused"})
     answers = ranks.run(2, run_trial, spec())
-    words = "no gradient in a step: 2.weight, 2.bias; take find_unused_parameters true"
+    words = "no gradient in a step: 2.weight, 2.bias. Set find_unused_parameters to true"
     assert all(isinstance(answer, TaskError) and words in str(answer) for answer in answers), answers
     assert all("\n" not in str(answer) for answer in answers)
     found = ranks.run(2, run_trial, spec(training={"find_unused_parameters": True}))[0]

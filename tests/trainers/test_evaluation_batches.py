@@ -114,8 +114,8 @@ def test_derived_metrics_stand_beside_the_others() -> None:
     [
         (3, "derived_metrics: found 3, allowed: a mapping"),
         ({"a": "b"}, "allowed: a mapping of names to numbers"),
-        ({"mine": 1.0}, "found 'mine', allowed: any other name, since it is measured already"),
-        ({"val_loss": 1.0}, "found 'val_loss', allowed: any other name"),
+        ({"mine": 1.0}, "'mine' is measured already. Choose another name"),
+        ({"val_loss": 1.0}, "every trial has a metric 'val_loss' already"),
     ],
 )
 def test_what_cannot_be_a_derived_metric_is_refused(given: Any, words: str) -> None:

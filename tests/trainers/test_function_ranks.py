@@ -30,8 +30,8 @@ def spec_of(name, world_size=1, **more):
 @pytest.mark.parametrize(
     ("how", "rank", "words"),
     [
-        ("breaks", 1, "rank 1 has left the loop over trial.epochs in epoch 2, and rank 0 waits for it within epoch 2"),
-        ("one mean more", 0, "rank 1 is at the end of epoch 2, and rank 0 waits for it within epoch 2"),
+        ("breaks", 1, "rank 1 has left the loop over trial.epochs in epoch 2, and rank 0 waits within epoch 2"),
+        ("one mean more", 0, "rank 1 is at the end of epoch 2, and rank 0 waits within epoch 2"),
         ("returns at once", 1, "returned without a loop over trial.epochs(...), on rank 1"),
     ],
 )
@@ -93,10 +93,10 @@ def slow_in_turn(group, spec):
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("nothing", "started over: the function hands nothing to trial.epochs(...); epochs that are trained again are"),
-        ("models", "would not go on with the same bits: the function hands no optimizer of the prepared Linear to"),
-        ("one optimizer", "would not go on with the same bits: the function hands no optimizer of the prepared Linear"),
-        ("one model", "would not go on with the same bits: the function hands the prepared Linear not to trial.epochs"),
+        ("nothing", "started over: the function passes no state to trial.epochs(...); epochs that are trained again"),
+        ("models", "would not resume with the same bits: the function passes no optimizer of the prepared Linear to"),
+        ("one optimizer", "would not resume with the same bits: the function passes no optimizer of the prepared Lin"),
+        ("one model", "would not resume with the same bits: the function does not pass the prepared Linear to"),
         ("all", None),
         ("a pair", None),
         ("frozen", None),
@@ -113,15 +113,15 @@ def test_the_first_attempt_says_what_would_be_lost_and_one_without_checkpoints_n
     spec = spec_of("keeps_some", task_options={"what": "nothing"})
     assert not hasattr(trained(Group(), spec)["facts"], "resuming")
     facts = trained(Group(), replace(spec, checkpoint_folder=str(tmp_path)))["facts"]
-    assert facts.resuming.startswith("would start over wherever it has to go on: the function hands nothing")
+    assert facts.resuming.startswith("would start over each time it resumes: the function passes no state")
 
 
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"clip_norm": 1.0}, "clip_norm: found 1.0, which the training function does not follow; call trial.step("),
+        ({"clip_norm": 1.0}, "clip_norm is 1.0, but the training function ignores it: call trial.step("),
         ({"precision": "bf16"}, "call trial.autocast(), read it from trial.params, or take it out of the spec"),
-        ({"schedule": "constant"}, "'constant', which the training function does not follow; read it from trial.par"),
+        ({"schedule": "constant"}, "'constant', but the training function ignores it: read it from trial.par"),
         ({"momentum": 0.5}, "call trial.optimizer(parameters)"),
         ({"accumulate": 2}, "call trial.step(optimizer)"),
     ],

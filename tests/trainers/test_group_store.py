@@ -119,7 +119,7 @@ def test_the_quick_ones_wait_for_the_last(server: StoreServer) -> None:
 
 @pytest.mark.parametrize(
     ("started", "words"),
-    [(False, "rank 1 of 2 has not started within the deadline of 0.3 s"), (True, "rank 1 of 2 was not heard of")],
+    [(False, "rank 1 of 2 has not started within the deadline of 0.3 s"), (True, "rank 1 of 2 sent no heartbeat")],
 )
 def test_a_rank_that_is_gone_is_given_up(server: StoreServer, started: bool, words: str) -> None:
     deadline = 0.3
@@ -139,7 +139,7 @@ def test_a_rank_is_waited_for_while_it_is_heard_of_or_has_come(server, caplog) -
         assert caplog.messages[0] == "rank 0 waits for rank 1, still loading task or data"
         assert len(caplog.messages) == 59, "once in each deadline"
         watch.look(3571 + 60.0)
-        with pytest.raises(LostError, match="or give a longer deadline"):
+        with pytest.raises(LostError, match="or set a longer deadline"):
             watch.look(3571 + 66.0)
     with closing(present(server, 0, 3, 60.0)) as here:
         watch = _Watch(here, 0.0)

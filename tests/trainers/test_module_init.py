@@ -145,7 +145,7 @@ class OfAll(nn.Module):
 def test_a_model_that_would_lose_values_is_refused(make, words):
     with pytest.raises(TaskError, match=words) as caught:
         ModuleInit(Of(make), {}, 0)
-    assert "take init_by_module false" in str(caught.value)
+    assert "set init_by_module to false" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -177,7 +177,7 @@ def test_an_iterable_dataset_with_a_length_is_read_once_and_shuffled_like_others
     assert isinstance(samples, DatasetSamples)
     ((inputs, targets),) = samples.batches([torch.tensor([3, 1])])
     assert (inputs.flatten().tolist(), targets.tolist()) == ([3.0, 1.0], [3, 1])
-    with pytest.raises(TaskError, match="train_data: found 5 samples, but its length says 7"):
+    with pytest.raises(TaskError, match="train_data: yields 5 samples, but its length is 7"):
         load_samples(Iterated(7), "train", {}, CPU)
 
 

@@ -130,7 +130,7 @@ def test_what_is_no_optimizer_or_rate_is_refused(made: Any, training: dict[str, 
 
 
 def _sharing(group: Group, spec: TrialSpec) -> Any:
-    with pytest.raises(TaskError, match=r"Same\.optimizer: found shard optimizer, .* take shard none or full"):
+    with pytest.raises(TaskError, match=r"Same\.optimizer: shard: optimizer divides .* Set shard to none or full"):
         train(Same(), spec, group=group)
 
 
@@ -222,7 +222,7 @@ def test_two_ranks_train_with_factors_as_one_does_and_go_on(
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ([0.1], r"WrongFactors\.rate_factors: found a list, allowed: a mapping of names of parameters, or None"),
+        ([0.1], r"WrongFactors\.rate_factors: found a list, allowed: a mapping of parameter names, or None"),
         ({"2.wieght": 0.1}, r"WrongFactors\.rate_factors: found '2\.wieght', allowed: names of the model's parameters"),
         ({"0.weight": -1}, r"WrongFactors\.rate_factors: found -1 for '0\.weight', allowed: a number above 0"),
         ({"0.weight": True}, r"WrongFactors\.rate_factors: found True for '0\.weight', allowed: a number above 0"),

@@ -236,7 +236,7 @@ def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pyte
     task.model = lambda params: Counting()
     spec = spec_of(training={"epochs": 2, "compile": True})
     trainer = Trainer(spec, task, group=Group())
-    with pytest.raises(TaskError, match=r"compile true, but the model needs more than 2 variants .* take"):
+    with pytest.raises(TaskError, match=r"compile is true, but the model needs more than 2 variants .* set compile to"):
         list(trainer.advance(2))
     trainer.close()
 

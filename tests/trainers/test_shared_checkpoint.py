@@ -216,7 +216,7 @@ def test_a_hostile_header_is_refused(saved):
 
 def test_shares_of_the_former_format_are_refused_in_a_line(saved):
     torch.save(torch.load(saved, weights_only=True) | {"format": 2}, saved)
-    with pytest.raises(CheckpointError, match=r"has shares of a format that is no longer read: train the trial anew$"):
+    with pytest.raises(CheckpointError, match=r"shares of a format that is no longer read\. Train the trial again$"):
         load_model(saved, BLOBS, (HERE,))
 
 

@@ -66,12 +66,12 @@ def test_batches_of_one_sample_train_with_batch_norm_only_where_they_are_last() 
     assert sorted(int(number) for number in merged["seen"][0]) == list(range(33))
     name = next(name for name in merged["weights"] if name.endswith("num_batches_tracked"))
     assert (int(merged["weights"][name]), int(dropped["weights"][name])) == (9, 6)
-    with pytest.raises(TaskError, match=r"found batch_per_rank 1, but BatchNorm1d .* take batch_per_rank of"):
+    with pytest.raises(TaskError, match=r"batch_per_rank is 1, but BatchNorm1d .* Set batch_per_rank to"):
         run_trial(Group(), spec_of(options=NORMS, params={"batch_per_rank": 1}))
     # How many values of a channel a sample has depends on the images, so single samples are merged here, too.
     pooled = {"kind": "pooled", "n": 33}
     assert torch.isfinite(run_trial(Group(), spec_of(options=pooled))["weights"]["1.norm.running_var"]).all()
-    with pytest.raises(TaskError, match=r"found a batch that leaves BatchNorm one value .* take batch_per_rank of"):
+    with pytest.raises(TaskError, match=r"a batch leaves BatchNorm one value .* Set batch_per_rank to"):
         run_trial(Group(), spec_of(options=pooled, params={"batch_per_rank": 1}))
 
 

@@ -177,7 +177,7 @@ def test_another_world_size_goes_on_and_another_length_of_epochs_is_refused(rank
     spec = stream_spec(training=KNOWN_END, checkpoint_folder=str(tmp_path))
     ran(None, spec, end_at=1)
     other = stream_spec(training={"samples_per_epoch": 16}, resume_from=str(last_checkpoint(tmp_path)))
-    with pytest.raises(CheckpointError, match="samples_per_epoch must stay the same"):
+    with pytest.raises(CheckpointError, match="set samples_per_epoch to its earlier value"):
         ran(None, other)
 
 
@@ -219,11 +219,11 @@ def test_a_validation_stream_is_summed_exactly(ranks, world_size, validation):
     [
         ({"fault": "empty"}, {}, "train_data has no samples"),
         ({"validation": "empty"}, {}, "validation_data has no samples"),
-        ({"fault": "is an iterator"}, {}, "train_data returned OneShot, which can be read once only; allowed: "),
-        ({"fault": "once"}, {}, "train_data: found no samples in pass 2 over the stream, allowed: a stream that has"),
-        ({}, {"schedule": "cosine"}, "found schedule cosine with samples_per_epoch auto, but it needs the number of"),
-        ({}, {"warmup_epochs": 1.0}, "found warmup_epochs 1.0 with samples_per_epoch auto, but it needs"),
-        ({"own_schedule": True}, {}, "found a schedule of the task's own with samples_per_epoch auto"),
+        ({"fault": "is an iterator"}, {}, "train_data returned OneShot, which can be read only once. Return a stream"),
+        ({"fault": "once"}, {}, "train_data: pass 2 over the stream has no samples. Return a stream that has"),
+        ({}, {"schedule": "cosine"}, "samples_per_epoch is auto and schedule is cosine, which needs the number of"),
+        ({}, {"warmup_epochs": 1.0}, "samples_per_epoch is auto and warmup_epochs is 1.0, which needs"),
+        ({"own_schedule": True}, {}, "samples_per_epoch is auto and the task has its own schedule"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line(options, training, message):
@@ -244,9 +244,9 @@ def test_a_stream_that_raises_fails_with_its_own_error(workers):
 @pytest.mark.parametrize(
     ("options", "training", "message"),
     [
-        ({"counts": [20, 0]}, {}, "train_data: pass 1 over the stream: found no samples for rank 1 of 2, allowed: at"),
-        ({"validation": [31, 0]}, {}, "validation_data: found no samples for rank 1 of 2, allowed: at least one"),
-        ({"validation": [30, 1]}, {"shard": "full"}, "validation_data: found a stream with set_rank and shard full"),
+        ({"counts": [20, 0]}, {}, "train_data: pass 1 over the stream: rank 1 of 2 got no samples. Give each rank at"),
+        ({"validation": [31, 0]}, {}, "validation_data: rank 1 of 2 got no samples. Give each rank at least one"),
+        ({"validation": [30, 1]}, {"shard": "full"}, "validation_data is a stream with set_rank, but with shard: full"),
     ],
 )
 def test_a_rank_without_samples_is_named(ranks, options, training, message):
@@ -301,7 +301,7 @@ def test_a_stream_that_ends_first_on_one_rank_ends_the_epoch_on_all(ranks):
 
 
 def test_what_can_be_read_once_only_is_refused_but_a_stream_may_have_a_length():
-    with pytest.raises(TaskError, match="found list_iterator, allowed: what each epoch can read"):
+    with pytest.raises(TaskError, match="found list_iterator, allowed: a dataset that can be read in each"):
         function_trials.trained(Group(), shared_spec(samples=0, once=True))
 
     class Counted(IterableDataset):

@@ -114,7 +114,7 @@ def test_data_that_cannot_be_trained_on_is_explained(data):
         def train_data(self, params):
             return data
 
-    with pytest.raises(TaskError, match=r"must be a pair|3 inputs but 4 targets|no samples"):
+    with pytest.raises(TaskError, match=r"must be a pair|3 inputs have 4 targets|no samples"):
         load_samples(Odd(), "train", {}, CPU)
 
 
@@ -187,7 +187,7 @@ def test_tasks_and_protocol_load_no_torch():
         ("own_task:Moon", {}, "own_task.py has no 'Moon', did you mean 'Moons'\\?"),
         ("own_tsk:Moons", {}, "no module 'own_tsk', did you mean 'own_task'\\?"),
         ("own-task:Moons", {}, 'not of the form "module:Class"'),
-        ("own_task:math", {}, "math is no class but module"),
+        ("own_task:math", {}, "math is a module. Name a class"),
         ("digits", {"size": 3}, "task 'digits': task_options: found the unknown key 'size'"),
         ("own_task:Space", {"parameters": {}}, "lacks train_data, validation_data, model, loss, metrics"),
     ],
@@ -282,7 +282,7 @@ def test_the_probe_tries_the_example_and_builds_no_whole_model_where_trials_do_n
     assert probe(of, {}, [HERE])["error"] is None
     assert Counted.built
     found = probe(f"{__name__}:Applied", {}, [HERE], by_module=True)["error"]
-    assert "found init_by_module true, but 0.weight gets values outside of the reset_parameters() of Linear" in found
+    assert "init_by_module is true, but 0.weight gets values outside of the reset_parameters() of Linear" in found
     found = probe("own_task:Moons", {}, [str(EXAMPLES)])
     assert (found["error"], found["parameters"], found["samples"]) == (None, ["width"], 600)
 

@@ -192,9 +192,9 @@ def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, n_validatio
     [
         ("list", 1, "whole_metrics: found a list, allowed: a mapping"),
         ("object", 1, "'val_f1' lacks update, compute, merge_state"),
-        ("ours", 1, "found 'val_loss', allowed: any other name"),
-        ("vector", 1, "'val_f1' computes a Tensor, allowed: one number"),
-        ("mean", 2, "'val_odd': 'average': found dist_reduce_fx='mean', allowed: 'sum'"),
+        ("ours", 1, "every trial has a metric 'val_loss' already"),
+        ("vector", 1, "'val_f1' computes a Tensor, allowed: a number"),
+        ("mean", 2, "'val_odd': 'average': dist_reduce_fx='mean' is not the mean of all"),
     ],
 )
 def test_what_is_no_such_metric_is_refused_in_one_line(ranks, which, world_size, words):

@@ -1,1 +1,1 @@
-"""Checkpoints: what they hold, where they are kept, how they are written and read."""
+"""Checkpoints: their content and their places, writing and reading."""

@@ -51,7 +51,7 @@ S = TypeVar("S")
 
 
 def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Callable[[Save], S]) -> tuple[T, S]:
-    """Write a file at `path` atomically with `write`; errors as of `write_atomically`."""
+    """Write a file at `path` atomically with `write`; errors as in `write_atomically`."""
     noting: _NotingWriter | None = None
     written: list[T] = []
 
@@ -65,7 +65,7 @@ def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Cal
     except (OSError, RuntimeError, MissingLibraryError) as error:
         cause = noting.problem if noting is not None and noting.problem is not None else error
         if isinstance(found := classify(cause), OutOfMemoryError | LostError):
-            raise found from error  # tensors come from a device, which may fail meanwhile
+            raise found from error  # the device that holds the tensors may have failed
         kind = StorageError if isinstance(cause, OSError | MissingLibraryError) else CheckpointError
         raise kind(f"cannot write {path}: {type(cause).__name__}: {cause}") from error
     return written[-1], sent
@@ -87,7 +87,7 @@ class _NotingWriter:
             raise
 
     def flush(self) -> None:
-        """Do nothing: the file is flushed once it is whole."""
+        """Do nothing: the file is flushed once it is complete."""
 
 
 class UntrustedFileError(TaskLoadError):
@@ -112,12 +112,12 @@ def task_of_file(
         return task
     named, options = content["task"], content["task_options"]
     if not isinstance(named, str) or not _is_plain(options):
-        raise CheckpointError(f"{path} is damaged: its task or task_options have another form than any that is written")
+        raise CheckpointError(f"{path} is damaged: its task is not a name, or its task_options are not plain values")
     if task is None and named not in built_in_tasks():
         shown = one_line(named[:100])
         raise UntrustedFileError(
-            f"{path} names the task {shown!r}, which is code that this program does not know; if it is yours, name it: "
-            f"task={shown!r}"
+            f"{path} names the task {shown!r}, which is user code, and a file cannot permit running it. If you "
+            f"trust the code, pass task={shown!r}"
         )
     return load_task(task or named, options, python_path)
 
@@ -175,7 +175,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 def latest_checkpoint(folder: str) -> str | None:
     """Return the checkpoint to resume from in the folder of a single training, or None; raises OSError.
 
-    An object store's is that of `note_latest`, because listings may lag.
+    In an object store, the checkpoint comes from `note_latest`, because listings may lag.
     """
     if not is_url(folder):
         found = last_checkpoint(Path(folder))
@@ -256,7 +256,7 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
     if content.get("format") == _FORMAT_OF_OLD_SHARES:
-        raise CheckpointError(f"{path} has shares of a format that is no longer read: train the trial anew")
+        raise CheckpointError(f"{path} has shares of a format that is no longer read. Train the trial again")
     if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
         raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
     shares = shares_of(content, path) if has_shares else []
@@ -285,7 +285,7 @@ def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
     }
     wrong = [name for name, is_good in good.items() if not is_good]
     if wrong:
-        raise CheckpointError(f"checkpoint {path} is damaged: {', '.join(wrong)} of another form than is written")
+        raise CheckpointError(f"checkpoint {path} is damaged: unknown form of {', '.join(wrong)}")
 
 
 def _is_named(value: object, kind: Any) -> bool:
@@ -301,7 +301,7 @@ def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) ->
         try:
             mmap = mapped and not is_url(path)
             content = torch.load(source, map_location="cpu", mmap=mmap, weights_only=True)
-        except Exception as error:  # a damaged file raises whatever its first wrong byte leads to
+        except Exception as error:  # a damaged file may raise any error
             raise of_unread_file(path, error) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, not a checkpoint")
@@ -324,12 +324,12 @@ def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str, effect
     mine, theirs = essentials(spec), content["spec"]
     for key in ("task", "params", "seed"):
         if _what(mine[key]) != _what(theirs[key]):
-            raise CheckpointError(f"checkpoint {path} is of {key} {theirs[key]!r}, not {mine[key]!r}")
+            raise CheckpointError(f"checkpoint {path} has {key} {theirs[key]!r}, but the trial has {mine[key]!r}")
     batch = content["static"].get("effective_batch", effective_batch)
     if batch != effective_batch:
         raise CheckpointError(
-            f"checkpoint {path} is of {batch} samples a step, not {effective_batch}: batch_per_rank x world_size x "
-            "accumulate must stay the same"
+            f"checkpoint {path} has {batch} samples a step, not {effective_batch}. Keep batch_per_rank x world_size x "
+            "accumulate the same"
         )
 
 
@@ -355,7 +355,7 @@ def largest_difference(one: str | Path, other: str | Path) -> float:
 def load_model(path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
-    `task` is required for user tasks, since a file's word is not trusted. CheckpointError if the file cannot be read,
+    `task` is required for user tasks, since a file's claim is not trusted. CheckpointError if the file cannot be read,
     or its weights no longer fit; TaskLoadError if the task cannot be found, or only the file names it.
     """
     content = open_checkpoint(path)

@@ -23,7 +23,7 @@ FOLDER_VARIABLE = "AUTOML_CACHE_FOLDER"
 GIB_VARIABLE = "AUTOML_CACHE_GIB"
 DEFAULT_GIB = 20.0
 DRAFT_SECONDS = 86_400.0
-"""Age in seconds of an unfinished file from which its process counts as dead."""
+"""Age in seconds from which the process of an unfinished file counts as dead."""
 _LOCKS = 64
 """Number of lock files: objects may share one, so none has to be deleted."""
 _COPY, _DRAFT = ".copy", ".draft"
@@ -50,7 +50,7 @@ class CheckpointCache:
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """Give an empty file in the folder, deleted at the end unless `keep` took it; raises OSError.
+        """Yield an empty file in the folder, deleted at the end unless `keep` took it; raises OSError.
 
         Evicts even the newest copy: a disk that others have filled must not refuse a checkpoint.
         """
@@ -69,7 +69,7 @@ class CheckpointCache:
         self._evict(spares=1)
 
     def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
-        """Open the copy of an object, readable until closed; DamagedObjectError, OSError, or an error of `fetch`."""
+        """Open the copy of an object, readable until closed; raises DamagedObjectError, OSError or `fetch`'s errors."""
         path = self._path(url, content)
         if not fresh and (file := _whole(path, content)):
             return file
@@ -80,7 +80,7 @@ class CheckpointCache:
                 log.warning("%s: the copy of %s is damaged, and is fetched again", path, url)
             try:
                 return self._fetched(url, content, fetch)
-            except DamagedObjectError:  # on its way, if a second try has other bytes
+            except DamagedObjectError:  # if it was damaged in transfer, the second try succeeds
                 return self._fetched(url, content, fetch)
 
     def _fetched(self, url: str, content: Content, fetch: Callable[[Path], None]) -> BinaryIO:
@@ -121,7 +121,7 @@ class CheckpointCache:
                     elif entry.name.endswith(_COPY):
                         copies.append((about.st_mtime, about.st_size, entry.path))
                         total += about.st_size
-            # A disk that others fill leaves less: half of what the copies and the free space make together.
+            # On a fuller disk the limit is lower: half of the copies and the free space together.
             most_bytes = min(self._most_bytes, (total + shutil.disk_usage(self._folder).free) // 2)
             for _, size, path in sorted(copies)[: len(copies) - spares]:
                 if total <= most_bytes:

@@ -1,4 +1,4 @@
-"""Operations on the checkpoints of a place of any kind; they raise `OSError` if the place fails."""
+"""Interface of the places that store checkpoints; its operations raise `OSError` if the place fails."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _tick: ContextVar[Callable[[], None]] = ContextVar("_tick", default=lambda: None
 
 
 class Place(Protocol):
-    """Operations on checkpoints, wherever they are. All paths are absolute, or URLs."""
+    """Operations on checkpoints, local or remote. All paths are absolute, or URLs."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a checkpoint after its parts, and return the bytes of all its files; after OSError there is none."""
+        """Write a checkpoint after its parts, and return the bytes of all its files; after OSError none exists."""
 
     def write_part(self, path: str, save: Save) -> Content:
         """Write a part of a checkpoint."""
@@ -47,7 +47,7 @@ class Place(Protocol):
         """Read a short text."""
 
     def delete_note(self, path: str) -> None:
-        """Delete a short text, if it is there."""
+        """Delete a short text, if it exists."""
 
     def try_out(self, folder: str, size: int) -> None:
         """Write a file of `size` bytes to a folder, and remove it."""

@@ -1,6 +1,6 @@
 """Places of checkpoints: a folder of this machine or of a file server, or an object store.
 
-A checkpoint is there wholly or not at all, even if its writer dies: any rank writes its part (`write_part`), then
+A checkpoint exists completely or not at all, even if its writer dies: any rank writes its part (`write_part`), then
 `write` makes the checkpoint visible; `delete` removes it first, then its parts. Errors are `OSError`s. Libraries of
 stores are loaded on first use: the controller imports this module.
 """
@@ -52,7 +52,7 @@ class LocalPlace:
         return size + sum(part.bytes for part in parts.values())
 
     def write_part(self, path: str, save: Save) -> Content:
-        """Write a part, and add up its checksum; see `Place`."""
+        """Write a part, and compute its checksum; see `Place`."""
         written: list[Content] = []
         self.write(path, lambda file: written.append(hashed(save, file)))
         return written[0]

@@ -42,12 +42,12 @@ class Write:
 
     @property
     def is_done(self) -> bool:
-        """Return whether it has ended, with success or not."""
+        """Return whether the write has ended, with success or not."""
         return self._done.is_set()
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it ended without a whole file."""
+        """Return whether the write ended without a complete file."""
         return self.is_done and self._error is not None
 
     def run(self, work: Callable[[], int]) -> None:
@@ -55,13 +55,13 @@ class Write:
         try:
             with counting(self._count):
                 self._size = work()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it has to hear of it
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it in the thread that waits
             self._error = classify(error)
         finally:
             self._done.set()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> int:
-        """Return the size of the file in bytes, once it is whole."""
+        """Return the size of the file in bytes, once it is complete."""
         seen = 0
         while not self._done.wait(LOOK_SECONDS):
             if self._parts != seen:
@@ -72,7 +72,7 @@ class Write:
         return self._size
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` for its end; returns whether it has ended."""
+        """Wait at most `seconds` for the end of the write; returns whether it has ended."""
         return self._done.wait(max(seconds, 0.0))
 
     def _count(self) -> None:
@@ -88,13 +88,13 @@ def written(size: int) -> Write:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending(Generic[N]):
-    """A message to be sent once its file is whole; `write` is None without a file, or if another rank writes it."""
+    """A message to be sent once its file is complete; `write` is None without a file, or if another rank writes it."""
 
     news: N
     write: Write | None = None
 
     def told(self) -> N:
-        """Return the message once the file is whole."""
+        """Return the message once the file is complete."""
         return self.news if self.write is None else replace(self.news, checkpoint_bytes=self.write.wait())
 
 
@@ -107,7 +107,7 @@ class FileWriter:
         self.last = written(0)
 
     def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
-        """Write a content after the last one, `in_background` from a copy; else the file is whole on return.
+        """Write a content after the last file, `in_background` from a copy; else the file is complete on return.
 
         Raises the TrainingError of the last file, or of this one.
         """
@@ -119,11 +119,11 @@ class FileWriter:
         write = Write()
         work = threading.Thread(target=write.run, args=(lambda: save(copied),), name="checkpoint", daemon=True)
         work.start()
-        self.last = write  # a thread that cannot be started leaves nothing to wait for
+        self.last = write  # only after the start: a failed start leaves nothing to wait for
         return write
 
     def close(self) -> None:
-        """Wait for the last file; its error goes to whoever waits for the write."""
+        """Wait for the last file; its error is raised where the `Write` is waited for."""
         with suppress(TrainingError):
             self.last.wait(self._tick)
 
@@ -152,7 +152,7 @@ class CheckpointWriter:
         self._written_at, self._wait_seconds = time.monotonic(), 0.0
 
     def is_due(self, *, within_epoch: bool = False) -> bool:
-        """Return whether `checkpoint_every_seconds` have passed since the last checkpoint, which is whole by now.
+        """Return whether `checkpoint_every_seconds` have passed since the last checkpoint, and it is complete.
 
         Within an epoch checkpoints take at most a twentieth of the time. After a failed write the next is due at once,
         so that all ranks raise the reason together.
@@ -190,7 +190,7 @@ class CheckpointWriter:
     def _save_to(self, path: str) -> Save:
         if not self._is_shared:
             return partial(checkpoints.write_atomically, path=path)
-        # A rank that goes on writes in a thread, and one that waits here does not: both gather in the same way.
+        # Some ranks may write in a thread while others wait here: all must gather in the same way.
         gather = StoreGather(path, self._group) if self._in_background else None
         return partial(write_shared, path=path, group=self._group, gather=gather)
 

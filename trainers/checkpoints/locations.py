@@ -110,7 +110,7 @@ def check_library(url: str) -> None:
     """Check that the library of a URL's object store is installed here."""
     library = SCHEMES[scheme_of(url)].library
     if importlib.util.find_spec(library) is None:
-        raise MissingLibraryError(f"found {url!r}, which needs {library}; install it: {INSTALL}")
+        raise MissingLibraryError(f"{url!r} needs {library}, which is not installed. Install it: {INSTALL}")
 
 
 def absolute_folder(folder: str | Path, here: Path) -> str:

@@ -1,4 +1,4 @@
-"""Exports a trained model as one file: weights, parameters, and how to load it."""
+"""Exports a trained model as one file: weights, parameters and loading code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str) 
 import torch
 
 exported = torch.load({str(path)!r}, weights_only=True)
-state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
+state = exported["state"]  # {", ".join(state)}, as passed to trial.epochs
 {taking}
 """
 
@@ -67,7 +67,7 @@ def _lines_that_load(
         return _how_to_load_files(path, content[FILES])
     if state is not None:
         return _how_to_load_state(path, state, content.get("how_to_load") or _of_modules(state))
-    # Who has the file elsewhere has the task's code elsewhere, too.
+    # With the file at another place, the task's code is at another place, too.
     return how_to_load(path, spec["task"], spec.get("python_path", []) if place is None else ["."])
 
 
@@ -126,14 +126,14 @@ def load_exported(path: str | Path) -> dict[str, Any]:
     if not content.keys() >= _KEYS:
         raise CheckpointError(f"{path} is no exported model; it holds {sorted(map(str, content))}")
     if not isinstance(content["params"], dict) or not isinstance(content["weights"], dict):
-        raise CheckpointError(f"{path} is damaged: its params or weights are no mappings")
+        raise CheckpointError(f"{path} is damaged: its params or weights are not mappings")
     return content
 
 
 def load(
     path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()
 ) -> tuple[nn.Module, Task, dict[str, Any]]:
-    """Return an exported model in evaluation mode, its task and its parameters; errors as of `load_model`."""
+    """Return an exported model in evaluation mode, its task and its parameters; errors as in `load_model`."""
     content = load_exported(path)
     made = task_of_file(path, content, task, python_path)
     return rebuild(path, made, content["params"], content["weights"]), made, content["params"]

@@ -29,7 +29,7 @@ from trainers.checkpoints.locations import SCHEMES, joined, name_of, scheme_of
 MANIFEST = ".manifest"
 FORMAT = 1
 ANSWER_SECONDS = 60.0
-"""Timeout of a store's answer in seconds, besides the transfer; shorter than the silence that gets ranks killed."""
+"""Timeout of a store's answer in seconds, besides the transfer; shorter than the silence for which ranks are killed."""
 SLOWEST_BYTES_PER_SECOND = 2**20
 _LONGEST_CAUSE = 300
 _SECRET = ("SECRET", "TOKEN", "KEY", "PASSWORD", "CONNECTION_STRING", "CREDENTIAL")
@@ -96,14 +96,14 @@ class ObjectStore:
             try:
                 self._ask(path, "get_file", path, str(to), size=content.bytes, callback=_Counting())
             except FileNotFoundError as error:
-                if self.is_there(path):  # what is not there is the folder of the copies
+                if self.is_there(path):  # the missing file is the folder of the copies
                     raise ObjectStoreError(f"{to}: {error.strerror or error}") from error
                 raise
 
         return cache_of_this_machine().open(path, content, fetch, fresh=fresh)
 
     def delete(self, path: str) -> None:
-        """Delete the manifest, and then what it names; see `Place`."""
+        """Delete the manifest, and then the objects that it names; see `Place`."""
         names = {name_of(path)}
         with suppress(FileNotFoundError, DamagedObjectError):
             names |= self._manifest(path).keys()
@@ -118,7 +118,7 @@ class ObjectStore:
         self.delete_note(path + MANIFEST)
 
     def size(self, path: str) -> int:
-        """Add up what the manifest says; see `Place`."""
+        """Add up the sizes in the manifest; see `Place`."""
         try:
             return sum(content.bytes for content in self._manifest(path).values())
         except DamagedObjectError as error:
@@ -139,7 +139,7 @@ class ObjectStore:
             raise
 
     def delete_note(self, path: str) -> None:
-        """Delete an object, if it is there; see `Place`."""
+        """Delete an object, if it exists; see `Place`."""
         with suppress(FileNotFoundError):
             self._ask(path, "rm_file", path)
 
@@ -170,7 +170,7 @@ class ObjectStore:
             return False
 
     def unfinished_uploads(self, folder: str) -> Iterator[StoredObject]:
-        """Yield unfinished uploads below a folder. S3 keeps them until somebody ends them, other stores for a week."""
+        """Yield unfinished uploads below a folder. S3 keeps them until they are ended, other stores for a week."""
         if self._scheme != "s3":
             return
         bucket, _, key = folder.partition("://")[2].partition("/")
@@ -182,7 +182,7 @@ class ObjectStore:
             yield StoredObject(url=url, bytes=0, modified_at=began_at, upload_id=str(upload["UploadId"]))
 
     def end_upload(self, upload: StoredObject) -> None:
-        """End an upload that was never finished."""
+        """End an unfinished upload."""
         bucket, _, key = upload.url.partition("://")[2].partition("/")
         with suppress(FileNotFoundError):
             names = {"Bucket": bucket, "Key": key, "UploadId": upload.upload_id}
@@ -197,7 +197,7 @@ class ObjectStore:
                      for name, one in json.loads(text)["files"].items()}  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DamagedObjectError(f"{path}{MANIFEST} is no manifest ({type(error).__name__})") from error
-        # Whoever may write to the store could name anything, and what a manifest names is deleted with it.
+        # A forged manifest could name any object, and all objects in a manifest are deleted with it.
         if own not in files or any("/" in name or not name.startswith(f"{stem}.") for name in files):
             raise DamagedObjectError(f"{path}{MANIFEST} names other files than the checkpoint's")
         return files
@@ -210,7 +210,7 @@ class ObjectStore:
                 content = hashed(save, file)
             self._put(path, "put_file", str(draft), path, size=content.bytes, callback=_Counting())
             if is_kept:
-                with suppress(OSError):  # the object is there; without a copy it is fetched
+                with suppress(OSError):  # the object exists, and is fetched if it has no copy
                     cache.keep(draft, path, content)
         return content
 

@@ -131,8 +131,8 @@ def _check_seen(path: str, facts: list[ShareFacts]) -> None:
             seen = -1
         if seen != one.bytes:
             raise CheckpointError(
-                f"cannot write {path}: rank 0 does not see {share.name} of rank {rank}; the folder of checkpoints has "
-                "to be one that all ranks see"
+                f"cannot write {path}: rank 0 does not see {share.name} of rank {rank}. Use a folder of checkpoints "
+                "that all ranks share"
             )
 
 
@@ -142,7 +142,7 @@ def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
         return tensor.detach(), 0
     sharded = cast("DTensor", tensor)
     rows, mesh = sharded.shape[0], sharded.device_mesh
-    most = -(-rows // mesh.size())  # as torch.chunk divides them, which FSDP2 takes
+    most = -(-rows // mesh.size())  # FSDP2 divides rows as torch.chunk does
     return sharded.to_local().detach(), min(mesh.get_local_rank() * most, rows)
 
 
@@ -179,7 +179,7 @@ def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]
     own = module.state_dict()
     if own.keys() != weights.keys():
         different = sorted(own.keys() ^ weights.keys())
-        raise ValueError(f"names that only one of them has: {', '.join(different[:5])}")
+        raise ValueError(f"names in only one of model and checkpoint: {', '.join(different[:5])}")
     for name, value in own.items():
         take(weights[name], value)
 
@@ -187,7 +187,7 @@ def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]
 def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = None) -> None:
     """Fill this rank's rows of `target`, or `rows` in their place, from a checkpoint's tensor of the same shape."""
     if source.shape != target.shape:
-        raise ValueError(f"a tensor of shape {list(source.shape)} for one of shape {list(target.shape)}")
+        raise ValueError(f"a tensor has shape {list(source.shape)} in the checkpoint, {list(target.shape)} here")
     own, first = own_rows(target)
     copy_rows(source, own if rows is None else rows, first)
 
@@ -197,7 +197,7 @@ def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))
     if counts != own_counts:
-        raise ValueError(f"a state of {counts} parameters in groups for {own_counts}")
+        raise ValueError(f"parameter groups have sizes {counts} in the checkpoint, {own_counts} in the optimizer")
     parameters = [one for group in own_groups for one in group["params"]]
     numbers = optimizer.own if isinstance(optimizer, ShardedOptimizer) else range(len(parameters))
     own = {

@@ -49,7 +49,7 @@ class _Copying:
         if isinstance(value, Piece):
             return replace(value, rows=self._of_tensor(value.rows))
         if isinstance(value, MutableMapping):
-            same = copy.copy(value)  # with what torch's state dicts have as attributes
+            same = copy.copy(value)  # keeps the attributes of torch's state dicts
             for name, one in value.items():
                 same[name] = self.of(one)
             return same

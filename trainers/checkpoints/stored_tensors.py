@@ -40,7 +40,7 @@ def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
 
 
 def shares_of(content: Mapping[str, Any], path: str | Path) -> list[tuple[ShareFile, ShareFacts]]:
-    """Return the shares, and the main file's facts of them."""
+    """Return the shares, each with its facts from the main file."""
     return [(_share(path, rank, content, one), one) for rank, one in enumerate(_facts(content, path))]
 
 
@@ -50,7 +50,7 @@ def _facts(content: Mapping[str, Any], path: str | Path) -> list[ShareFacts]:
         if not all([*map(type, row)] == [int, int, str] for row in content["shares"]):
             raise TypeError("of another kind")
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged: shares of another form than is written") from error
+        raise CheckpointError(f"checkpoint {path} is damaged: unknown form of its shares") from error
     return facts
 
 
@@ -63,7 +63,7 @@ def _share(
     try:
         copy = place_of(share).open_part(share, Content(bytes=facts.bytes, sha256=facts.sha256), fresh=fresh)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{share} is missing: all files of a checkpoint belong together") from error
+        raise CheckpointError(f"{share} is missing. Keep all files of a checkpoint together") from error
     except DamagedObjectError as error:
         raise CheckpointError(f"{share} is damaged: {error}") from error
     except OSError as error:
@@ -79,7 +79,7 @@ _DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "C64": torch.complex64, "C128": torch.complex128,
 }  # fmt: skip
-"""Dtypes by their names in a share; all but the last are those of safetensors."""
+"""Dtypes by their names in a share; all but the last are also names in safetensors."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -109,7 +109,7 @@ class ShareFile:
     def __init__(self, path: str, copy: BinaryIO | None = None) -> None:
         self._path, self._copy = path, copy
         if copy is not None:
-            weakref.finalize(self, copy.close)  # with the last tensor that may be read from it
+            weakref.finalize(self, copy.close)  # with the last tensor that reads from it
 
     def __str__(self) -> str:
         return self._path
@@ -171,7 +171,7 @@ class StoredTensor:
         return self.shape[0] if self.shape else 1
 
     def add(self, extent: _Extent) -> None:
-        """Note where some of its rows lie."""
+        """Add the place of some of its rows."""
         self._extents.append(extent)
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class StoredTensor:
                 break
             at += extent.rows
         if at != self.rows or sum(one.rows for one in self._extents) != at:
-            raise CheckpointError(f"rows are missing, or there twice, in a tensor of shape {list(self.shape)}")
+            raise CheckpointError(f"rows are missing or doubled in a tensor of shape {list(self.shape)}")
 
     def read_into(self, target: Tensor, first: int = 0) -> None:
         """Fill `target`, shape [n, ...] on any device, with n rows from `first` on; raises CheckpointError."""
@@ -260,7 +260,7 @@ def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, Any]:
-    """Return weights, those in shares put together in `scratch` and mapped read only; OSError, CheckpointError."""
+    """Return weights; tensors in shares are copied to `scratch` and mapped read-only. OSError, CheckpointError."""
     offsets: dict[str, int] = {}
     at = 0
     for name, value in weights.items():
@@ -278,7 +278,7 @@ def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, 
         return torch.frombuffer(memory, dtype=value.dtype, count=value.numel(), offset=offset).view(value.shape)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch's own, that nobody may write to them
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that the memory is read-only
         return {
             name: mapped(value, offsets[name]) if name in offsets else whole(value) for name, value in weights.items()
         }
@@ -307,7 +307,7 @@ def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFac
     rows, tensors, end = {}, [], 0
     for key, piece in pieces:
         name = "/".join(map(str, key))
-        while name in header:  # as of the keys 1 and "1"
+        while name in header:  # for example for the keys 1 and "1"
             name += "'"
         begin, end = end, end + piece.rows.numel() * piece.rows.dtype.itemsize
         form = {"dtype": _NAMES[piece.rows.dtype], "shape": list(piece.rows.shape), "data_offsets": [begin, end]}
@@ -364,7 +364,7 @@ def _check_size(share: ShareFile, facts: ShareFacts) -> None:
         size = share.size()
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{share} is missing here: all files of a checkpoint belong together, in a folder that all ranks see"
+            f"{share} is missing here. Keep all files of a checkpoint together, in a folder that all ranks see"
         ) from error
     except OSError as error:
         raise of_unread_file(str(share), error) from error

@@ -3,7 +3,7 @@
     {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
     {"ask": "checkpoint", "epoch": 3}, {"ask": "resume"}                           {"folder": "..."} or {"folder": null}
 
-An answer {"error": "..."} rejects the question. `automl.inside_trial` is the other end, without imports of ours.
+An answer {"error": "..."} rejects the question. `automl.inside_trial` is the other end, free of our imports.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Channel:
         return answer
 
     def close(self) -> None:
-        """Answer that the trial is over; the socket's file stays, to tell a finished trial from an unreachable one."""
+        """Answer that the trial is over; the socket's file stays, as a sign of a finished trial."""
         with self._changing:
             self._is_closed = True
             for question in list(self._open):
@@ -92,7 +92,7 @@ class _Connection(socketserver.StreamRequestHandler):
             question = _question_in(json.loads(line))
         except ValueError as error:
             return {"error": str(error)}
-        assert isinstance(self.server, _Server)  # noqa: S101 - it makes the handlers
+        assert isinstance(self.server, _Server)  # noqa: S101 - it creates the handlers
         return self.server.on_question(question)
 
 

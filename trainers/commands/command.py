@@ -40,7 +40,7 @@ class Command:
         folder: Working folder, relative to the spec's folder.
         end_seconds: Time to end by itself after a request or its last report.
         kill_seconds: Time from SIGTERM to SIGKILL.
-        report_seconds: Longest time between two reports; None is no limit but `first_report_seconds` for the first.
+        report_seconds: Longest time between two reports; None limits only the first, by `first_report_seconds`.
     """
 
     parts: tuple[str | tuple[str, ...], ...]
@@ -70,7 +70,7 @@ class Command:
         return cls(parts=parts, environment=environment, **given)
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield each name in braces, and whether its argument is optional."""
+        """Yield each name in braces, and True if its argument is optional."""
         for part in self.parts:
             for text in part if isinstance(part, tuple) else (part,):
                 yield from ((name, isinstance(part, tuple)) for name in names_in(text))
@@ -111,16 +111,15 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
     for name, may_be_left_out in command.names():
         if name not in parameters and name not in BUILT_IN_NAMES:
             allowed = listed([*parameters, *BUILT_IN_NAMES])
-            yield f"found {{{name}}}, allowed in braces: {allowed}; double braces stand for braces"
+            yield f"found {{{name}}}, allowed in braces: {allowed}; write double braces for plain braces"
         elif name in _NAMES_OF_NO_PARAMETER and name in parameters:
             yield (
-                f"found {{{name}}}, which every trial has, and a parameter {name} in the space, allowed: another name "
-                "for the parameter"
+                f"{{{name}}} is a value of every trial, and the space has a parameter {name}, too. Rename the parameter"
             )
         elif name in sometimes and not may_be_left_out:
             yield (
-                f"found {{{name}}}, a parameter that some trials have not; put what stands for it into a list of its "
-                f"own, such as [--{name}, '{{{name}}}'], which is left out then"
+                f"{{{name}}} is a parameter that some trials lack. Put its arguments into a nested list, such as "
+                f"[--{name}, '{{{name}}}'], which such trials leave out"
             )
 
 
@@ -128,11 +127,11 @@ def missing_program(command: Command, base_folder: Path, search_path: str) -> st
     """Return the reason why the program cannot run on this machine, or None."""
     program, folder = str(command.parts[0]), base_folder / command.folder
     if not folder.is_dir():
-        return f"found the folder {command.folder!r}, allowed: one that is there, beside the spec"
+        return f"the folder {command.folder!r} does not exist beside the spec. Create it, or name another"
     if names_in(program):
         return None
     if shutil.which(str(folder / program) if "/" in program else program, path=search_path) is None:
-        return f"found {program!r}, allowed: a program that is there and can be run"
+        return f"{program!r} is no program that this machine can run. Install it, or correct its name"
     return None
 
 
@@ -142,7 +141,7 @@ def search_path() -> str:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names that stand in braces in a text."""
+    """Return the names in braces of a text."""
     return [named[1] for named in _NAME_IN_BRACES.finditer(text) if named[1]]
 
 
@@ -174,7 +173,7 @@ def _is_positive(value: object) -> bool:
 
 
 def as_text(value: object) -> str:
-    """Return a value as an argument: a text as it is, any other value as JSON."""
+    """Return a value as an argument: a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""Runs a command as a trial, on one rank, by the program's questions, printed lines and end."""
+"""Runs a command as a trial, on one rank: follows the program's questions, printed lines and exit."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def exit_error(
     if status == 0:
         done, planned = epochs
         how_far = f"after epoch {done} of {planned}" if done else "without a report"
-        wanted = "a report of each epoch, or one that says last" if done else way
-        return TaskError(f"the command ended with exit status 0 {how_far}; allowed: {wanted}")
+        wanted = "a report of each epoch, or a report with `last`" if done else way
+        return TaskError(f"the command ended with exit status 0 {how_far}. Expected: {wanted}")
     killed_by = -status if status < 0 else status - _SHELL_SIGNALS
     if killed_by in _KILLS:
         return LostError(f"the command was killed by signal {killed_by} ({where})")
@@ -87,7 +87,7 @@ Event = Question | Reported | ValueError | TrainingError | Exited | None
 
 
 class Inbox:
-    """A queue of events with a look inside."""
+    """A queue of events that can be searched for reports."""
 
     def __init__(self) -> None:
         self._new: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -117,8 +117,8 @@ _YES = "yes"
 
 class _End(Enum):
     BY_ITSELF = "it has reported its last epoch, and ended"
-    TOLD = "the trial is over, and the program was told so by the answer to its report"
-    UNTOLD = "the trial is over, and the program does not know"
+    TOLD = "the trial is over, and the answer to the program's report said so"
+    UNTOLD = "the trial is over, and the program has got no notice"
 
 
 class CommandTrainer:
@@ -219,7 +219,7 @@ class CommandTrainer:
             return
         if reported is not None:
             if reported.ignored:
-                self._program.note(f"no numbers, and so no metrics: {reported.ignored}")
+                self._program.note(f"only numbers are metrics; ignored: {reported.ignored}")
             self._events.put(reported)
 
     def _wait_until_over(self, course: Course) -> None:
@@ -236,13 +236,13 @@ class CommandTrainer:
             self._program = program = self._start(folder, places)
             self._book.go_on()
             self._counter.begin("command")
-            if self._reader is not None:  # it cannot say where its first epoch begins
+            if self._reader is not None:  # a program that prints cannot report when its first epoch begins
                 self._begin(course)
             while (taken := self._take(self._next_event(), course)) is None:
                 pass
             end = taken
         finally:
-            channel.close()  # first, so that nothing that it still asks waits for an answer
+            channel.close()  # first, so that no open question waits for an answer
             if program is not None:
                 program.end(self._command.end_seconds if end is _End.TOLD else 0.0, self._command.kill_seconds)
 
@@ -297,7 +297,7 @@ class CommandTrainer:
 
     def _offer_folder(self, question: Question, course: Course) -> None:
         what = f"checkpoint/{question.epoch}"
-        if self._group.rank > 0:  # rank 0 may be far behind, and this rank has other things to hear of
+        if self._group.rank > 0:  # rank 0 may be far behind, and this rank has other events to handle
             self._meeting.pass_on(what, partial(_offer, question, self._kept), self._events.put)
             return
         ends = question.last or course.seconds_left() is not None
@@ -310,7 +310,7 @@ class CommandTrainer:
         self._counter.done()
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
-            if reported.last or epoch >= self._settings.epochs:  # rank 0 goes on too, and both may have work to do
+            if reported.last or epoch >= self._settings.epochs:  # rank 0 goes on, too, and both may have work left
                 self._release(question)
                 return None
             return self._wait(epoch, course, question)
@@ -321,7 +321,7 @@ class CommandTrainer:
         metrics, epoch = self._book.take(reported), self._book.epoch
         complete = reported.last or epoch == self._settings.epochs
         ends = drains and not complete and self._book.may_end
-        # It must not change its files meanwhile, nor go on where it has to wait.
+        # The program must not change its files now, nor go on where it has to wait.
         can_keep = question is not None or (self._program.hold() and self._is_of_latest_line())
         saves = can_keep and self._book.saves(self._spec, ends=ends or complete)
         measurement = self._measurement(epoch, metrics, saves=saves, ends=ends)
@@ -339,7 +339,7 @@ class CommandTrainer:
         return end
 
     def _is_of_latest_line(self) -> bool:
-        """Return whether a stopped program's files are of the line at hand: the latest, and with an epoch number."""
+        """Return whether a stopped program's files belong to this line: the latest, with an epoch number."""
         return numbers_epochs(self._command.metrics) and not self._events.has_report()
 
     def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:

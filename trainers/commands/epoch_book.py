@@ -18,7 +18,7 @@ _LONGEST_NOTE = 300
 
 
 class Reported(NamedTuple):
-    """Metrics that a program reports; `epoch` None is the next, `ignored` has parts of the line that are no metrics."""
+    """Metrics that a program reports; `epoch` None is the next, `ignored` has parts of the line without metrics."""
 
     epoch: object
     metrics: Mapping[str, object]
@@ -28,7 +28,7 @@ class Reported(NamedTuple):
 
 
 Reader = Callable[[str], Reported | None]
-"""Finds metrics in a line; raises ValueError for a malformed one."""
+"""Function that finds metrics in a line; raises ValueError for a malformed line."""
 
 
 def reader_of(metrics: Metrics) -> Reader | None:
@@ -43,11 +43,11 @@ def reader_of(metrics: Metrics) -> Reader | None:
 
 
 def way_to_report(metrics: Metrics) -> str:
-    """Return how to report metrics, for the error message of a silent program."""
+    """Return the expected reports of metrics, for the error message of a silent program."""
     if metrics == "report":
         return (
-            "a report of each epoch by automl.report, or, of a program that prints its metrics, task.metrics: json or "
-            "{pattern: ...}"
+            "a report of each epoch by automl.report, or task.metrics: json or {pattern: ...} for a program that "
+            "prints its metrics"
         )
     if metrics == "json":
         return 'a line of JSON with "epoch" for each epoch'
@@ -62,7 +62,7 @@ def in_json(line: str) -> Reported | None:
     try:
         said: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"found the line {line!r:.200}, which is no JSON: {error}") from None
+        raise ValueError(f"the line {line!r:.200} is not valid JSON: {error}") from None
     if not isinstance(said, dict) or "epoch" not in said:
         return None
     rest = {name: value for name, value in said.items() if name not in ("epoch", "last")}
@@ -135,11 +135,11 @@ class EpochBook:
         """Record a new epoch, and return its metrics; UnreadablePartError if the saved state is of a later epoch."""
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
-            raise TaskError(f"the command reported epoch {epoch} after its last one, {self.epoch}")
+            raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
-                f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files are those "
-                "of a later epoch, so the trial goes back to an earlier checkpoint"
+                f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files belong to "
+                "a later epoch, so the trial goes back to an earlier checkpoint"
             )
         if epoch != expected:
             raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}")
@@ -148,7 +148,7 @@ class EpochBook:
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether the program, which asks, should save this epoch."""
+        """Return whether a program that asks should save this epoch."""
         number = _whole(epoch)
         self._asks = True
         wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()
@@ -188,7 +188,7 @@ def _numbers(reported: Reported) -> dict[str, float]:
     metrics = {}
     for name, value in reported.metrics.items():
         if name in CONTROLLERS_METRICS:
-            raise TaskError(f"the command reported {name!r}, allowed: any other name, since every trial has this one")
+            raise TaskError(f"the command reported {name!r}, which every trial has. Choose another name")
         try:
             metrics[name] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):

@@ -36,8 +36,8 @@ def files_in(folder: Path) -> dict[str, Tensor]:
         except OSError as error:
             raise TaskError(f"the folder of checkpoints cannot be read: {error}") from error
     raise TaskError(
-        f"the folder of checkpoints changes while it is kept: {why}; allowed: files that stay as they are from a "
-        "report, or a line with metrics, until the answer; write each under another name first, and os.replace it"
+        f"files in the folder of checkpoints change while they are saved: {why}. Keep them unchanged from a report, or "
+        "a line with metrics, until the answer: write each under another name first, and os.replace it"
     )
 
 

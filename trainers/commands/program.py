@@ -102,7 +102,7 @@ class Program:
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
     def hold(self) -> bool:
-        """Stop its processes until `go_on`, and read their output; returns whether all stand still."""
+        """Stop the program's processes until `go_on`, and read their output; returns whether all are stopped."""
         self._order("stop")
         give_up_at = time.monotonic() + _HOLD_SECONDS
         while not (is_held := self._is_held() and self._has_read_all()) and time.monotonic() < give_up_at:
@@ -110,15 +110,15 @@ class Program:
         return is_held
 
     def go_on(self) -> None:
-        """Let it go on after `hold`."""
+        """Continue the program after `hold`."""
         self._order("continue")
 
     def will_be_asked(self, seconds: float) -> None:
-        """Tell the supervisor that the program has `seconds` to end, even if this process is killed."""
+        """Notify the supervisor that the program has `seconds` to end, even if this process is killed."""
         self._order(f"asked {seconds}")
 
     def end(self, asked_seconds: float, kill_seconds: float) -> None:
-        """End it: SIGTERM after `asked_seconds`, SIGKILL after `kill_seconds` more; returns after its end."""
+        """End the program: SIGTERM after `asked_seconds`, SIGKILL after `kill_seconds` more; returns after its end."""
         if asked_seconds and self._over.wait(asked_seconds):
             return
         for order, seconds in ("continue", 0.0), ("terminate", kill_seconds), ("kill", None):
@@ -127,7 +127,7 @@ class Program:
                 return
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of its living processes."""
+        """Return the CPU seconds of the program's living processes."""
         total = 0.0
         if self._supervisor_pid is None:
             return total
@@ -145,35 +145,35 @@ class Program:
         with suppress(psutil.Error, OSError):
             below = psutil.Process(self._supervisor_pid).children(recursive=True)
             groups = [(one, os.getpgid(one.pid)) for one in below]
-            # What has left its group, as a daemon does, is not stopped by the signal.
+            # The signal does not stop processes that have left the group, such as daemons.
             mine = [one for one, group in groups if group == self._group]
             return all(one.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for one in mine)
-        return True  # it has ended
+        return True  # the program has ended
 
     def _has_read_all(self) -> bool:
         try:
             waiting = fcntl.ioctl(self._out, termios.FIONREAD, bytes(4))
         except (OSError, ValueError):
-            return True  # it has ended, and all was read
+            return True  # the program has ended, and all was read
         with self._reading:
             return not int.from_bytes(waiting, sys.byteorder)
 
     def note(self, text: str) -> None:
-        """Write a line of ours to its log, once for each text; for the reading thread."""
+        """Write our own line to its log, once for each text; for the reading thread."""
         if text not in self._noted:
             self._noted.add(text)
             self._log.note(f"[automl] {text}\n".encode(errors="replace"))
 
     def _order(self, line: str) -> None:
         assert self._starter.stdin is not None  # noqa: S101 - it is a pipe
-        with suppress(OSError, ValueError):  # it has ended
+        with suppress(OSError, ValueError):  # the supervisor has ended
             self._starter.stdin.write(f"{line}\n".encode())
             self._starter.stdin.flush()
 
     # ------------------------------------------------------------------ in the thread that reads
 
     def _read(self, news: IO[bytes], out: IO[bytes], err: IO[bytes]) -> None:
-        self._starter.wait()  # it ends once the supervisor runs
+        self._starter.wait()  # the starter exits once the supervisor runs
         printed = _Lines(self._take_line, self._pass_over)
         errors, told = _Lines(lambda _: None), _Lines(self._take_news)
         give_up_at = math.inf
@@ -232,7 +232,7 @@ class Program:
     def _pass_over(self) -> None:
         if self._on_line is not None:
             self.note(
-                f"a line of more than {_LONGEST_LINE_BYTES // 1024} KiB was passed over: metrics stand in shorter ones"
+                f"a line of more than {_LONGEST_LINE_BYTES // 1024} KiB was skipped: print metrics in shorter lines"
             )
 
 

@@ -22,7 +22,7 @@ from trainers.ranks.process_group import Group
 class Meeting:
     """Exchanges texts between the ranks of one attempt; an error that leaves the block is sent to the others.
 
-    Requests to the store are short, since a waiting one blocks those of other threads.
+    Requests to the store are short, since a waiting request blocks requests of other threads.
     """
 
     def __init__(self, key: str, group: Group, store: StoreClient | None, is_over: Callable[[], bool]) -> None:
@@ -64,13 +64,13 @@ class Meeting:
         def wait() -> None:
             try:
                 take(self._heard(what))
-            except Exception as error:  # noqa: BLE001 - in a thread: the one that trains has to hear of it
+            except Exception as error:  # noqa: BLE001 - handed to the training thread
                 take_error(classify(error))
 
         threading.Thread(target=wait, name=what, daemon=True).start()
 
     def _heard(self, what: str) -> str | None:
-        assert self._store is not None  # noqa: S101 - a gang of several ranks has one
+        assert self._store is not None  # noqa: S101 - a gang of several ranks has a store
         if self._last_heard is None or self._last_heard[0] != what:
             name = f"{self._prefix}/{what}"
             if not wait_for(self._store, [name], what, math.inf, is_over=self._need_not_wait):
@@ -84,7 +84,7 @@ class Meeting:
         return f"{self._prefix}/failed"
 
     def _need_not_wait(self) -> bool:
-        assert self._store is not None  # noqa: S101 - the callers have looked
+        assert self._store is not None  # noqa: S101 - the callers have checked
         if self._store.check([self._failed]):
             raise LostError(f"another rank has failed: {self._store.get(self._failed).decode()}")
         return self._is_over()
@@ -154,7 +154,7 @@ def variables(places: Sequence[Place], rank: int) -> dict[str, str]:
         "MASTER_PORT": str(places[0].port),
     }
     devices = [places[number].devices for number in here]
-    if all(devices):  # a program takes the GPU with the number LOCAL_RANK, so it has to see those of all ranks here
+    if all(devices):  # a program takes the GPU with the number LOCAL_RANK, so it has to see the GPUs of all ranks here
         found["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     if len(places) > 1:
         cluster = {"worker": [f"{place.host}:{place.worker_port}" for place in places]}

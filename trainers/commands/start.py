@@ -1,7 +1,7 @@
 """Arguments, environment and temporary folder of a program. Does not import torch.
 
-The process that made a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on its file `lock` while it lives: a
-leftover folder is found by it, and not by process ids, which containers that share a folder may repeat.
+The process that made a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on its file `lock` while it lives. The
+lock identifies leftover folders: process ids may repeat in containers that share a folder.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from trainers.functions.own_loop import OwnLoop
 from trainers.ranks.process_state import variables_here
 
 _NAME = "automl-trial-"
-_SHORT_FOLDER = Path("/tmp")  # noqa: S108 - what is made there has a name that nobody knows
+_SHORT_FOLDER = Path("/tmp")  # noqa: S108 - names made there cannot be guessed
 _LONGEST_SOCKET_BYTES = 107
 """Limit of a socket's path in bytes (`sun_path` in unix(7), without its end)."""
 _LOCK = "lock"
 _BEGUN_SECONDS = 3600.0
-"""Age in seconds of a folder without a lock from which its process counts as dead."""
+"""Age in seconds from which the process of a folder without a lock counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,7 +39,7 @@ _LEFT_SECONDS = 5.0
 
 def main() -> None:
     """Run the command that standard input describes."""
-    # Ray kills the children of a process that it ends, and this one has to outlive the rank to end the program.
+    # Ray kills the children of a process that it ends, and this process has to outlive the rank to end the program.
     if os.fork():
         os._exit(0)
     _tell(f"supervised {os.getpid()}")
@@ -49,7 +49,7 @@ def main() -> None:
     signal.set_wakeup_fd(wakened)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the rank is told, and tells this process
+        signal.signal(number, signal.SIG_IGN)  # the rank gets them, too, and sends orders
     _prctl(_SET_CHILD_SUBREAPER, 1)
     status = None
     try:
@@ -124,7 +124,7 @@ def _start(what: dict[str, object]) -> int:
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
             if os.getppid() != mine:
                 os._exit(1)
-            # Python ignores the last two, and a shell's pipes count on them.
+            # Python ignores the last two signals, and shell pipes rely on them.
             usual = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
             for number in usual:
                 signal.signal(number, signal.SIG_DFL)
@@ -133,7 +133,7 @@ def _start(what: dict[str, object]) -> int:
             os.dup2(nothing, 0)
             for mine_alone in (_NEWS, *_PRINTED):
                 os.close(mine_alone)
-            os.execvpe(argv[0], argv, environment)  # type: ignore[index,arg-type]  # noqa: S606 - what it is for
+            os.execvpe(argv[0], argv, environment)  # type: ignore[index,arg-type]  # noqa: S606 - its purpose
         except OSError as error:
             os.write(failing, json.dumps([error.errno, error.strerror, str(error.filename or argv[0])]).encode())  # type: ignore[index]
         os._exit(127)

@@ -1,1 +1,1 @@
-"""What a task or a training function is, and how it is loaded."""
+"""Contracts of tasks and training functions, and how to load them."""

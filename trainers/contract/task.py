@@ -28,7 +28,7 @@ class Task(Protocol):
     `test_data(params)`;
     `space()`: the default search space;
     `first_trials()`: mappings of good parameters, with which a search of that space begins;
-    `baselines()`: what its models are compared with, see `baselines_of`;
+    `baselines()`: models and figures to compare with, see `baselines_of`;
     `parameters`: names that it takes besides the trainer's own;
     `metric_names`: the names that `metrics` returns;
     `smoothed_loss(outputs, targets, smoothing)`: its training loss if `label_smoothing` is above 0;
@@ -36,7 +36,7 @@ class Task(Protocol):
     "loss" and metric names to tensors of shape [n]; every sample counts once for names left out;
     `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)`, `rate_factors(model, params)`: see
     `trainers.model.optimizers`;
-    `whole_metrics(params)`: metrics that are no means over samples, see `trainers.loop.whole_set_metrics`;
+    `whole_metrics(params)`: metrics that are not means over samples, see `trainers.loop.whole_set_metrics`;
     `derived_metrics(metrics, params)`: metrics computed from others, see `trainers.loop.evaluation`;
     `collate(samples)`: makes a list of samples of a Dataset or stream a pair (inputs, targets).
     """
@@ -137,8 +137,7 @@ def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
     for name in names:
         if name in OUR_METRICS:
             raise TaskError(
-                f"{type(task).__name__}.metrics: found {name!r}, allowed: any other name, since this one is measured "
-                "in every trial"
+                f"{type(task).__name__}.metrics: every trial has a metric {name!r} already. Rename the task's metric"
             )
 
 
@@ -154,7 +153,7 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
 
 
 def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
-    """Return the task's loss, or with `smoothing` its `smoothed_loss`; TaskError if there is none for its loss."""
+    """Return the task's loss, or with `smoothing` its `smoothed_loss`; TaskError if its loss has no smoothed form."""
     if smoothing == 0:
         return task.loss
     smoothed = getattr(task, "smoothed_loss", None)
@@ -162,8 +161,8 @@ def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
     inherits = getattr(kind, "smoothed_loss", None) is BaseTask.smoothed_loss
     if smoothed is None or (inherits and getattr(kind, "loss", None) is not BaseTask.loss):
         raise TaskError(
-            f"found label_smoothing {smoothing}, but {kind.__name__} says not how to smooth its loss; take "
-            "label_smoothing 0, or give the task a method smoothed_loss(outputs, targets, smoothing)"
+            f"label_smoothing is {smoothing}, but {kind.__name__} has no smoothed_loss() for its loss. Set "
+            "label_smoothing to 0, or give the task a method smoothed_loss(outputs, targets, smoothing)"
         )
     return lambda outputs, targets: cast("Tensor", smoothed(outputs, targets, smoothing))
 

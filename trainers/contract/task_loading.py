@@ -36,7 +36,7 @@ class TaskLoadError(TaskError, UserError):
 def load_trainable(
     name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
 ) -> Trainable:
-    """Return a task, a training function ("module:function"), or the command of the options; TaskLoadError."""
+    """Return a task, a training function ("module:function"), or the command of the options; raises TaskLoadError."""
     if name == COMMAND:
         try:
             return Command.of(options or {})
@@ -59,9 +59,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     """
     found = import_task(name, python_path)
     if is_training_function(found):
-        raise TaskLoadError(
-            f"task {name!r}: found a training function, which makes no model by itself; allowed: a task"
-        )
+        raise TaskLoadError(f"task {name!r}: a training function makes no model by itself. Name a task")
     check_options(name, found, options or {})
     try:
         task = found(**(options or {}))
@@ -109,19 +107,19 @@ def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> 
     """Refuse options that the constructor does not take, and missing required ones."""
     try:
         taken = inspect.signature(task_class).parameters
-    except (TypeError, ValueError):  # a callable that does not say
+    except (TypeError, ValueError):  # no signature, as for some built-in callables
         return
     by_name = [p for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = [p.name for p in by_name]
     if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         for key in options:
             if key not in names:
-                allowed = f"allowed: {', '.join(names)}" if names else "which takes none"
+                allowed = f"allowed: {', '.join(names)}" if names else "but the task takes no options"
                 raise TaskLoadError(
                     f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{_nearest(key, names)}"
                 )
     for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
-        raise TaskLoadError(f"task {name!r}: task_options: found no {needed!r}, which the task needs")
+        raise TaskLoadError(f"task {name!r}: task_options: {needed!r} is missing, and the task needs it")
 
 
 def _check_names(name: str, task: Any) -> None:
@@ -175,7 +173,7 @@ def _own(name: str, python_path: Sequence[str]) -> Any:
                                 f"{_nearest(class_name, classes)}")  # fmt: skip
         found = getattr(found, part)
     if not callable(found):
-        raise TaskLoadError(f"task {name!r}: {class_name} is no class but {type(found).__name__}")
+        raise TaskLoadError(f"task {name!r}: {class_name} is a {type(found).__name__}. Name a class")
     return found
 
 
@@ -192,7 +190,7 @@ def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleTy
         if gone:
             raise TaskLoadError(
                 f"task {name!r}: no module {error.name!r}, since the folder {gone[0]} is not on this machine "
-                f"({socket.gethostname()}); allowed: a folder that all machines of the cluster have at this place"
+                f"({socket.gethostname()}). Put the code into a folder that every machine has at the same path"
             ) from error
         near = _nearest(module_name, [path.stem for folder in folders for path in Path(folder).glob("*.py")])
         raise TaskLoadError(f"task {name!r}: no module {error.name!r}{near}; looked in {', '.join(folders)} "

@@ -51,9 +51,9 @@ def is_training_function(found: object) -> bool:
 def problem_of(function: Callable[..., object]) -> str | None:
     """Return the reason why a function cannot train trials, or None."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return "it is an async function, allowed: a plain one"
+        return "it is an async function. Write a plain function"
     if inspect.isgeneratorfunction(function):
-        return "it yields, allowed: a function that trains when it is called"
+        return "it is a generator. Write a function without `yield`, which trains when it is called"
     return None
 
 

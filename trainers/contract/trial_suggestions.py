@@ -16,7 +16,7 @@ def _told_to_nobody(_name: str, _asked: Asked) -> None:
 
 
 class Asking:
-    """Answers the requests of one rank, equal on all ranks; calls `tell` once for each name."""
+    """Returns the parameters that one rank requests, the same on all ranks; calls `tell` once for each name."""
 
     def __init__(self, spec: TrialSpec) -> None:
         self._proposed, self._seed, self._trial = spec.proposed, spec.seed, spec.trial
@@ -29,13 +29,13 @@ class Asking:
         return self._proposed is not None
 
     def value(self, name: str, domain: Domain) -> Value:
-        """Return a parameter's value: as before, proposed, or drawn; TaskError if it contradicts another call."""
+        """Return a parameter's value: as in an earlier call, proposed, or drawn; TaskError if two calls differ."""
         if not isinstance(name, str) or not name:
             raise TaskError(f"name: found {shown(name)}, allowed: a text that is not empty")
         if name == "world_size":
             raise TaskError(
-                "world_size: found a range that is worked out as the trial runs, which needs its ranks before that; "
-                "allowed: a call with literal arguments, or space={'world_size': ...}"
+                "world_size: this range is computed while the trial runs, but the trial needs its ranks before. Write "
+                "literal arguments in the call, or set space={'world_size': ...}"
             )
         before = self._answered.get(name)
         if before is not None:
@@ -48,16 +48,16 @@ class Asking:
     def _again(self, name: str, before: Asked, domain: Domain) -> Value:
         if not are_compatible(before.domain, domain) or not domain.contains(before.value):
             first, second = in_words(before.domain), in_words(domain)
-            problem = f"found {second} after {first}, which gave {shown(before.value)}"
-            raise TaskError(f"{name}: {problem}; allowed: a range with that value, or another name")
+            problem = f"an earlier call with {first} gave {shown(before.value)}, but this call has {second}"
+            raise TaskError(f"{name}: {problem}. Keep the value in the range, or use another name")
         return before.value
 
     def _chosen(self, name: str, domain: Domain) -> Value:
         """Return the proposed value if it is in the domain, which may differ between trials; otherwise draw one."""
         proposed = (self._proposed or {}).get(name)
         if proposed is not None and not are_compatible(proposed.domain, domain):
-            problem = f"found {in_words(domain)} after {in_words(proposed.domain)} in an earlier trial"
-            raise TaskError(f"{name}: {problem}; allowed: one kind and scale, and the same choices, or another name")
+            problem = f"found {in_words(domain)}, but an earlier trial had {in_words(proposed.domain)}"
+            raise TaskError(f"{name}: {problem}. Keep kind, scale and choices the same, or use another name")
         if proposed is not None and domain.contains(proposed.value):
             return proposed.value
         return drawn(domain, seed=self._seed, trial=self._trial, name=name)

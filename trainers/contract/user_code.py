@@ -60,7 +60,7 @@ _hashes: dict[str, str] = {}
 def code_files(folders: Sequence[str]) -> dict[str, str]:
     """Return hashes, taken at loading, of up to `MOST_FILES` Python files below folders, without installed packages."""
     found: dict[str, str] = {}
-    # Each trial asks this of thousands of modules, so texts are compared: paths would take 50 ms.
+    # Each trial checks thousands of modules, so strings are compared: Path objects would take 50 ms.
     for folder in (str(Path(one)).rstrip(os.sep) + os.sep for one in folders):
         for module in list(sys.modules.values()):
             file = str(getattr(module, "__file__", None))
@@ -68,7 +68,7 @@ def code_files(folders: Sequence[str]) -> dict[str, str]:
                 continue
             parts = file.removeprefix(folder).split(os.sep)  # noqa: PTH206 - see above
             if _INSTALLED.isdisjoint(parts):
-                with suppress(OSError):  # it is gone
+                with suppress(OSError):  # the file was deleted
                     found["/".join(parts)] = _hash_when_loaded(file)
     return dict(sorted(found.items())[:MOST_FILES])
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 SingleSamples = Literal["keep", "merge", "drop"]
 
 _FEWEST = 2
-"""BatchNorm needs at least this many samples for a variance."""
+"""Least number of samples for which BatchNorm has a variance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pass:
-    """One forward and backward pass of one rank; one with `is_empty` counts nothing, but joins the collectives."""
+    """One forward and backward pass of one rank; an empty pass counts nothing, but joins the collectives."""
 
     samples: int
     step_samples: int
@@ -100,7 +100,7 @@ def plan_epoch(
 
     Args:
         even: All ranks need equally many micro-batches, as with sharded weights.
-        singles: "keep" micro-batches of one sample, "merge" them with others of the step or the step before, or "drop"
+        singles: "keep" micro-batches of one sample, "merge" them with others of this step or the last, or "drop"
             them; a sample that cannot be merged is dropped.
     """
     plan: list[MicroBatch] = []

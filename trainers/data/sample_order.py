@@ -22,7 +22,7 @@ class OrderedFeed:
 
     def __init__(self, samples: Samples, layout: EpochLayout, sharing: Sharing) -> None:
         self._samples, self._layout, self._sharing = samples, layout, sharing
-        self._order: tuple[int, Tensor] | None = None  # a pass's number and order, if it has more epochs
+        self._order: tuple[int, Tensor] | None = None  # number and order of a pass that has more epochs
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:
         """Plan an epoch; returns the work of it and of its first `steps`, in forward passes of a sample."""
@@ -56,7 +56,7 @@ class OrderedFeed:
             yield one, inputs, targets
 
     def trained(self, steps: int) -> float | None:
-        """Return the part of the epoch that is done."""
+        """Return the fraction of the epoch that is done; None after its last step."""
         return steps / self._steps if steps < self._steps else None
 
 
@@ -84,15 +84,15 @@ class StreamPlace:
 
 
 class StreamFeed:
-    """Passes over a stream: an epoch is one of them, or `epoch_steps` steps; updates the trial's `place`."""
+    """Passes over a stream: an epoch is one pass, or `epoch_steps` steps; updates the trial's `place`."""
 
     def __init__(self, samples: StreamSamples, epoch_steps: int | None, sharing: Sharing, place: StreamPlace) -> None:
         self._samples, self._epoch_steps, self._sharing, self._place = samples, epoch_steps, sharing, place
         self._pass: Iterator[Step] | None = None
         self.next_samples = sharing.batch_per_rank
 
-    def begin(self, epoch: int, steps: int) -> tuple[float, float]:  # noqa: ARG002 - a stream goes on where it was
-        """Begin an epoch; one that ends with the stream has the work of the last pass."""
+    def begin(self, epoch: int, steps: int) -> tuple[float, float]:  # noqa: ARG002 - a stream continues where it stopped
+        """Begin an epoch; if it ends with the stream, its work is assumed as in the last pass."""
         self._steps = steps
         of_step = TRAIN_WORK * self._sharing.batch_per_rank * self._sharing.accumulate
         return float(self._planned() * of_step), float(min(steps, self._planned()) * of_step)
@@ -113,7 +113,7 @@ class StreamFeed:
                 yield (one, *self._samples.on_device(batch))
 
     def trained(self, steps: int) -> float | None:
-        """Count a step; with an unknown number of steps none is known to be the last."""
+        """Count a step; return the fraction of the epoch that is done, or None after a planned last step."""
         self._steps = steps
         self._place.steps += 1
         if self._epoch_steps is not None and steps >= self._epoch_steps:
@@ -125,7 +125,7 @@ class StreamFeed:
 
 
 Feed: TypeAlias = OrderedFeed | StreamFeed
-"""Gives one rank the passes of each epoch, with inputs and targets on the device."""
+"""Source of one rank's passes in each epoch, with inputs and targets on the device."""
 
 
 def layout_of(samples: Samples | StreamSamples, settings: Settings) -> EpochLayout | None:

@@ -1,4 +1,4 @@
-"""Randomness by (seed, epoch, rank) alone; checkpoints within an epoch hold the generators' states."""
+"""Random seeds that depend only on seed, epoch and rank; checkpoints within an epoch hold the generators' states."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
 
 
 class HostGenerators:
-    """The host's global generators of one reader, apart from all other draws."""
+    """Global generators of the host for one reader, separate from all other draws."""
 
     def __init__(self) -> None:
         self._states: dict[str, Any] | None = None

@@ -30,12 +30,12 @@ from torch.utils.data import Dataset
 log = logging.getLogger(__name__)
 
 LEAST_BYTES = 16 * 2**20
-"""Smaller arrays stay: mapping costs more than it saves."""
+"""Least size of a shared array: mapping a smaller array costs more than it saves."""
 _DEEPEST = 4
 _SPARE_SHARE = 0.5
 """Largest part of the disk's free space for one array."""
 _MOST_ITEMS = 1000
-"""Longer containers hold samples, and are not searched."""
+"""Most items of a searched container: longer containers hold samples."""
 
 
 def share_arrays(holder: object, folder: Path | None = None) -> None:
@@ -51,7 +51,7 @@ def share_arrays(holder: object, folder: Path | None = None) -> None:
 class _Sharing:
     def __init__(self, folder: Path, package: str) -> None:
         self._folder, self._package = folder, package
-        self._replaced: dict[int, tuple[Any, Any]] = {}  # holds the originals, so that no number is used again
+        self._replaced: dict[int, tuple[Any, Any]] = {}  # holds the originals, so that ids are not reused
 
     def visit(self, value: Any, depth: int) -> Any:
         if id(value) in self._replaced:
@@ -114,7 +114,7 @@ class _Sharing:
                     _write(path, flat)
                 return _map(path, flat.nbytes)
         except (OSError, ValueError) as error:
-            log.warning("data of the task are not shared between ranks: %s", error)
+            log.warning("each rank keeps its own copy of the task's data, which cannot be shared: %s", error)
             return None
 
 

@@ -99,8 +99,8 @@ class StreamSamples:
     ) -> None:
         if isinstance(stream, Iterator):
             raise TaskError(
-                f"{what} returned {type(stream).__name__}, which can be read once only; allowed: a stream that begins "
-                "anew each time it is iterated"
+                f"{what} returned {type(stream).__name__}, which can be read only once. Return a stream that "
+                "starts again each time it is iterated"
             )
         self._stream, self._what, self._workers, self.device = stream, what, workers, device
         self.collate = collate
@@ -113,7 +113,7 @@ class StreamSamples:
             return list(islice(_begun(self._stream, Sharing(batch_per_rank=1), 1, 0), samples))
 
     def steps(self, sharing: Sharing, number: int, skip: int = 0) -> Iterator[Step]:
-        """Yield a rank's share of each step of a pass, on the host; all ranks have to iterate equally far."""
+        """Yield a rank's share of each step of a pass, on the host; all ranks must take the same number of steps."""
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
             what = f"{self._what}: pass {number} over the stream"
@@ -123,8 +123,8 @@ class StreamSamples:
             yield step
         if not yielded:
             raise TaskError(
-                f"{self._what}: found no samples in pass {number} over the stream, allowed: a stream that has some "
-                "each time it is iterated"
+                f"{self._what}: pass {number} over the stream has no samples. Return a stream that has "
+                "samples each time it is iterated"
             )
 
     def on_device(self, batch: Any) -> tuple[Any, Any]:
@@ -166,11 +166,11 @@ class _Reading:
                 num_workers=workers,
                 persistent_workers=True,
                 pin_memory=pins,
-                generator=torch.Generator(),  # so that the loader leaves the global one, and dropout, alone
+                generator=torch.Generator(),  # so that the loader does not draw from the global one
             )
 
     def steps(self, number: int, skip: int, *, is_shared_out: bool) -> Iterator[Step]:
-        # Which worker gives which step of a stream that shares itself out only the loader knows: it drops them here.
+        # Only the loader knows the order of steps from workers of a sharded stream, so skipped steps are dropped here.
         self._steps.begin(number, 0 if is_shared_out else skip)
         found = self._here() if self._loader is None else iter(self._loader)
         return islice(found, skip, None) if is_shared_out else found
@@ -214,7 +214,7 @@ class _Steps(IterableDataset[Step]):
 
 
 def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: int) -> Iterator[Any]:
-    """Begin a pass: seed the host's generators, and tell the stream its reader."""
+    """Begin a pass: seed the host's generators, and pass rank and epoch to the stream."""
     if callable(getattr(stream, "set_rank", None)):
         reseed_host(derive("stream", sharing.seed, number, sharing.rank, worker))
         stream.set_rank(sharing.rank, sharing.world_size)  # type: ignore[attr-defined]
@@ -248,7 +248,7 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps while every rank has one, with the number of samples of all ranks; a collective for each.
+    """Yield this rank's steps while every rank has one, with the number of samples of all ranks; a collective per step.
 
     `even` fills up missing passes by samples that count nothing; steps that follow others (`is_begun`) may be empty.
     """
@@ -289,6 +289,5 @@ def _of_all(own: Sequence[int], group: Group) -> list[list[int]]:
 def _check_all_have_some(samples: Sequence[int], what: str) -> None:
     if min(samples) == 0:
         raise TaskError(
-            f"{what}: found no samples for rank {samples.index(0)} of {len(samples)}, allowed: at least one for each "
-            "rank"
+            f"{what}: rank {samples.index(0)} of {len(samples)} got no samples. Give each rank at least one"
         )

@@ -1,1 +1,1 @@
-"""Training functions as trials: `trial.epochs(...)` and what it needs."""
+"""Training functions as trials: `trial.epochs(...)` and its parts."""

@@ -68,8 +68,8 @@ class FunctionTrainer:
                     if _SIGNAL not in str(error):
                         raise
                     raise TaskError(
-                        "signal.signal: found a call in a training function, allowed: outside of it, since trials of a "
-                        "study run in a thread, and Python sets handlers of signals in the main thread only"
+                        "signal.signal: a training function cannot set signal handlers, since trials of a study run in "
+                        "a thread, and Python allows it only in the main thread. Set them outside of the function"
                     ) from error
                 self._end()
 
@@ -102,14 +102,14 @@ class FunctionTrainer:
         return self._loop(epoch, kept, course)
 
     def _resuming(self, kept: KeptState) -> str:
-        """Return what this attempt or a later one visibly restarts; may be empty."""
+        """Return the parts that this attempt or a later attempt visibly restarts; may be empty."""
         missing = kept.missing(self._trial.modules) if self._spec.checkpoint_folder is not None else ""
         if not missing:
             return ""
         if kept:
-            done = "goes on without some state" if self._spec.resume_from else "would not go on with the same bits"
+            done = "resumes without some state" if self._spec.resume_from else "would not resume with the same bits"
             return f"{done}: {missing}"
-        done = "started over" if self._spec.attempt > 1 else "would start over wherever it has to go on"
+        done = "started over" if self._spec.attempt > 1 else "would start over each time it resumes"
         return f"{done}: {missing}; epochs that are trained again are charged as lost"
 
     def _loop(self, epoch: int, kept: KeptState, course: Course) -> Iterator[int]:
@@ -129,7 +129,7 @@ class FunctionTrainer:
             self._goes_on = epoch < min(until, last)
             yield epoch
             self._left, self._trial.is_within_epoch = None, False
-            if epoch == last:  # what the function does after its loop is still the trial's: others wait for the slots
+            if epoch == last:  # code after the loop belongs to the trial: the slots are still in use
                 self._last = end
             elif end():
                 raise TrialOver
@@ -177,7 +177,7 @@ class FunctionTrainer:
             return None, None
         self._counter.begin("checkpoint")
         scale = self._trial.steps.precision.state_dict()
-        parts = {"function": kept.content(), "how_to_load": kept.how_to_load()}  # on all ranks: some have to give rows
+        parts = {"function": kept.content(), "how_to_load": kept.how_to_load()}  # on all ranks: each may have rows
         parts |= {"engine": {"precision": scale}} if scale else {}
         content = self._checkpoints.content(epoch, metrics, **parts)
         path, write = self._checkpoints.write(lambda: content, epoch, goes_on=goes_on)
@@ -202,5 +202,5 @@ def _without_report(epoch: int, *, left: bool) -> str:
         return f"epoch {epoch} ended without trial.report(...) on rank 0"
     return (
         f"the training function left epoch {epoch} without trial.report(...) on rank 0, and returned; "
-        "report before break"
+        "call trial.report before break"
     )

@@ -1,4 +1,4 @@
-"""Shared by trials with a loop of the user's own: their course, learning rate and facts."""
+"""Course, learning rate and facts of trials whose loop is user code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.trial_settings import settings_of
 
 
 class Course(Protocol):
-    """Decides how far a trial may train, and takes its reports."""
+    """Decides how far a trial may train, and receives its reports."""
 
     def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
         """Report that the first epoch began `ago_seconds` ago."""
@@ -50,7 +50,7 @@ class ResumingFacts(FunctionFacts):
 
 
 class OwnLoop:
-    """A trial whose steps the engine does not take itself; `form` is the kind of user code, for messages.
+    """A trial whose training steps are user code; `form` is the kind of code, for messages.
 
     TaskError if an option is wrong, or needs the engine's own loop.
     """
@@ -72,7 +72,7 @@ class OwnLoop:
         models: tuple[str, ...] | None = None,
         resuming: str = "",
     ) -> TrialFacts:
-        """Return the facts known before the first epoch; 0 parameters are unknown, and a command has no `models`.
+        """Return the facts known before the first epoch; `model_parameters` is 0 if unknown; a command has no `models`.
 
         `resuming` names parts that a training function's attempt restarts.
         """

@@ -53,19 +53,19 @@ class KeptState:
         return tuple(name for name, one in self._state.items() if isinstance(one, nn.Module))
 
     def how_to_load(self) -> str:
-        """Return lines of Python that take the model, or all else, out of an exported file's `state`."""
+        """Return lines of Python that extract the model, or else the first object, from an exported file's `state`."""
         name = next((one for one in (USUAL_NAME, *self.models) if one in self._state), next(iter(self._state)))
         one, state = self._state[name], f"state[{name!r}]"
         if callable(getattr(one, "how_to_load", None)):
             return str(one.how_to_load(state))
         if isinstance(one, tuple):
-            return f"kept = {state}  # what your function save has returned"
+            return f"kept = {state}  # the value that your save function returned"
         return line_that_loads(name)
 
     def missing(self, prepared: Iterable[nn.Module]) -> str:
-        """Return what a resumed trial visibly restarts; may be empty."""
+        """Return the parts that a resumed trial visibly restarts; may be empty."""
         if not self._state:
-            return "the function hands nothing to trial.epochs(...)"
+            return "the function passes no state to trial.epochs(...)"
         handed = list(self._state.values())
         if not all(isinstance(one, _TRANSPARENT) for one in handed):
             return ""
@@ -74,9 +74,9 @@ class KeptState:
         for model in prepared:
             trained = {id(one) for one in model.parameters() if one.requires_grad}
             if not trained <= weights:
-                return f"the function hands the prepared {type(model).__name__} not to trial.epochs(...)"
+                return f"the function does not pass the prepared {type(model).__name__} to trial.epochs(...)"
             if trained and trained.isdisjoint(steered):
-                return f"the function hands no optimizer of the prepared {type(model).__name__} to trial.epochs(...)"
+                return f"the function passes no optimizer of the prepared {type(model).__name__} to trial.epochs(...)"
         return ""
 
     def content(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class KeptState:
         return content
 
     def restore(self, saved: object, path: str) -> None:
-        """Take back what was saved."""
+        """Restore the saved state."""
         if not isinstance(saved, dict) or saved.keys() != self._state.keys():
             names = sorted(saved) if isinstance(saved, dict) else "no state"
             raise CheckpointError(f"checkpoint {path} holds {names}, but trial.epochs was given {sorted(self._state)}")
@@ -143,7 +143,7 @@ def _check_readable(content: Mapping[str, Any]) -> None:
         torch.load(file, weights_only=True)
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise TaskError(f"trial.epochs: a checkpoint cannot hold what was handed over: {said}") from error
+        raise TaskError(f"trial.epochs: a checkpoint cannot hold the state: {said}") from error
 
 
 def _without_values(tensor: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class Trial:
         """Return the arguments of DistributedDataParallel that `prepare` uses, for libraries that wrap models."""
         return {
             "gradient_as_bucket_view": True,
-            "broadcast_buffers": False,  # a validation loop may pass through as often as it likes; see FunctionTrainer
+            "broadcast_buffers": False,  # ranks may differ in passes for validation; see FunctionTrainer
             "find_unused_parameters": self._settings.find_unused_parameters,
         }
 
@@ -155,7 +155,7 @@ class Trial:
             options: Other arguments of torch's DataLoader, except samplers.
 
         Raises:
-            TaskError: The options have a sampler, or all ranks have to pass together and could not.
+            TaskError: The options have a sampler, or all ranks need equally many batches and cannot have them.
         """
         options = {"pin_memory": self.device.type == "cuda", "drop_last": drop_last, **options}
         return self._loaders.loader(
@@ -219,7 +219,7 @@ class Trial:
             TaskError: Something in the state cannot be saved, or this is called a second time.
         """
         if self.loop is None:
-            raise TaskError("trial.epochs was called twice; a trial has one loop over its epochs")
+            raise TaskError("trial.epochs was called twice. Write one loop over the epochs of a trial")
         loop, self.loop = self.loop, None
         return loop(state)
 
@@ -230,15 +230,15 @@ class Trial:
         """
         if not self.is_within_epoch:
             raise TaskError(
-                f"trial.report: found {', '.join(metrics)} outside the loop over trial.epochs, allowed: within"
+                f"trial.report: {', '.join(metrics)} outside the loop over trial.epochs. Call trial.report in the loop"
             )
         for name, value in metrics.items():
             if name in CONTROLLERS_METRICS:
                 raise TaskError(
-                    f"trial.report: found {name!r}, allowed: any other name, since every trial has this one"
+                    f"trial.report: {name!r} is measured in every trial. Choose another name for your metric"
                 )
             if name in self.reported:
-                raise TaskError(f"trial.report: found {name!r} twice in epoch {self.epoch}, allowed: once an epoch")
+                raise TaskError(f"trial.report: {name!r} came twice in epoch {self.epoch}. Report it once an epoch")
             self.reported[name] = _number(name, value)
         self._counter.tick()
 
@@ -266,7 +266,7 @@ class Trial:
         check_followed(self._spec, self.steps.precision.name, self._followed | self.params.read)
         self.steps.end_epoch()
         for model in self.modules if self.is_sharded else []:
-            cast("Any", model).reshard()  # the outermost weights are kept whole after an evaluation
+            cast("Any", model).reshard()  # FSDP keeps the root's weights gathered after forward
 
     def close(self) -> None:
         """Undo the process-wide settings of `prepare`."""

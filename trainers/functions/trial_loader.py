@@ -20,7 +20,7 @@ from trainers.ranks.process_group import Group
 
 
 class SharingSampler(Sampler[int]):
-    """Shares out a dataset's samples: shuffled, the first ones twice for equal shares, or in consecutive parts."""
+    """Divides samples among ranks: shuffled, some repeated for equal shares, or in consecutive parts."""
 
     def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
         self._samples, self._rank, self._world_size = samples, rank, world_size
@@ -52,7 +52,7 @@ class SharedStream(IterableDataset[Any]):
     def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
         if not hasattr(samples, "__iter__") or isinstance(samples, Iterator):
             raise TaskError(
-                f"trial.loader: found {type(samples).__name__}, allowed: what each epoch can read from its beginning"
+                f"trial.loader: found {type(samples).__name__}, allowed: a dataset that can be read in each epoch"
             )
         self._samples, self._rank, self._world_size = samples, rank, world_size
         self._is_shared_out = is_shared_out
@@ -77,7 +77,7 @@ class SharedStream(IterableDataset[Any]):
 
 
 def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """Yield batches while every rank has one, since each step takes an all-reduce; a collective for each batch."""
+    """Yield batches while every rank has a batch, since each step takes an all-reduce; a collective for each batch."""
     nothing = object()
     iterator = iter(batches)
     while True:
@@ -94,8 +94,8 @@ class Loaders:
 
     Args:
         passes_together: All ranks need equally many passes through the model, in evaluations too.
-        singles: Returns the treatment of a last batch of one sample; called when an epoch begins: a model may come
-            late.
+            singles: Returns the treatment of a last batch of one sample; called when an epoch begins, since a model may
+                be prepared late.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Loaders:
     def _check_may_be_unequal(self, *, is_training: bool) -> None:
         if self._passes_together and not is_training:
             raise TaskError(
-                "trial.loader: found a stream with shuffle=False and training.shard full, allowed: a dataset with a "
-                "length, since all ranks have to pass equally many batches through the model"
+                "trial.loader: a stream with shuffle=False cannot give all ranks equally many batches, which "
+                "training.shard full needs. Use a dataset with a length"
             )
 
 
@@ -162,17 +162,17 @@ def _check_has_no_sampler(options: Mapping[str, Any]) -> None:
     for name in ("sampler", "batch_sampler"):
         if options.get(name) is not None:
             raise TaskError(
-                f"trial.loader: found {name}, allowed: none, since trial.loader shares the samples out over the ranks; "
-                "give it to a DataLoader of your own, and draw len(dataset) // trial.world_size samples on each rank"
+                f"trial.loader does not take a {name}, since it divides the samples among the ranks itself. Pass it to "
+                "your own DataLoader, and draw len(dataset) // trial.world_size samples on each rank"
             )
 
 
 def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
     if options.get("persistent_workers"):
         raise TaskError(
-            "trial.loader: found persistent_workers, allowed: False, since such workers keep the epoch and the random "
-            "state that they began with: streams would have the first epoch's order in every epoch, and a trial that "
-            "was paused would end otherwise"
+            "trial.loader: set persistent_workers to False. Such workers keep the epoch and the random state that "
+            "they began with: streams would repeat the first epoch's order, and a paused trial would end with other "
+            "results"
         )
 
 
@@ -194,7 +194,7 @@ class TrainingBatches(Sampler[list[int]]):
     def _sizes(self) -> list[int]:
         singles = self._singles()
         sizes = step_sizes(len(self._own), self._batch_size, singles)
-        if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1:  # batches of two: the last one has three
+        if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1:  # batches of two: the last batch gets three
             return [*sizes[:-2], sizes[-2] + 1]
         is_dropped = singles == "drop" and sizes[-1:] == [1]
         return sizes[:-1] if is_dropped else sizes
@@ -209,8 +209,8 @@ class EvenBatches(Sampler[list[int]]):
         self._batches = -(-most // batch_size)
         if fewest < self._batches:
             raise TaskError(
-                f"trial.loader: found {samples} samples for {world_size} ranks with batches of {batch_size} and "
-                f"training.shard full, allowed: at least {self._batches} for each rank"
+                f"trial.loader: {samples} samples are too few for {world_size} ranks with batches of {batch_size} and "
+                f"training.shard full. Each rank needs at least {self._batches}"
             )
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ class Steps:
         self._scaled_for: optim.Optimizer | None = None
 
     def add(self, network: nn.Module) -> None:
-        """Join the passes through a model that the ranks train together."""
+        """Add a model that the ranks train together."""
         if isinstance(network, DistributedDataParallel):
             self._networks.append(network)
 
@@ -52,7 +52,7 @@ class Steps:
         """Compute a pass in the trial's precision; unless sharded, ranks exchange gradients at a step's end only."""
         waiting = [] if self._settings.accumulate == 1 else [one for one in self._networks if not self._ends_step(one)]
         for network in waiting:
-            network.require_backward_grad_sync = False  # as its no_sync, for the forward pass, which takes note
+            network.require_backward_grad_sync = False  # as DDP's no_sync does; the forward pass reads it
         try:
             with self.precision.forward():
                 yield
@@ -61,7 +61,7 @@ class Steps:
                 network.require_backward_grad_sync = True
 
     def backward(self, loss: Tensor) -> None:
-        """Add to the gradients."""
+        """Add the gradients of a loss."""
         self._scaled_for = None
         self.precision.backward(loss / self._settings.accumulate if self._settings.accumulate > 1 else loss)
 
@@ -83,8 +83,8 @@ class Steps:
         for optimizer, passes in self._passes.items():
             if passes and optimizer not in self._stepped:
                 raise TaskError(
-                    f"accumulate: found {self._settings.accumulate}, but an epoch had {passes} backward passes, "
-                    "allowed: at most so many"
+                    f"accumulate is {self._settings.accumulate}, but an epoch had only {passes} backward passes. Set "
+                    "accumulate to that number or less"
                 )
             if passes:
                 optimizer.zero_grad()
@@ -104,8 +104,8 @@ class Steps:
         """Refuse a second step after one backward pass in fp16: the first may have changed the scale."""
         if self._scaled_for not in {None, optimizer} and self.precision.name == "fp16":
             raise TaskError(
-                "trial.step: found steps of two optimizers after one trial.backward with precision fp16, allowed: a "
-                "backward pass before each, or precision bf16"
+                "trial.step: two optimizers took steps after one trial.backward with precision fp16. Call "
+                "trial.backward before each step, or set precision to bf16"
             )
         self._scaled_for = optimizer
 

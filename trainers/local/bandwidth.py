@@ -51,7 +51,7 @@ COLLECTIVES = (
     Collective("broadcast", lambda whole, _: dist.broadcast(whole, 0), lambda _: 1.0, lambda _: 1.0),
     Collective("all-reduce", lambda whole, _: dist.all_reduce(whole), lambda k: 2 * (k - 1) / k, lambda k: k),
 )
-"""DDP uses all-reduce and broadcast; sharded trainings gather and scatter."""
+"""Timed collectives: DDP uses all-reduce and broadcast, sharded trainings the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ def measure_bandwidth(
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     group: GroupOptions = _USUAL_GROUP,
 ) -> list[Exchange]:
-    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes; TrainingError.
+    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes; raises TrainingError.
 
     Scripts need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
     """
@@ -90,7 +90,7 @@ def _exchange_all(sizes_bytes: tuple[int, ...], place: RankPlace, send: Send) ->
             seconds = _median_seconds(collective, whole, share)
             came = share if collective.name == "reduce-scatter" else whole
             if not bool((came == collective.result(ranks)).all()):
-                raise RuntimeError(f"the {collective.name} of {size} bytes among {ranks} ranks came out wrong")
+                raise RuntimeError(f"the {collective.name} of {size} bytes among {ranks} ranks gave a wrong result")
             total = _FLOAT_BYTES * len(whole)
             rate = total / seconds / 1e9
             send(
@@ -107,8 +107,8 @@ def _exchange_all(sizes_bytes: tuple[int, ...], place: RankPlace, send: Send) ->
 def _median_seconds(collective: Collective, whole: Tensor, share: Tensor) -> float:
     for _ in range(_WARM_UPS):
         first = _seconds(collective, whole, share)
-    # All ranks have to agree on how often; rank 0 says.
-    runs = int(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS))  # of one type, whoever measured what
+    # All ranks need the same number of runs: rank 0 decides.
+    runs = int(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS))  # an int on all ranks
     wanted = torch.tensor(runs, device=whole.device)
     dist.broadcast(wanted, 0)
     return statistics.median(_seconds(collective, whole, share) for _ in range(int(wanted)))

@@ -81,7 +81,7 @@ def train_rank(
 
 def _data_of(spec: TrialSpec, task: Trainable, place: RankPlace) -> TrialData | None:
     if isinstance(task, Command):
-        raise TaskError("a command trains in studies only, which give it slots and a place; run it by itself")
+        raise TaskError("a command trains in studies only, which give it slots and ranks: use `automl launch`")
     if isinstance(task, TrainingFunction):
         return None
     if place.world_size > 1:
@@ -120,7 +120,7 @@ class _WithoutLimits:
         self._group, self._callbacks, self._saw = group, callbacks, saw
         self.measurements: list[Measurement] = []
 
-    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:  # noqa: ARG002 - nobody asks for the start
+    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:  # noqa: ARG002 - the start is not used
         self._callbacks.facts(_rank_facts(self._group, 0, facts))
 
     def until(self, epoch: int) -> int | None:  # noqa: ARG002 - any epoch may be trained
@@ -168,8 +168,8 @@ def train_locally(
 
     One rank trains in this process. Under torchrun (RANK is set) this process is one rank of WORLD_SIZE, and only rank
     0 calls `on_measurement`. Otherwise each rank is a new process, which needs `if __name__ == "__main__":` in a
-    script, and ends with the call or with this process. A loading rank is waited for without limit, a lost one
-    `group.seconds`.
+    script, and ends with the call or with this process. A loading rank is waited for without limit, a lost rank
+    for `group.seconds`.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -278,7 +278,7 @@ def _end(processes: list[SpawnProcess]) -> None:
     running = [process for process in processes if process.is_alive()]
     readers = [reader for process in running for reader in _children_of(process)]
     for process in running:
-        process.kill()  # it ignores signals that ask
+        process.kill()  # the process ignores SIGTERM
     for reader in readers:
         with suppress(psutil.NoSuchProcess):
             reader.kill()
@@ -304,11 +304,11 @@ class _LocalRank(NamedTuple):
 
 
 def _rank_main(pipe: Connection, work: Work, local: _LocalRank) -> None:
-    # They reach all processes of a terminal or a service; the parent lets this one end its epoch, or ends it.
+    # Signals reach all processes of a terminal or a service; the parent ends this rank, at once or after its epoch.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    multiprocessing.set_start_method(local.start_method, force=True)  # else spawn, and each reader would import torch
+    multiprocessing.set_start_method(local.start_method, force=True)  # with spawn, each reader would import torch
     try:
         store = StoreClient(local.store, local.group.seconds)
         place = place_on_this_machine(local.kind, local.rank, local.world_size, store=store, options=local.group)

@@ -35,7 +35,7 @@ class Profiler:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
         skipped = min(_SKIPPED_STEPS, steps - self._warm_up - self._steps)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a single step has no warm-up is known
+            warnings.simplefilter("ignore")  # about a single step without a warm-up
             plan = schedule(wait=skipped, warmup=self._warm_up, active=self._steps, repeat=1)
         self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep, acc_events=True)
 
@@ -62,7 +62,7 @@ class Profiler:
         """Return operations by falling cost; `seconds` excludes nested operations, `share` is their fraction."""
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         rows = [row for row in rows if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER]
-        if self._on_gpu:  # kernels have rows of their own, beside those of the operations that launched them
+        if self._on_gpu:  # kernels have their own rows, beside the operations that launched them
             rows = [row for row in rows if row.device_type.name == "CPU"]
         total = sum(getattr(row, time_of) for row in rows) or 1.0
         longest = sorted(rows, key=lambda row: getattr(row, time_of), reverse=True)[:MOST_OPERATIONS]

@@ -1,4 +1,4 @@
-"""Tries a task out in a process of its own, so that the controller never loads torch.
+"""Tries a task out in a separate process, so that the controller never loads torch.
 
     echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' |
         python -P -m trainers.local.try_out_task
@@ -51,7 +51,7 @@ def probe(
 ) -> dict[str, Any]:
     """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
 
-    A model to be built `by_module`, which may exceed the memory, is whole only if the task does not declare its
+    A model to be built `by_module`, which may exceed the memory, is built whole only if the task does not declare its
     metrics.
 
     Args:
@@ -75,7 +75,7 @@ def probe(
         if isinstance(found, TrainingFunction | Command):
             return answer
         _fill(answer, found, params, by_module=by_module)
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
+    except Exception as error:  # noqa: BLE001 - any error of the user's code is the answer
         answer["error"] = _one_line(task, error)
     return answer
 
@@ -98,7 +98,7 @@ def counted(
 
         torch.set_num_threads(1)
         return {"counted": count(load_task(task, task_options, python_path), examples, training), "error": None}
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
+    except Exception as error:  # noqa: BLE001 - any error of the user's code is the answer
         return {"counted": [], "error": _one_line(task, error)}
 
 
@@ -123,7 +123,7 @@ def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, 
     answer["has_schedule"] = _has_schedule(task)
     declared = declared_metrics(task)
     if declared is not None and sorted(declared) != measured:
-        raise TrainingError(f"metric_names says {sorted(declared)}, but metrics() gives {measured}")
+        raise TrainingError(f"metric_names has {sorted(declared)}, but metrics() returns {measured}")
     answer["metrics"] = measured
 
 

@@ -59,12 +59,12 @@ class EpochResult(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether rank 0 ends the trial here."""
+        """Return whether rank 0 ends the trial here."""
         return self.rank_0["ends"] > 0
 
     @property
     def checkpoint_is_due(self) -> bool:
-        """Whether rank 0 wants a checkpoint."""
+        """Return whether rank 0 wants a checkpoint."""
         return self.rank_0["is_due"] > 0
 
 
@@ -98,7 +98,7 @@ class EpochEnd:
     ) -> EpochResult:
         """Evaluate this rank's share and add up over ranks, in one collective.
 
-        Rank 0's decisions, of functions that are called after its evaluation, travel in the same sum.
+        The sum also carries rank 0's decisions, from functions that it calls after its evaluation.
         """
         started = time.perf_counter()
         group, state = self._group, self._state
@@ -190,13 +190,13 @@ class EpochEnd:
     def _check_may_be_unequal(self, samples: StreamSamples) -> None:
         if samples.is_shared_out and self._state.network.is_sharded:
             raise TaskError(
-                "validation_data: found a stream with set_rank and shard full, allowed: a stream without it, since all "
-                "ranks have to pass equally many batches through the model"
+                "validation_data is a stream with set_rank, but with shard: full all ranks need the same number of "
+                "batches. Remove set_rank from the stream"
             )
 
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         communication = trained.steps * self._state.network.exchange_seconds()
-        seconds_to_compute(self._group.device)  # else the seconds would be those of launching kernels
+        seconds_to_compute(self._group.device)  # else only kernel launches would be timed
         evaluation = time.perf_counter() - started
         return (
             float(ends), float(is_due), self._state.latency_ms, trained.seconds, trained.data_seconds, communication,

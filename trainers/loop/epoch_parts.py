@@ -74,7 +74,7 @@ def seconds_to_compute(device: torch.device) -> float:
 
 @dataclass(kw_only=True, slots=True)
 class EpochSums:
-    """Sums of a rank over the training part of an epoch; steps are of all attempts, seconds include those for data.
+    """Sums of a rank over the training part of an epoch; steps are of all attempts, `seconds` includes `data_seconds`.
 
     `weight` is a float64 scalar on the device if the task gives weights, else a number on the host.
     """
@@ -123,7 +123,7 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
 def restore_part(
     part: Mapping[str, Any], watch: GradientWatch | None, group: Group, *, seed: int, epoch: int
 ) -> EpochSums:
-    """Return an earlier attempt's sums on rank 0, and restore or, for another number of ranks, seed the generators."""
+    """Return an earlier attempt's sums on rank 0; restore generators, or seed them for another number of ranks."""
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:
         set_generators(generators[group.rank], group.device)

@@ -32,7 +32,7 @@ from trainers.ranks.process_group import Group, copy_from_rank_0
 from trainers.trial_settings import Settings
 
 NORM_EVERY_STEPS = 64
-"""One step in this many is measured if only a board or MLflow shows the norm."""
+"""Steps between measured norms if only TensorBoard or MLflow shows the norm."""
 
 
 def _nothing() -> None:
@@ -132,7 +132,7 @@ class EpochTraining:
                 yield fraction
                 started = time.perf_counter()
         if self._group.device.type == "cuda":
-            torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
+            torch.cuda.synchronize(self._group.device)  # else only kernel launches would be timed
         sums.seconds += time.perf_counter() - started
         if self.log is not None:
             self.log.end_epoch()
@@ -155,14 +155,14 @@ class EpochTraining:
         if isinstance(samples, StreamSamples):
             epoch_steps = None if layout is None else layout.steps_per_epoch
             return StreamFeed(samples, epoch_steps, sharing, self._state.place)
-        assert layout is not None, "only a stream has none"  # noqa: S101
+        assert layout is not None, "only a stream has no layout"  # noqa: S101
         return OrderedFeed(samples, layout, sharing)
 
     def _singles(self) -> SingleSamples:
         if self._settings.batch_per_rank == 1 and self._state.network.needs_pairs:
             raise TaskError(
-                "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
-                "least 2, or a model without it"
+                "batch_per_rank is 1, but BatchNorm1d cannot compute the variance of one sample. Set batch_per_rank "
+                "to at least 2, or use a model without BatchNorm1d"
             )
         if self._settings.batch_per_rank == 1 or not self._state.network.has_norms:
             return "keep"
@@ -238,8 +238,8 @@ class EpochGrowth:
     ) -> None:
         if layout is None or isinstance(samples, StreamSamples):
             raise TaskError(
-                "train_data: found a stream with a model that is not trained by gradient steps, allowed: data with a "
-                "length, since it grows from all samples at once"
+                "train_data is a stream, but a model that is not trained by gradient steps grows from all samples at "
+                "once. Return data with a length"
             )
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter
@@ -276,7 +276,7 @@ class EpochGrowth:
         everything = torch.arange(len(self._samples))
         self._counter.begin("training", len(everything))
         inputs, targets = next(iter(self._samples.batches([everything])))
-        self._state.module.cpu()  # where it grows
+        self._state.module.cpu()  # models grow on the CPU
         with torch.no_grad():
             outputs = self._model.grow_epoch(
                 inputs.cpu(),

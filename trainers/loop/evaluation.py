@@ -2,7 +2,7 @@
 
 A step's mean loss is sum(w l) / sum(w) over all ranks and micro-batches, with the task's weights w (such as numbers of
 tokens) or 1: a mean of the ranks' means would favour ranks with short sequences. A task's `derived_metrics(metrics,
-params)` returns further metrics by name from those of an epoch or of the test part, on every rank.
+params)` computes further metrics by name from the metrics of an epoch or of the test part, on every rank.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainers.ranks.process_group import Group
 
 
 def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> dict[str, float]:
-    """Return metrics with those that the task derives from them."""
+    """Return metrics, and the metrics that the task derives from them."""
     derive = cast("Callable[..., object] | None", getattr(task, "derived_metrics", None))
     derived = {} if derive is None else derive(dict(metrics), params)
     if not isinstance(derived, Mapping) or not all(isinstance(value, int | float) for value in derived.values()):
@@ -40,7 +40,7 @@ def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> di
     refuse_our_metrics(task, derived)
     for name in derived:
         if name in metrics:
-            raise TaskError(f"derived_metrics: found {name!r}, allowed: any other name, since it is measured already")
+            raise TaskError(f"derived_metrics: {name!r} is measured already. Choose another name")
     return {**metrics, **{name: float(value) for name, value in derived.items()}}
 
 
@@ -56,7 +56,7 @@ LOSS = "loss"
 
 
 def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
-    """Return a batch's weights for "loss" and names of metrics, shape [n] each; raises TaskError for wrong ones."""
+    """Return a batch's weights for "loss" and names of metrics, shape [n] each; raises TaskError for other values."""
     weigh = cast("Callable[[Any], object] | None", getattr(task, "weights", None))
     if weigh is None:
         return {}
@@ -73,7 +73,7 @@ def has_weights(task: Task) -> bool:
 
 
 class StepWeights:
-    """Weights of a step's samples. Gradients are divided by their number first, later here by their mean weight."""
+    """Weights of a step's samples: gradients, divided by the number of samples, are divided here by mean weights."""
 
     def __init__(self, task: Task, group: Group) -> None:
         self._task, self._group = task, group
@@ -96,7 +96,7 @@ class StepWeights:
         if self._group.world_size > 1:
             dist.all_reduce(self._sum)
         factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
-        factors = {factor.device: factor}  # one copy to the host, where `shard_offload` leaves gradients: it waits
+        factors = {factor.device: factor}  # one copy to the host, since it waits: `shard_offload` keeps gradients there
         for parameter in parameters:
             if parameter.grad is not None:
                 own = own_rows(parameter.grad)[0]
@@ -153,8 +153,8 @@ def evaluation_sums(
     Both sums are float64 of that length. A rank without samples evaluates one for the names, with zero sums.
 
     Args:
-        fewest: Samples that determine the fewest forward passes: ranks with sharded weights need equally many.
-        whole: Takes in the batches of `own`.
+        fewest: Samples that set the least number of passes: ranks with sharded weights need equally many.
+        whole: Metrics to update with the batches of `own`.
         passed: Returns the outputs for a model, inputs and their number.
     """
     names: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ def evaluation_sums(
                 totals = sums if totals is None else totals + sums
             counter.done(size)
     if totals is None:
-        raise TaskError("the data gave no batch")
+        raise TaskError("the data gave no batch to evaluate. Check that it has samples")
     return names, totals[0], totals[1]
 
 
@@ -190,7 +190,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        for part, is_training in modes:  # those that hold others first, since `train` sets these too
+        for part, is_training in modes:  # parents first, since `train` sets their children too
             if part.training != is_training:
                 part.train(is_training)
 
@@ -220,9 +220,9 @@ def _passes(
     counter: StepCounter,
     seen: _Seen,
 ) -> Iterator[tuple[int, bool, Any, Any]]:
-    """Yield number of samples, whether they count, inputs and targets of each forward pass.
+    """Yield the number of samples, True if they count, inputs and targets of each forward pass.
 
-    The first pass has `batch` samples; `seen` then says how large outputs are: tokens may have 50,000 values each.
+    The first pass has `batch` samples; after it, `seen` has the size of outputs: tokens may have 50,000 values each.
     """
     if isinstance(samples, StreamSamples):
         assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
@@ -231,7 +231,7 @@ def _passes(
         return
     assert isinstance(own, range), "numbered samples are shared by their numbers"  # noqa: S101
     indices = torch.arange(own.start, own.stop) if own else torch.tensor([0])
-    size = batch if fewest else samples.evaluation_batch(batch)  # ranks with equally many passes need not agree on it
+    size = batch if fewest else samples.evaluation_batch(batch)  # only `batch` is the same on all ranks
     counter.begin("evaluation", min(batch, len(indices)))
     if size > batch:
         yield from _numbered(samples, [indices[:batch]], counts=bool(own))

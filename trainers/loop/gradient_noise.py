@@ -1,8 +1,8 @@
-"""How much gradients differ between samples: the gradient noise scale, and AdaScale's gain, from the same sums.
+"""Gradient noise scale and AdaScale's gain: two measures of how much gradients differ between samples.
 
-With ranks or accumulation a step has M small batches of b samples each. From the mean squared norm of their gradients
-s = E|g_b|^2, and that of their mean m = |g_B|^2 at B = M b, follow without bias (McCandlish et al. 2018, arXiv
-1812.06162, appendix A.1)
+With ranks or accumulation a step has M small batches of b samples each. The mean squared norm of their gradients,
+s = E|g_b|^2, and the squared norm of their mean, m = |g_B|^2 at B = M b, give without bias (McCandlish et al. 2018,
+arXiv 1812.06162, appendix A.1)
 
     |G|^2 = (B m - b s) / (B - b)     the squared norm of the true gradient
     tr S  = (s - m) / (1/b - 1/B)     the variance of one sample's gradient
@@ -35,7 +35,7 @@ _MEMORY_STEPS = 1000
 class GradientWatch:
     """Measures squared norms of a step's small-batch gradients, by hooks in measured steps.
 
-    Hooks see a micro-batch's own gradient, before accumulation and exchange. AdaScale needs every step, else one in 64.
+    Hooks see a micro-batch's own gradient, before accumulation and exchange. AdaScale needs every step, others 1 in 64.
 
     Attributes:
         sums: Over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of this
@@ -58,7 +58,7 @@ class GradientWatch:
         self.measured_steps = 0
 
     def begin_step(self, step: int, *, is_full: bool) -> None:
-        """Measure the step if it is due; not a short step, in which ranks may have unequal batches."""
+        """Measure the step if it is due; skip a short step, in which ranks may have unequal batches."""
         is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_MEASUREMENTS == 0
         self._missed = is_due and not is_full
         if is_due and is_full:
@@ -74,7 +74,7 @@ class GradientWatch:
             handle.remove()
         self._handles = []
         whole = torch._foreach_norm([p.grad for p in self._parameters if p.grad is not None])  # noqa: SLF001
-        # A pass's gradient is its share of the step's mean: that of its own mean is `accumulate` times as long.
+        # A pass's gradient is its share of the step's mean: the gradient of its own mean is `accumulate` times as long.
         squares = torch.stack([_squared(self._norms) * self._accumulate**2, _squared(list(whole))])
         self.sums += squares
         self.measured_steps += 1
@@ -97,7 +97,7 @@ def _squared(norms: list[Tensor]) -> Tensor:
 
 
 class Moments:
-    """Running averages of both parts; `true`, the squared norm of the true gradient, may be negative by noise."""
+    """Running averages of both estimates; `true`, the squared norm of the true gradient, may be negative by noise."""
 
     def __init__(self, keep: float = _KEEP_OF_EPOCH) -> None:
         self._keep = keep
@@ -122,7 +122,7 @@ class Moments:
         return {"weight": self._weight, "true": self.true, "variance": self.variance}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Take the state of a checkpoint."""
+        """Restore the state from a checkpoint."""
         self._weight, self.true, self.variance = state["weight"], state["true"], state["variance"]
 
 
@@ -150,7 +150,7 @@ class AdaScale:
         return {**self._moments.state_dict(), "steps": self.steps, "gain": self.gain}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Take the state of a checkpoint."""
+        """Restore the state from a checkpoint."""
         self._moments.load_state_dict(state)
         self.steps, self.gain = state["steps"], state["gain"]
 

@@ -1,4 +1,4 @@
-"""A rank's progress in an epoch, written by the training thread (minutes in C code), read by others."""
+"""A rank's progress in an epoch: the training thread, which may be in C code for minutes, writes it; others read it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 _CPU_RATE = 10
-"""One step in this many is timed on a CPU, where a timing costs 6 microseconds."""
+"""Steps between timed steps on a CPU, where a timing costs 6 microseconds."""
 _DEVICE_RATE = 100
-"""The same on a GPU, whose clock waits for the device; torch's own rate."""
+"""Steps between timed steps on a GPU, where a timing waits for the device; torch's default."""
 _ALWAYS_TIMED = 10
 """Number of first steps that torch always times (`Reducer::should_collect_runtime_stats`, torch 2.13)."""
 
 
 class ExchangeTimes:
-    """Reads DDP's times. torch has one mean since the first step, which never forgets a cold start."""
+    """Mean times of DDP's gradient exchanges. torch's own mean includes all steps since the cold start."""
 
     def __init__(self, ddp: DistributedDataParallel, *, on_cpu: bool) -> None:
         self._ddp, self._rate = ddp, _CPU_RATE if on_cpu else _DEVICE_RATE
-        cast("Any", ddp)._set_ddp_runtime_logging_sample_rate(self._rate)  # noqa: SLF001 - torch has no other way to it
+        cast("Any", ddp)._set_ddp_runtime_logging_sample_rate(self._rate)  # noqa: SLF001 - torch has no public setter
         self._timed = 0
         self._seconds = 0.0
         self._mean = 0.0
 
     def mean_seconds(self) -> float:
-        """Return the mean time of an exchange since the last call that timed some, with waiting for slower ranks."""
+        """Return the mean time of an exchange since the last call that timed some, with the wait for slower ranks."""
         found = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - as above
         timed = self._timed_until(int(found.get("iteration", 0)))
         seconds = 1e-9 * max(0, int(found.get("avg_backward_comm_time", 0))) * timed

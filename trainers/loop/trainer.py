@@ -43,7 +43,7 @@ from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
 from trainers.trial_settings import settings_of
 
 SecondsLeft = Callable[[], float | None]
-"""Returns the seconds left to end a trial, infinite to end with its epoch; None while it may go on."""
+"""Function for the seconds left to end a trial: infinite to end with its epoch, None while it may go on."""
 
 
 def _no_end() -> None:
@@ -120,7 +120,7 @@ class Trainer:
                 spec=spec, task=task, settings=settings, validation=data.validation, state=self._state,
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
-            # PowerSGD's memory of what it has not sent is no part of a checkpoint, and begins anew with each epoch.
+            # PowerSGD's error correction is not saved in checkpoints, and is reset in each epoch.
             has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
             self._meetings = Meetings(group) if has_parts else None
             self.on_part: Callable[[EpochPart], None] = _no_part
@@ -155,10 +155,10 @@ class Trainer:
         return self._layout.steps(self._settings.epochs) - self._state.step
 
     def advance(self, until_epoch: int, seconds_left: SecondsLeft = _no_end) -> Iterator[Measurement]:
-        """Train to the end of `until_epoch` and yield a measurement after each epoch, with its checkpoint whole.
+        """Train to the end of `until_epoch` and yield a measurement after each epoch, once its checkpoint is complete.
 
         All ranks have to iterate in step; their measurements differ in `wall_seconds` only. Checkpoints within an
-        epoch, written if the last one is too old or to end there, go to `on_part`. Unless `seconds_left`, called on
+        epoch, written if the last is too old or to end there, go to `on_part`. Unless `seconds_left`, called on
         rank 0, returns None, all ranks end with the epoch, or within it if that would take longer; a checkpoint is
         written.
 
@@ -174,7 +174,7 @@ class Trainer:
             yield pending.told()
 
     def run(self, course: Course) -> None:
-        """Train as far as the course allows, without waiting for checkpoints; their errors come a second later."""
+        """Train as far as the course allows, without waiting for checkpoints; their errors are raised later."""
         self._counter.begin("first step")
         course.begin(self.facts)
         while (until := course.until(self.epoch)) is not None:
@@ -251,7 +251,7 @@ class Trainer:
         return Pending(news=measurement, write=write)
 
     def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
-        """Return the epoch's optimizer figures; compared norms are not yet divided by weights."""
+        """Return the epoch's optimizer figures; norms of the gradient watch ignore sample weights."""
         norm = self.training.gradient_norm()
         if norm is None and not has_weights(self._task):
             norm = result.gradient_norm
@@ -261,7 +261,7 @@ class Trainer:
     def _order_after_step(self, sums: EpochSums, fraction: float, seconds_left: SecondsLeft) -> Order:
         def decide() -> Order:
             left = seconds_left()
-            rest = math.inf  # of an epoch that lasts as long as a stream, if it is the first
+            rest = math.inf  # unknown in the first epoch of a stream
             if fraction > 0:
                 rest = sums.seconds * (1.0 / fraction - 1.0) + self._state.metrics.get("evaluation_seconds", 0.0)
             if left is not None and rest > left:

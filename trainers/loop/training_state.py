@@ -1,4 +1,4 @@
-"""A trial's changing state: how it is built, and restored from a checkpoint.
+"""A trial's changing state, built anew or restored from a checkpoint.
 
 Averaged weights are often better than the last ones: they are evaluated and exported. Early stopping ends a trial after
 a number of epochs without a new best validation loss (Prechelt 1998, "Early stopping - but when?", criterion UP).
@@ -45,7 +45,7 @@ from trainers.trial_settings import Settings
 
 
 class Patience:
-    """Counts epochs since the best one, alike on all ranks; None never stops."""
+    """Counts epochs since the best epoch, equally on all ranks; None never stops."""
 
     def __init__(self, epochs: int | None) -> None:
         self._epochs = epochs
@@ -65,7 +65,7 @@ class Patience:
         return {"best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a checkpoint."""
+        """Restore the state from a checkpoint."""
         self._best, self._waited = float(state["best"]), int(state["waited"])
 
 
@@ -122,7 +122,7 @@ class Average:
 
 @dataclass(kw_only=True, slots=True)
 class TrainingState:
-    """A trial's model, optimizer and progress; `latency_ms` is NaN before it is measured, `part` a checkpoint's."""
+    """A trial's model, optimizer and progress; `latency_ms` is NaN before it is measured, `part` is a checkpoint's."""
 
     module: nn.Module
     network: Network
@@ -140,7 +140,7 @@ class TrainingState:
     part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the evaluated and exported weights: the averaged ones."""
+        """Return a context in which the model has the evaluated and exported weights: the average, if any."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _engine_state(self) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
     spec: TrialSpec, task: Task, module: nn.Module, settings: Settings, rate: LearningRate, group: Group
 ) -> Optimizer:
     if grows(module):
-        return torch.optim.SGD([torch.zeros(1)], lr=rate.scaled)  # it has nothing to do, and no state
+        return torch.optim.SGD([torch.zeros(1)], lr=rate.scaled)  # a placeholder without state
     if has_optimizer(task):
         return own_optimizer(task, module, rate.scaled, spec.params, settings)
     factors = rate_factors(task, module, spec.params)
@@ -234,7 +234,7 @@ def _model(
     spec: TrialSpec, task: Task, settings: Settings, group: Group
 ) -> tuple[nn.Module, Callable[[list[nn.Module]], None]]:
     """Return the model, and `fill` for full sharding; until then that model is on the CPU or meta device."""
-    if shards_fully(settings, group):  # until the network is closed
+    if shards_fully(settings, group):  # in effect until the network is closed
         return_freed_tensors(at_once=settings.shard_offload or group.device.type == "cpu")
     by_module = ModuleInit(task, spec.params, spec.seed) if settings.init_by_module else None
     if by_module is None:
@@ -273,5 +273,5 @@ def _check_steps(content: Mapping[str, Any], path: str, layout: EpochLayout) -> 
     if step - layout.steps(epoch) != of_part or not step < layout.steps(epoch + 1):
         raise CheckpointError(
             f"checkpoint {path} has {step} steps in {epoch} epochs, not {layout.steps(epoch)}: "
-            "samples_per_epoch must stay the same"
+            "set samples_per_epoch to its earlier value"
         )

@@ -1,7 +1,7 @@
-"""Metrics that are no means over samples, such as F1 and AUROC: collected over a whole part of the data, on all ranks.
+"""Metrics that are not means over samples, such as F1 and AUROC: collected over a whole part of the data, on all ranks.
 
 A task's `whole_metrics(params)` returns objects with `update(outputs, targets)`, `compute()` and `merge_state(other)`,
-as in torchmetrics; each rank's are merged in rank order. torchmetrics itself refuses or merges inexactly, in pairs;
+as in torchmetrics; ranks' objects are merged in rank order. torchmetrics itself merges pairs, inexactly or not at all;
 here each state of all ranks is reduced at once, as torchmetrics does when it synchronizes processes.
 """
 
@@ -23,7 +23,7 @@ from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group, gathered
 
 States = Mapping[str, Mapping[str, Any]]
-"""States by name, by the path of their metric within an object."""
+"""Values of metric states by name, by the path of their metric within an object."""
 _CPU = torch.device("cpu")
 
 
@@ -32,7 +32,7 @@ def is_merged_here(metric: object) -> bool:
     base = _base()
     if base is None or not isinstance(metric, nn.Module):
         return False
-    own = getattr(base, "merge_state", None)  # torchmetrics 1.4 has none
+    own = getattr(base, "merge_state", None)  # missing in torchmetrics 1.4
     parts: list[Any] = [part for part in metric.modules() if isinstance(part, base)]
     return bool(parts) and all(getattr(type(part), "merge_state", None) is own for part in parts)
 
@@ -41,9 +41,9 @@ def keep_to_one_process(metric: Any) -> None:
     """Let an object and its parts compute without asking other processes."""
     for part in metric.modules() if isinstance(metric, nn.Module) else [metric]:
         if hasattr(part, "sync_on_compute"):
-            part.sync_on_compute = part._to_sync = False  # noqa: SLF001 - `compute` asks this one
+            part.sync_on_compute = part._to_sync = False  # noqa: SLF001 - `compute` reads it
         if getattr(part, "_groups_checked", None) is False:
-            # A collection finds metrics that share a state by what one rank's first batch does to them.
+            # A collection would decide from one rank's first batch which metrics share a state.
             part._enable_compute_groups = False  # noqa: SLF001
 
 
@@ -51,14 +51,14 @@ def states_of(metric: nn.Module) -> States:
     """Return all states of an object, on the CPU."""
     items: Any = getattr(metric, "items", None)
     if callable(items):
-        list(items())  # a collection hands shared states out as its metrics are asked for
+        list(items())  # a collection copies shared states when its metrics are read
     return {path: to_device(dict(part.metric_state), _CPU) for path, part in _parts(metric)}
 
 
 def take_states(name: str, metric: nn.Module, states: Sequence[States], device: torch.device) -> None:
     """Give `metric` the merged `states` of the ranks that have samples, in rank order, its own included."""
     for path, part in _parts(metric):
-        for state, reduction in part._reductions.items():  # noqa: SLF001 - nothing public has them
+        for state, reduction in part._reductions.items():  # noqa: SLF001 - not public
             of_ranks = [one[path][state] for one in states]
             try:
                 reduced = _reduced(of_ranks, reduction)
@@ -79,8 +79,8 @@ def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) ->
         if all(torch.equal(one, of_ranks[0]) for one in of_ranks):
             return of_ranks[0]
         raise ValueError(
-            "found dist_reduce_fx='mean', allowed: 'sum' of values and of their number, since a mean over ranks whose "
-            "shares are unequal is not that of all samples"
+            "dist_reduce_fx='mean' is not the mean of all samples if ranks have unequal shares. Use 'sum' for the "
+            "values and for their number"
         )
     stacked = torch.stack(list(of_ranks))
     return stacked if reduction is None else reduction(stacked)
@@ -88,7 +88,7 @@ def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) ->
 
 def _parts(metric: nn.Module) -> Iterator[tuple[str, Any]]:
     base = _base()
-    assert base is not None, "objects are asked for their states only where torchmetrics made them"  # noqa: S101
+    assert base is not None, "only torchmetrics' objects have states"  # noqa: S101
     yield from ((path, part) for path, part in metric.named_modules() if isinstance(part, base))
 
 
@@ -119,13 +119,13 @@ class WholeMetrics:
         return tuple(self._metrics)
 
     def refuse(self, names: Iterable[str]) -> None:
-        """Refuse names that `metrics` returns as well."""
+        """Raise TaskError for names that `metrics` also returns."""
         for name in names:
             if any(name == own or name.startswith(f"{own}.") for own in self._metrics):
-                raise TaskError(f"whole_metrics: found {name!r}, allowed: any other name, since metrics gives it, too")
+                raise TaskError(f"whole_metrics: metrics() also returns {name!r}. Choose another name")
 
     def update(self, outputs: Any, targets: Any, samples: int) -> None:
-        """Take a batch in."""
+        """Add a batch."""
         for one in self._metrics.values():
             one.update(outputs, targets)
         self._samples += samples
@@ -139,7 +139,7 @@ class WholeMetrics:
             return {}
         if group.world_size == 1:
             return self._computed()
-        # By way of the CPU: a tensor of another rank's GPU would stay there.
+        # Gathered on the CPU: a tensor from another rank's GPU would stay on that GPU.
         own = {name: states_of(one) if is_merged_here(one) else _on(one, "cpu") for name, one in self._metrics.items()}
         everybody = gathered((self._samples, own), group)
         # A rank without samples has never called `update`, which some objects need before they can be merged.
@@ -155,7 +155,7 @@ class WholeMetrics:
                 if len(gathered) > 1:
                     self._merge(gathered, group.device)
                 answer = [self._computed()]
-            except Exception as error:  # noqa: BLE001 - raised below, once the others know
+            except Exception as error:  # noqa: BLE001 - raised below, after the broadcast
                 answer, failure = [f"{error}"], error
         dist.broadcast_object_list(answer, src=rank)
         if failure is not None:
@@ -182,12 +182,12 @@ def _fresh(name: str, metric: Any, device: torch.device) -> Any:
     missing = [method for method in needed if not callable(getattr(metric, method, None))]
     if missing:
         raise TaskError(
-            f"whole_metrics: {name!r} lacks {', '.join(missing)}; allowed: an object with {', '.join(_NEEDED)}"
+            f"whole_metrics: {name!r} lacks {', '.join(missing)}. Return an object with {', '.join(_NEEDED)}"
         )
     metric = copy.deepcopy(metric)
     if callable(getattr(metric, "reset", None)):
         metric.reset()
-    keep_to_one_process(metric)  # torchmetrics would add up over ranks once more what is merged here
+    keep_to_one_process(metric)  # torchmetrics would reduce the merged states over ranks again
     return _on(metric, device)
 
 
@@ -208,7 +208,7 @@ def _merged(name: str, metrics: list[Any]) -> Any:
 def _numbers(name: str, metric: Any) -> dict[str, float]:
     """Return a metric's numbers by name; other parts of a mapping are left out."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of data in which a class is missing, in every epoch and on every rank
+        warnings.simplefilter("ignore")  # a missing class would warn in every epoch and on every rank
         value = metric.compute()
     if isinstance(value, Mapping):
         found = {f"{name}.{key}": _number(part) for key, part in value.items()}
@@ -218,7 +218,7 @@ def _numbers(name: str, metric: Any) -> dict[str, float]:
         numbers = {} if number is None else {name: number}
     if not numbers:
         raise TaskError(
-            f"whole_metrics: {name!r} computes a {type(value).__name__}, allowed: one number, or a mapping with some"
+            f"whole_metrics: {name!r} computes a {type(value).__name__}, allowed: a number, or a mapping with numbers"
         )
     return numbers
 

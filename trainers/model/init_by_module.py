@@ -25,7 +25,7 @@ from trainers.model.sharding import units_of
 from trainers.protocol import TaskError
 
 _RESETS = ("reset_parameters", "_reset_parameters")
-_SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  # noqa: SLF001 - that is its name
+_SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  # noqa: SLF001 - it has no public name
 
 
 class ModuleInit:
@@ -48,7 +48,7 @@ class ModuleInit:
         """Give modules' own parameters their first values, on the CPU."""
         made: dict[int, nn.Parameter] = {}
         for module in modules:
-            own = module._parameters  # noqa: SLF001 - a parameter may have two names, of which others tell one only
+            own = module._parameters  # noqa: SLF001 - a parameter may have two names; public iterators yield one
             for name, parameter in own.items():
                 if parameter is not None and parameter.is_meta:
                     own[name] = made.setdefault(id(parameter), _like(parameter, "cpu"))
@@ -64,7 +64,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._by_storage: dict[int, list[nn.Module | None]] = {}
-        self._alive: list[torch.UntypedStorage] = []  # else a storage's address could be that of another one later
+        self._alive: list[torch.UntypedStorage] = []  # else a later storage could get the same address
 
     def of(self, tensor: Tensor) -> list[nn.Module | None]:
         return self._by_storage.get(_storage(tensor), [])
@@ -85,7 +85,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @staticmethod
     def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-        for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001 - torch has no other name for it
+        for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001 - it has no public name
             value = args[number] if number < len(args) else kwargs.get(argument.name)
             yield from ((argument, one) for one in (value if isinstance(value, list | tuple) else [value]))
 
@@ -118,13 +118,13 @@ def _parameters_on_meta() -> Iterator[None]:
         if parameter is None or parameter.is_meta or is_lazy(parameter):
             return parameter
         known = made.get(id(parameter))
-        if known is not None and known[0]() is parameter:  # several modules have it in common
+        if known is not None and known[0]() is parameter:  # several modules share it
             return known[1]
         empty = _like(parameter, "meta")
         made[id(parameter)] = weakref.ref(parameter), empty
         return empty
 
-    register: Any = register_module_parameter_registration_hook  # its annotation knows no hook that returns something
+    register: Any = register_module_parameter_registration_hook  # its annotation lacks hooks that return something
     hook = register(without_memory)
     try:
         yield
@@ -133,7 +133,7 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 def _resetting() -> nn.Module | None:
-    frame, found = sys._getframe(1), None  # noqa: SLF001 - resets are called by constructors, which nobody can wrap
+    frame, found = sys._getframe(1), None  # noqa: SLF001 - constructors call resets, and cannot be wrapped
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code.co_name in _RESETS and isinstance(frame.f_locals.get("self"), nn.Module):
@@ -147,16 +147,16 @@ def _reset_of(module: nn.Module) -> Any:
 
 def _like(parameter: nn.Parameter, device: str) -> nn.Parameter:
     like = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad)
-    like.__dict__.update(parameter.__dict__)  # marks of the task's own
+    like.__dict__.update(parameter.__dict__)  # the task's own attributes
     return like
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - views of one tensor have it in common
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - views of one tensor share it
 
 
 def _refusal(why: str) -> TaskError:
     return TaskError(
-        f"found init_by_module true, but {' '.join(why.split())}; give values in reset_parameters() of the module that "
-        "owns them, or take init_by_module false"
+        f"init_by_module is true, but {' '.join(why.split())}. Set values in reset_parameters() of the module that "
+        "owns them, or set init_by_module to false"
     )

@@ -53,9 +53,9 @@ class LearningRate:
         """Return the learning rate of a step, counted from 0.
 
         The warm-up is linear from the base to the scaled rate (Goyal et al. 2017, section 2.2), so it does nothing at
-        k <= 1. Then the cosine falls to 0 at `total_steps`, and "steps", counted from the first, drop. One cycle (Smith
-        and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the scaled rate, for 30 % of all steps or for
-        a longer warm-up, and falls to nearly 0.
+        k <= 1. After it, "cosine" falls to 0 at `total_steps`; "step" drops at intervals counted from step 0. One cycle
+        (Smith and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the scaled rate, for 30 % of all steps
+        or for a longer warm-up, and falls to nearly 0.
         """
         if self.own is not None:
             return self.scaled * self.own(step, self.total_steps)
@@ -67,7 +67,7 @@ class LearningRate:
         if self.schedule == "constant":
             return self.scaled
         if self.schedule == "step":
-            # The smallest part keeps a drop that is due at 2.9999999 epochs of steps from coming a step late.
+            # The small addend absorbs rounding, such as 2.9999999, which would delay a drop by a step.
             return float(self.scaled * self.decay_factor ** math.floor(step / self.decay_steps + 1e-9))
         done = (step - self.warmup_steps) / max(1.0, self.total_steps - self.warmup_steps)
         return 0.5 * self.scaled * (1.0 + math.cos(math.pi * min(1.0, done)))
@@ -92,7 +92,7 @@ def planned_learning_rate(
         raise TaskError(problem)
     ratio = settings.effective_batch / settings.reference_batch
     rule = resolve_rule(settings.lr_scaling, settings.optimizer)
-    # AdaScale counts steps of the reference batch: one of its own steps is worth as many as its gain.
+    # AdaScale counts steps of the reference batch: each of its own steps counts as `gain` of them.
     worth = ratio if rule == "adascale" else 1.0
     total = math.inf if layout is None else worth * layout.steps(settings.epochs)
     of_epoch = 0 if layout is None else layout.steps_per_epoch
@@ -142,8 +142,8 @@ def scale_weight_decay(decay: float, rate: LearningRate) -> float:
     """Return AdamW's weight decay at `rate.ratio` = k times the reference batch.
 
     AdamW averages weights over 1 / (rate x decay) steps, and a pass has k times fewer steps, so rate x decay has to
-    grow with k (Wang & Aitchison 2024, arXiv 2405.13698): decay grows with sqrt(k) under the sqrt rule, not under the
-    linear.
+    grow with k (Wang & Aitchison 2024, arXiv 2405.13698): decay grows with sqrt(k) under the sqrt rule, and stays under
+    the linear rule.
     """
     return decay * rate.ratio * rate.base / rate.scaled
 

@@ -18,7 +18,7 @@ from trainers.data.seeds import derive, reseed
 from trainers.data.streams import StreamSamples
 
 SECONDS = 5.0
-"""CPU seconds after which no further example begins; half of them for parameters alone, which need no data."""
+"""CPU seconds after which no further example begins; half of it for counts of parameters, which need no data."""
 _SAMPLES = 2
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
@@ -65,7 +65,7 @@ def _built(task: Task, params: Params) -> nn.Module | None:
                 model = model_of(copy.copy(task), params)
             sum(parameter.numel() for parameter in model.parameters())  # parameters may have no shape yet
             return model.to(_META)
-        except Exception:  # noqa: BLE001, S112 - whatever the user's code raises; a trial will say so
+        except Exception:  # noqa: BLE001, S112 - the user's code may raise anything; a trial reports it
             continue
     return None
 
@@ -80,10 +80,10 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
         on_meta = tree_map_only(Tensor, lambda tensor: tensor.to(_META), inputs)
         with _META, torch.no_grad(), FlopCounterMode(display=False) as counter:
             model.eval()(on_meta)
-    except Exception:  # noqa: BLE001 - as above, or the forward pass looks at values
+    except Exception:  # noqa: BLE001 - as above, or the forward pass depends on values
         return _work(None, None)
     flops = counter.get_total_flops() // len(some)
-    return _work(flops, samples) if flops else _work(None, None)  # such as trees, which compare
+    return _work(flops, samples) if flops else _work(None, None)  # 0 for trees, which only compare
 
 
 def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int | None:

@@ -1,4 +1,4 @@
-"""The model as ranks train it together: exchanged and compressed gradients, shards, compiled code.
+"""Models in data-parallel training: gradient exchange and compression, sharding, compiled code.
 
 fp16 and bf16 compression halve the traffic. PowerSGD (Vogels et al. 2019, arXiv 1905.13727) sends two thin matrices for
 each weight matrix where that saves at least half, and adds the error to the next step's gradient.
@@ -34,14 +34,14 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 _EXACT_STEPS = 2
-"""First steps in which PowerSGD sends whole gradients: DDP settles its buckets in the first."""
+"""Number of first steps in which PowerSGD sends whole gradients: DDP rebuilds its buckets in the first step."""
 
 _EPSILON = 1e-8
-"""Keeps zero gradients from becoming NaN."""
+"""Epsilon of the orthogonalization, so that zero gradients do not become NaN."""
 
 
 class Compression:
-    """The hook on a DDP model."""
+    """The compression hook of a DDP model."""
 
     def __init__(self, network: DistributedDataParallel, compress: str, powersgd_rank: int) -> None:
         self._rank = powersgd_rank
@@ -70,9 +70,9 @@ class Compression:
         )
 
 
-@wraps(powerSGD_hook)  # DDP reads a hook's annotations, and takes none that are texts
+@wraps(powerSGD_hook)  # DDP reads a hook's annotations, and refuses strings
 def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Compress as torch's hook does, which seeds all generators, but restore the GPU's as well as the CPU's."""
+    """Run torch's hook, which seeds all generators and restores only the CPU's; restore the GPU's as well."""
     device = bucket.buffer().device
     if device.type != "cuda" or bucket.index() in state.p_memory_dict:
         return powerSGD_hook(state, bucket)
@@ -84,7 +84,7 @@ def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.T
 
 
 RECOMPILE_LIMIT = 64
-"""Most variants of one piece of code (torch's limit is 8): a loop over uncompiled blocks has one for each."""
+"""Most variants of one piece of code (torch's limit is 8): a loop over uncompiled blocks needs one per block."""
 
 _COMPILERS = ("g++", "clang++", "c++")
 
@@ -99,7 +99,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
         _require_compiler(device)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13's own, of what its compiler imports
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13 warns about an import of its own compiler
             self._function: Callable[..., Any] = torch.compile(function)
             from torch._dynamo import config, exc
         self._limit_was_hit = exc.FailOnRecompileLimitHit
@@ -112,9 +112,9 @@ class Compiled:
                 return self._function(*args)
         except self._limit_was_hit as error:
             raise TaskError(
-                f"found compile true, but the model needs more than {RECOMPILE_LIMIT} variants of compiled code, as "
-                "where Python values that change from step to step decide what it computes; take compile false, or "
-                "keep such values in tensors (TORCH_LOGS=recompiles names them)"
+                f"compile is true, but the model needs more than {RECOMPILE_LIMIT} variants of compiled code. Probably "
+                "Python values that change between steps decide what it computes: keep them in tensors "
+                "(TORCH_LOGS=recompiles names them), or set compile to false"
             ) from error
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ def _require_compiler(device: torch.device) -> None:
     if not any(shutil.which(name) for name in ([given] if given else _COMPILERS)):
         looked = f"CXX={given}" if given else ", ".join(_COMPILERS)
         raise TaskError(
-            f"found compile true, but there is no C++ compiler ({looked}); install one, set CXX, or take compile false"
+            f"compile is true, but there is no C++ compiler ({looked}). Install one, set CXX, or set compile to false"
         )
 
 
@@ -141,7 +141,7 @@ class NamingDDP(DistributedDataParallel):
     """DistributedDataParallel with a better error for unused parameters."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Pass a batch through; raises TaskError if parameters had no gradient in the step before."""
+        """Pass a batch through; raises TaskError if parameters had no gradient in the previous step."""
         try:
             return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -162,8 +162,8 @@ def unused_line(module: nn.Module, said: str) -> str:
     names = [trained[number] for number in numbers if number < len(trained)]
     which = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
     return (
-        f"found find_unused_parameters false, but parameters had no gradient in a step: {which or 'unknown ones'}; "
-        "take find_unused_parameters true, or remove them, or set their requires_grad to False"
+        f"find_unused_parameters is false, but parameters had no gradient in a step: {which or 'unknown ones'}. Set "
+        "find_unused_parameters to true, remove the parameters, or set their requires_grad to False"
     )
 
 
@@ -175,10 +175,10 @@ _ONE_VALUE = "Expected more than 1 value per channel"
 class Network:
     """Wraps a model for training; evaluations and checkpoints use the model itself.
 
-    For full sharding it is on the CPU or the meta device, and `fill` gives modules their first values, on the CPU.
+    For full sharding the model is on the CPU or meta device, and `fill` gives modules their first values, on the CPU.
 
     Attributes:
-        is_sharded: Each rank holds only its part of the weights, so that all have to pass through together.
+        is_sharded: Each rank holds only its part of the weights, so that all ranks must run each pass together.
         needs_pairs: The model cannot be trained on a batch of one sample, for which BatchNorm1d has no variance.
     """
 
@@ -192,7 +192,7 @@ class Network:
         self.is_sharded = shards_fully(settings, group)
         if grows(module) and (self.is_sharded or settings.activation_checkpointing):
             option = "shard full" if self.is_sharded else "activation_checkpointing true"
-            raise TaskError(f"found {option} with a model that is not trained by gradient steps, allowed: without it")
+            raise TaskError(f"{option} needs a model that is trained by gradient steps. Leave it out for this task")
         if settings.activation_checkpointing:
             checkpoint_activations(module, compiled=settings.compile)
         if self.is_sharded:
@@ -226,8 +226,8 @@ class Network:
             if _ONE_VALUE not in str(error):
                 raise
             raise TaskError(
-                "found a batch that leaves BatchNorm one value of each channel, which has no variance; take "
-                "batch_per_rank of at least 2, or a model without it"
+                "a batch leaves BatchNorm one value per channel, which has no variance. Set batch_per_rank to at "
+                "least 2, or use a model without BatchNorm"
             ) from error
 
     def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
@@ -240,7 +240,7 @@ class Network:
 
     @contextmanager
     def without_statistics(self) -> Iterator[None]:
-        """Keep a batch that counts nothing out of BatchNorm's running statistics, and of those that ranks exchange."""
+        """Keep an empty batch out of BatchNorm's running statistics and out of the exchanged statistics."""
         training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen others
         exchanging = [norm for norm in self._shared_norms if norm.training]
         for norm in training:
@@ -257,11 +257,11 @@ class Network:
 
     @property
     def passes_together(self) -> bool:
-        """Return whether all ranks need equally many passes in a step."""
+        """Return whether all ranks need the same number of passes in a step."""
         return self.is_sharded or bool(self._shared_norms)
 
     def begin_epoch(self, seed: int) -> None:
-        """Reset state of the last epoch, and seed modules with a method `set_epoch_seed` alike on all ranks."""
+        """Reset the last epoch's state, and call `set_epoch_seed` of modules that have it, equally on all ranks."""
         for part in self._module.modules():
             if hasattr(part, "set_epoch_seed"):
                 cast("Any", part).set_epoch_seed(seed)
@@ -293,7 +293,7 @@ def shards_fully(settings: Settings, group: Group) -> bool:
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
     """Normalise with running statistics, and join the other ranks' exchange without samples, forward and backward.
 
-    Many models refuse an empty batch, so this one has a sample. torch exchanges empty statistics in the format of the
+    Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the format of the
     inputs, others in at least single precision: NCCL would wait for the missing bytes forever.
     """
     nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))

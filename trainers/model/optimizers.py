@@ -31,7 +31,7 @@ def has_optimizer(task: Task) -> bool:
 
 
 def _is_ours(method: object, *, arguments: int = 3) -> bool:
-    """Return whether the trainer can call a task's method; a task may use the name otherwise."""
+    """Return whether the trainer can call a task's method; a task may use the name for something else."""
     if not callable(method):
         return False
     try:
@@ -48,8 +48,8 @@ def own_optimizer(
     place = f"{type(task).__name__}.optimizer"
     if settings.shard == "optimizer":
         raise TaskError(
-            f"{place}: found shard optimizer, which shares out the state of the trainer's own optimizers; "
-            "take shard none or full"
+            f"{place}: shard: optimizer divides only the state of the trainer's own optimizers. "
+            "Set shard to none or full"
         )
     made: object = task.optimizer(module, learning_rate, params)  # type: ignore[attr-defined]
     if not isinstance(made, optim.Optimizer):
@@ -68,14 +68,14 @@ def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
 
 
 def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Parameter, float] | None:
-    """Return the multiples of the learning rate from a task's `rate_factors`; TaskError unless by name and positive."""
+    """Return a task's `rate_factors` by parameter; TaskError unless they are positive numbers by parameter name."""
     method: Any = getattr(task, "rate_factors", None)
     found: object = method(module, params) if _is_ours(method, arguments=2) else None
     if found is None:
         return None
     place, named = f"{type(task).__name__}.rate_factors", dict(module.named_parameters())
     if not isinstance(found, Mapping):
-        raise TaskError(f"{place}: found a {type(found).__name__}, allowed: a mapping of names of parameters, or None")
+        raise TaskError(f"{place}: found a {type(found).__name__}, allowed: a mapping of parameter names, or None")
     for name, factor in found.items():
         if name not in named:
             raise TaskError(f"{place}: found {name!r}, allowed: names of the model's parameters")
@@ -114,7 +114,7 @@ def build_optimizer(
     group: Group,
     factors: Mapping[nn.Parameter, float] | None = None,
 ) -> Optimizer:
-    """Return the optimizer at its first learning rate, without frozen parameters; `shard` may share out its state.
+    """Return the optimizer at its first learning rate, without frozen parameters; `shard` may divide its state.
 
     `factors` are multiples of the learning rate, default 1; None puts all parameters in one group.
     """
@@ -122,7 +122,7 @@ def build_optimizer(
     if group.world_size == 1 or settings.shard == "none":
         return _plain(groups, settings, rate)
     if settings.shard == "full":
-        # torch 2.13 shards no fused SGD.
+        # torch 2.13 cannot shard fused SGD.
         return _plain(groups, settings, rate, can_fuse=settings.optimizer != "sgd")
     return ShardedOptimizer(groups, lambda own: _plain(own, settings, rate), group.rank)
 
@@ -176,4 +176,4 @@ OPTIMIZERS: Mapping[str, Callable[[list[dict[str, Any]], Settings, LearningRate,
     "adam": _adam,
     "adamw": _adamw,
 }
-"""Builds the optimizer of each name of the option `optimizer`."""
+"""Functions that build the optimizer, by the value of the option `optimizer`."""

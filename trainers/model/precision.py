@@ -23,7 +23,7 @@ _TF32, _EXACT = "tf32", "ieee"
 
 
 def set_fast_math(settings: Settings, device: torch.device) -> None:
-    """Set a trial's fast math on this device; nothing on a CPU."""
+    """Switch fast math on or off for a trial; does nothing on a CPU."""
     if device.type != "cuda":
         return
     for switch in _switches():
@@ -53,7 +53,7 @@ def exact_products() -> Iterator[None]:
 def _switches() -> tuple[Any, Any]:
     """Return the owners of `allow_tf32`.
 
-    Once the newer names (torch 2.9) are written, torch refuses to read this one, which its compiler and Lightning need.
+    Once the newer names (torch 2.9) are set, torch refuses to read `allow_tf32`, which its compiler and Lightning need.
     """
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
@@ -88,15 +88,15 @@ def _matmul_precision() -> str | None:
 
 
 def has_channels_last(settings: Settings, device: torch.device) -> bool:
-    """Return whether images are stored channels last, as a GPU's matrix units want."""
+    """Return whether images are stored channels last, as a GPU's tensor cores prefer."""
     return device.type == "cuda" if settings.channels_last == "auto" else bool(settings.channels_last)
 
 
 def with_channels_last(module: nn.Module) -> nn.Module:
-    """Return a model with convolutions stored channels last, but for single channels, which DDP would copy."""
+    """Return a model with convolutions stored channels last, except from single channels, which DDP would copy."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
-            tensor.data = tensor.data.to(memory_format=torch.channels_last)  # `contiguous` leaves 1 x 1 kernels
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)  # `contiguous` skips 1 x 1 kernels
     return module
 
 
@@ -163,13 +163,13 @@ class Precision:
         """Add `factor` times the gradient of a loss; gradients stay scaled until `step`."""
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * factor))
-        elif factor == 1.0:  # torch refuses losses that were not summed up
+        elif factor == 1.0:  # checks that the loss is a scalar
             torch.autograd.backward(loss)
-        else:  # a product of the loss would be two kernels more, one for each direction
+        else:  # multiplying the loss would cost two more kernels, forward and backward
             torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
-        """Clip the whole averaged gradient, and update; fp16 skips an overflow. Returns a clipped gradient's norm."""
+        """Clip the averaged gradient and update; fp16 skips on overflow. Returns the unclipped norm if it clips."""
         norm: Tensor | None = None
         if self._scaler is not None:
             self._scaler.unscale_(cast("optim.Optimizer", optimizer))
@@ -190,7 +190,7 @@ class Precision:
         return {} if self._scaler is None else self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a checkpoint."""
+        """Restore the state from a checkpoint."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
 

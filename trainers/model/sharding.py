@@ -43,7 +43,7 @@ def units_of(module: nn.Module) -> list[list[nn.Module]]:
 def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
     """Let every repeated block, or else every child, keep only its input and recompute the rest in the backward pass.
 
-    Names in the state dict stay, dropout repeats its numbers, BatchNorm counts once and is not `compiled`.
+    State dict names stay, dropout repeats its mask, and BatchNorm counts a batch once, outside of compiled code.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
         block.forward = _checkpointed(block, block.forward, compiled=compiled)
@@ -58,7 +58,7 @@ def _checkpointed(block: nn.Module, forward: Callable[..., Any], *, compiled: bo
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
-    # A context does not compile, and without it a batch would count twice wherever the compiler gives up.
+    # The context cannot be compiled. Without it a batch would count twice wherever the compiler gives up.
     return cast("Any", torch.compiler).disable(checkpointed) if compiled else checkpointed
 
 
@@ -124,7 +124,7 @@ class ShardedOptimizer:
         self.own = [index for index, owner in enumerate(self.owners) if owner == rank]
         mine = {id(self._parameters[index]) for index in self.own}
         shares = [{**group, "params": [one for one in group["params"] if id(one) in mine]} for group in whole]
-        if not mine:  # a rank may own nothing, but an optimizer has to have something
+        if not mine:  # a rank may own no parameter, but an optimizer needs one
             shares[0]["params"] = [nn.Parameter(torch.zeros(1))]
         self._optimizer = build(shares)
         self.param_groups = [
@@ -136,7 +136,7 @@ class ShardedOptimizer:
         for own, whole in zip(self._optimizer.param_groups, self.param_groups, strict=True):
             own["lr"] = whole["lr"]
         self._optimizer.step()
-        group = distributed_c10d._get_default_group()  # noqa: SLF001 - the broadcast below wants the object
+        group = distributed_c10d._get_default_group()  # noqa: SLF001 - the broadcast below needs the object
         for rank in range(dist.get_world_size()):
             tensors = [p.detach() for p, owner in zip(self._parameters, self.owners, strict=True) if owner == rank]
             if tensors:
@@ -181,7 +181,7 @@ def _numbers(groups: Iterable[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def owners(sizes: list[int], world_size: int) -> list[int]:
-    """Return each parameter's owner: the largest first, each to the rank with the least so far."""
+    """Return each parameter's owner: the largest first, each to the rank with the fewest elements so far."""
     held, owner = [0] * world_size, [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         owner[index] = held.index(min(held))
@@ -216,10 +216,10 @@ def shard_fully(
     )
 
     world = dist.group.WORLD
-    assert world is not None, "ranks share parameters out within their group"  # noqa: S101
+    assert world is not None, "ranks divide parameters within their group"  # noqa: S101
     mesh = DeviceMesh.from_group(
         world, device.type
-    )  # made of ranks it forms a group of its own, where gloo serves GPUs
+    )  # a mesh made of ranks would form its own group, in which gloo serves GPUs
     offloading = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
     policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=None if gathered is None else torch.float32)
     for unit in units_of(module):
@@ -231,11 +231,11 @@ def shard_fully(
 
 
 def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: torch.device) -> Tensor:
-    """Clip sharded gradients to the whole norm `largest`; the norm is added up on `device`, for NCCL."""
+    """Clip sharded gradients to the whole norm `largest`; the norm is summed on `device`, as NCCL requires."""
     gradients = [cast("DTensor", parameter.grad).to_local() for parameter in parameters if parameter.grad is not None]
     squares = torch.zeros((), device=device)
     if gradients:
-        squares = torch.stack(torch._foreach_norm(gradients)).square().sum().to(device)  # noqa: SLF001 - as torch's own
+        squares = torch.stack(torch._foreach_norm(gradients)).square().sum().to(device)  # noqa: SLF001 - as torch does
     dist.all_reduce(squares)
     norm = squares.sqrt()
     factor = (largest / (norm + _CLIP_EPS)).clamp(max=1.0)
@@ -250,4 +250,4 @@ def _move(modules: list[nn.Module], device: torch.device) -> None:
         for parameter in module.parameters(recurse=False):
             parameter.data = parameter.data.to(device)
         for name, buffer in module.named_buffers(recurse=False):
-            module._buffers[name] = buffer.to(device)  # noqa: SLF001 - setting it would need its name's rules
+            module._buffers[name] = buffer.to(device)  # noqa: SLF001 - `setattr` would apply the rules of nn.Module

@@ -33,11 +33,11 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process_group import Group
 
 _USUAL = "model"
-_INSTEAD = "--out FILE.pt writes what it gave, with lines that take the model out of it"
+_INSTEAD = "--out FILE.pt writes its saved state, with code that extracts the model"
 
 
 class _Called(BaseException):
-    """The function has called the model; a BaseException, so that no `except Exception` of the user's catches it."""
+    """The function has called the model; a BaseException, so that the user's `except Exception` does not catch it."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def model_of_function(
 ) -> Call:
     """Return a training function's saved model, with a checkpoint's weights, and a call of it.
 
-    `name` is the model's in `trial.epochs`; None takes `model`, or the only one.
+    `name` is the model's name in `trial.epochs`; None selects `model`, or the only model.
 
     Raises:
         TaskError: The function saves no such model, or does not call it in its loop.
@@ -83,8 +83,8 @@ def model_of_function(
             hooks[0].remove()
             return example_call(found[0], called.call_args, called.call_kwargs)
         raise TaskError(
-            "the training function ended without calling the model that it gave to trial.epochs; the export needs a "
-            f"call of it as the example; {_INSTEAD}"
+            "the training function ended without calling the model that it gave to trial.epochs, and the export needs "
+            f"such a call as an example; {_INSTEAD}"
         )
 
 
@@ -98,7 +98,7 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
     if name in models:
         return str(name)
     if not models:
-        raise TaskError(f"the training function gave trial.epochs no torch.nn.Module to make a program of; {_INSTEAD}")
+        raise TaskError(f"the training function gave trial.epochs no torch.nn.Module to export; {_INSTEAD}")
     given = f"found {name!r}" if name is not None else "found no name"
     raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {listed(models)}")
 
@@ -128,7 +128,7 @@ def example_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     leaves, form = pytree.tree_flatten((args, dict(kwargs or {})))
     rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
     if not rows:
-        raise TaskError("the model was called without tensors that have rows, of which an example is needed")
+        raise TaskError("the model was called without a tensor that has rows, so the export has no example")
     are_rows = tuple(isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == rows for leaf in leaves)
     few = [_few(leaf) if is_row else leaf for leaf, is_row in zip(leaves, are_rows, strict=True)]
     some, named = pytree.tree_unflatten(few, form)
@@ -141,7 +141,7 @@ def _few(tensor: Tensor) -> Tensor:
 
 
 def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
-    """Return the program of a model, for any number of rows; TaskError if it has none, or answers differently.
+    """Return the program of a model, for any number of rows; TaskError if torch cannot export it, or outputs differ.
 
     `longest` is the greatest length of the inputs' second dimension; None if it is constant.
     """
@@ -159,8 +159,8 @@ def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
     except Exception as error:
         reason = one_line(str(error).partition("\n\n")[0])[:300] or type(error).__name__
         raise TaskError(
-            f"torch.export cannot write down what the model computes: {reason}; allowed: a model whose forward has no "
-            "Python branches on values of tensors, or --format weights"
+            f"torch.export cannot export the model: {reason}. Remove Python branches on tensor values from its "
+            "forward, or use --format weights"
         ) from error
     _check_same(program, call, expected)
     return program
@@ -174,13 +174,13 @@ def _check_same(program: ExportedProgram, call: Call, expected: Any) -> None:
         if isinstance(mine, Tensor) and not torch.allclose(mine, its, rtol=1e-4, atol=1e-5, equal_nan=True):
             far = float((mine - its).abs().max())
             raise TaskError(
-                f"the exported program answers otherwise than the model, by {far:g}; is its forward random?"
+                f"the exported program's outputs differ from the model's by up to {far:g}; is its forward random?"
             )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's messages about a failure off the terminal: the error has them."""
+    """Keep torch's messages about a failure off the terminal: the error contains them."""
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export", "torch.onnx", "torch.fx")]
     levels = [one.level for one in loggers]
     try:

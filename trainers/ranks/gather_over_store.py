@@ -1,6 +1,6 @@
-"""Exchanges values between ranks over a store: for threads beside the training thread, and before there is a group.
+"""Exchanges values between ranks over a store: for threads other than the training thread, and before the group forms.
 
-A process group is for the training thread only. Requests to its store are short: a waiting one blocks other threads.
+A process group is for the training thread only. Requests to its store are short: waiting requests block other threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainers.protocol import LostError
 from trainers.ranks.process_group import Group
 
 GATHER_SECONDS = 1800.0
-"""Deadline of a gather in seconds, long enough for a slow object store; the next checkpoint finds hangs earlier."""
+"""Deadline of a gather in seconds, long enough for a slow object store; the next checkpoint detects hangs earlier."""
 LONGEST_PAUSE_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.005
 
@@ -38,7 +38,7 @@ def wait_for(
             return False
         if time.monotonic() > give_up_at:
             silent = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
-            raise LostError(f"no word of ranks {', '.join(silent)} on {what} within {seconds:g} s")
+            raise LostError(f"ranks {', '.join(silent)} did not send {what} within {seconds:g} s")
         time.sleep(pause)
         pause = min(2 * pause, longest_pause_seconds)
     return True
@@ -82,4 +82,4 @@ class StoreGather:
             return []
         texts = [store.get(key).decode() for key in keys]
         delete_once_read(store, keys, f"{name}/read", len(keys))
-        return [pickle.loads(bytes.fromhex(text)) for text in texts]  # noqa: S301 - of ranks, which know the secret
+        return [pickle.loads(bytes.fromhex(text)) for text in texts]  # noqa: S301 - sent by ranks, which know the secret

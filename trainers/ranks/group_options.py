@@ -31,13 +31,13 @@ class GroupOptions:
         return BACKENDS[device] if ranks <= devices else "gloo"
 
     def problem(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> str | None:
-        """Return why the backend is unavailable, and the cure, in one line; None if it is available."""
+        """Return the reason why the backend is unavailable, and the cure, in one line; None if it is available."""
         if self.backend != "nccl":
             return None
         if device == "cpu":
-            return "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
+            return "nccl is chosen for a CPU, but NCCL connects only GPUs. Choose gloo or auto, or device cuda"
         if ranks > devices:
             gpus = "1 GPU" if devices == 1 else f"{devices} GPUs"
-            why_not = f"found nccl for {ranks} ranks on {gpus}, but NCCL takes no two ranks on one GPU"
-            return f"{why_not}; take gloo or auto, or at most one rank for each GPU"
+            why_not = f"nccl is chosen for {ranks} ranks on {gpus}, but NCCL needs a GPU for each rank"
+            return f"{why_not}. Choose gloo or auto, or at most one rank for each GPU"
         return None

@@ -99,15 +99,15 @@ class StoreClient(Store):
         return self._ask(b"compare_set", key.encode(), _as_bytes(expected), _as_bytes(desired))
 
     def delete_key(self, key: str) -> bool:
-        """Delete a value; returns whether there was one."""
+        """Delete a value; returns whether it existed."""
         return self._ask(b"delete", key.encode()) == b"1"
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all values are there."""
+        """Return whether all values exist."""
         return self._ask(b"check", *(key.encode() for key in keys)) == b"1"
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all values are there."""
+        """Wait until all values exist."""
         self._ask_and_wait(b"wait", list(keys), timeout)
 
     def num_keys(self) -> int:
@@ -119,7 +119,7 @@ class StoreClient(Store):
         self._timeout_seconds = timeout.total_seconds()
         super().set_timeout(timeout)  # torch's C++ parts ask for it
 
-    deleteKey = delete_key  # noqa: N815 - some calls from torch's C++ parts come by its own names
+    deleteKey = delete_key  # noqa: N815 - torch's C++ code calls it by this name
     getNumKeys = num_keys  # noqa: N815 - as above
 
     def clone(self) -> Any:

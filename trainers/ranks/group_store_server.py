@@ -1,7 +1,7 @@
 """The server of the store with which process groups form; without torch, so its process starts at once.
 
 torch's own TCPStore answers anybody. Here both sides first prove that they know the secret: each sends 16 random bytes,
-s and c, and gets HMAC-SHA256(secret, side s c), the client's first. Then each request, an operation with its fields,
+s and c, and gets HMAC-SHA256(secret, side s c), the client's proof first. Each request, an operation with its fields,
 has an answer. Nothing is pickled, and nothing is encrypted.
 """
 
@@ -47,7 +47,7 @@ class StoreServer:
         threading.Thread(target=self._accept, name="group-store", daemon=True).start()
 
     def where(self) -> tuple[str, int, str]:
-        """Host, port and secret as plain values."""
+        """Return host, port and secret as plain values."""
         return self.address.host, self.address.port, self.address.secret
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Finds ranks of a training function that are out of step at an epoch's end.
 
-All ranks arrive there in two collectives that exchange their places. A waiting rank checks now and then whether another
-one within the epoch has begun more collectives than it had: that one waits for it in vain. A thread of each rank writes
-the number of begun collectives to the group's store, if the training thread has stood still for a while.
+All ranks arrive there in two collectives that exchange their places. A waiting rank regularly checks whether a rank
+within the epoch has begun more collectives than itself: then both would wait forever. A thread of each rank writes the
+number of begun collectives to the group's store, if the training thread has made no progress for a while.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from trainers.ranks.process_group import Group
 LOOK_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 0.005
 _ALL_IN_STEP = (
-    "all ranks have to train equally many batches, call trial.mean equally often, and leave the loop in the same epoch"
+    "train the same number of batches, call trial.mean equally often, and leave the loop in the same epoch on all ranks"
 )
 
 
 _OTHER_PARAMETERS = (
-    "rank {} has not the parameters of rank 0 at the end of epoch {}; "
-    "all ranks have to make the same calls of suggest_..."
+    "rank {} requested other parameters than rank 0 by the end of epoch {}; "
+    "make the same calls of suggest_... on all ranks"
 )
 
 
@@ -47,7 +47,7 @@ class Place(IntEnum):
 
 
 _WORDS = {
-    Place.WITHIN: "waits for it within epoch {}",
+    Place.WITHIN: "waits within epoch {}",
     Place.END: "is at the end of epoch {}",
     Place.LEFT: "has left the loop over trial.epochs in epoch {}",
     Place.RETURNED: "has returned after epoch {}",
@@ -93,7 +93,7 @@ class Arrivals:
 
     def __enter__(self) -> Arrivals:
         if self._group.world_size > 1:
-            self._name += f"/{_begun()}"  # a group may have had the same attempt before
+            self._name += f"/{_begun()}"  # a group may run the same attempt twice
             self._store: Store = _get_default_store()
             threading.Thread(target=self._watch, name="arrivals", daemon=True).start()
         return self
@@ -113,7 +113,7 @@ class Arrivals:
         self._at = epoch, place
         rows = torch.zeros(self._group.world_size, 3 + len(verdict), dtype=torch.int64, device=self._group.device)
         rows[self._group.rank] = torch.tensor([epoch, place, asked, *verdict], device=self._group.device)
-        # No all-reduce: gloo ends a process that gets one of another size, as that of trial.mean.
+        # No all-reduce: gloo ends a process that gets a tensor of another size, such as trial.mean's.
         self._wait_for(dist.reduce(rows, 0, async_op=True), own)
         self._wait_for(dist.broadcast(rows, 0, async_op=True), own)
         self._at = None
@@ -144,7 +144,7 @@ class Arrivals:
         seen, told = -1, ""
         while not self._over.wait(LOOK_SECONDS):
             count, seen = seen, self._counter.read().count
-            begun, at = _begun(), self._at  # in this order: whoever is within now has not arrived among those begun
+            begun, at = _begun(), self._at  # in this order: a rank still within has begun no collective of an arrival
             if seen != count or at is None or at[1] is not Place.WITHIN:
                 continue
             report = _Report(*at, begun).text()
@@ -166,7 +166,7 @@ def out_of_step(rank: int, report: _Report, other: int, others: _Report) -> Task
 
 def _waits_in_vain(own: _Report, other: _Report) -> bool:
     if own.place is Place.END and other.epoch > own.epoch:
-        return False  # they have met: rank 0's answer is under way, and this rank was not awake to read it
+        return False  # all ranks have met: rank 0's answer is on its way to this rank
     if other.place is Place.WITHIN:
         return other.begun > own.begun
     return other.epoch == own.epoch and other.begun != own.begun
@@ -174,7 +174,7 @@ def _waits_in_vain(own: _Report, other: _Report) -> bool:
 
 def _begun() -> int:
     group = cast("Any", _get_default_group())
-    return int(group._get_sequence_number_for_group())  # noqa: SLF001 - torch has no other way to it
+    return int(group._get_sequence_number_for_group())  # noqa: SLF001 - torch has no public getter
 
 
 def _is_done(work: Work, seconds: float) -> bool:
@@ -182,11 +182,11 @@ def _is_done(work: Work, seconds: float) -> bool:
     if dist.get_backend() == "gloo":
         try:
             work.wait(timedelta(seconds=seconds))
-        except RuntimeError:  # also what the collective itself has failed with, which the next wait raises
+        except RuntimeError:  # also an error of the collective itself, which the next wait raises
             return bool(work.is_completed())
         return True
     give_up_at, pause = time.monotonic() + seconds, 1e-5
-    while not work.is_completed():  # NCCL ends the process group where a wait takes too long
+    while not work.is_completed():  # NCCL ends the process group if a wait times out
         if time.monotonic() > give_up_at:
             return False
         time.sleep(pause)

@@ -23,7 +23,7 @@ from trainers.protocol import TrialSpec
 
 
 class RankLog:
-    """Writes a rank's output to `path`, at least the last half of `most_bytes`; an OSError costs the log alone."""
+    """Writes a rank's output to `path`, at least the last half of `most_bytes`; an OSError loses only the log."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         self._path, self._half = path, max(most_bytes // 2, 1)
@@ -34,7 +34,7 @@ class RankLog:
             self._file = open(first_log(path), "wb")  # noqa: SIM115 - a descriptor, closed by `close`
 
     def write(self, chunk: bytes) -> None:
-        """Write what a rank has printed."""
+        """Write a chunk of the rank's output."""
         if self._notes and b"\n" in chunk:
             line, _, chunk = chunk.partition(b"\n")
             chunk, self._notes = b"".join([line, b"\n", self._notes, chunk]), b""
@@ -91,13 +91,13 @@ def stdout_diverted() -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        _flush_c_streams()  # else they would be written at the end of the process, to what is then standard output
+        _flush_c_streams()  # else C buffers would be written at exit, to the restored standard output
         os.dup2(kept, _STDOUT)
         os.close(kept)
 
 
 def _flush_c_streams() -> None:
-    with suppress(OSError, AttributeError, TypeError):  # a C library that cannot be reached this way has its own
+    with suppress(OSError, AttributeError, TypeError):  # not every C library can be reached this way
         ctypes.CDLL(None).fflush(None)
 
 
@@ -138,7 +138,7 @@ def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
     """Return a trial's files by attempt and rank; files before `since` (seconds since 1970) are another study's."""
     found: dict[tuple[int, int], Path] = {}
     for path in folder.glob("*.log"):
-        with suppress(OSError):  # it may vanish just now
+        with suppress(OSError):  # the file may vanish
             if (named := _NAME.fullmatch(path.name)) and path.stat().st_mtime >= since:
                 found[int(named[1]), int(named[2])] = path
     return dict(sorted(found.items()))
@@ -169,7 +169,7 @@ _TRIES = 5
 
 
 class RankOutput:
-    """The output of one process, which trains trials in turn. A folder that refuses writes costs no trial."""
+    """The output of one process, which trains trials in turn. A folder that refuses writes fails no trial."""
 
     def __init__(self) -> None:
         self._own = os.dup(_STDOUT), os.dup(_STDERR)
@@ -246,12 +246,12 @@ class _Patient:
 def _opened(path: Path) -> int:
     for _ in range(_TRIES):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # a silent rank has just taken its empty folder away
+        with suppress(FileNotFoundError):  # a rank without output may just have removed the folder
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     raise FileNotFoundError(path)
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # somebody else's stream, which may be anything
+        with suppress(Exception):  # user code may have replaced the stream
             stream.flush()

@@ -50,7 +50,7 @@ def use_batch_scheduling() -> None:
 
     Ranks that share cores wake one another: it cut an all-reduce of two ranks on two cores from 1.6 ms to 0.2 ms.
     """
-    with suppress(AttributeError, OSError):  # only Linux knows it, and a sandbox may refuse
+    with suppress(AttributeError, OSError):  # only Linux has it, and a sandbox may refuse it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
@@ -58,7 +58,7 @@ def pin_to_cpus(cpus: Collection[int]) -> None:
     """Pin this process and its children to CPUs, unless empty; it cut an epoch of two ranks on two cores by 10 %."""
     if not cpus:
         return
-    with suppress(AttributeError, OSError):  # only Linux knows it, and a container may forbid some CPUs
+    with suppress(AttributeError, OSError):  # only Linux has it, and a container may forbid some CPUs
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), cpus)
 
@@ -82,18 +82,18 @@ def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**
     """Return whether data workers can hand batches over: a Docker container has 64 MiB of shared memory."""
     try:
         return shutil.disk_usage(shared).total >= least_bytes
-    except OSError:  # another system, with other ways
+    except OSError:  # other systems have no such folder
         return True
 
 
 def use_one_heap() -> None:
-    """Give all threads started later the main thread's heap; glibc's own ones cost training 6 % of CPU time."""
+    """Give all threads started later the main thread's heap; separate heaps cost training 6 % of CPU time."""
     with suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def return_freed_tensors(*, at_once: bool) -> None:
-    """Return larger tensors to the system as soon as they are freed, or keep their memory for the next ones.
+    """Return larger tensors to the system as soon as they are freed, or keep their memory for later tensors.
 
     Kept memory fragments: gathering blocks of 1 MiB, ranks with 36 MiB held 200 to 300 MiB, but 41 if it is returned.
     """
@@ -116,8 +116,8 @@ def free_memory(parameters: Remains | None) -> None:
         torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-        with suppress(AttributeError):  # older versions of torch have it not
-            torch.accelerator.memory.empty_host_cache()  # what copies for checkpoints have pinned
+        with suppress(AttributeError):  # older versions of torch lack it
+            torch.accelerator.memory.empty_host_cache()  # memory pinned for copies of checkpoints
     _return_freed_memory()
 
 
@@ -190,7 +190,7 @@ class PeakMemory:
 
     @contextmanager
     def without_counting(self) -> Iterator[None]:
-        """Count no peak inside, as while reading a checkpoint, which an uninterrupted trial does not hold."""
+        """Ignore peaks inside the block, such as a checkpoint in memory, which an uninterrupted trial does not need."""
         self.include(peak_memory_bytes(self._device))
         yield
         _return_freed_memory()

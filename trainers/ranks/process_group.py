@@ -84,7 +84,7 @@ def form_group(
     if backend == "gloo":
         use_batch_scheduling()  # before gloo starts its threads, which inherit it
     timeout = timedelta(seconds=timeout_seconds)
-    store.set_timeout(timeout)  # NCCL exchanges its identifier, and DDP its first collectives, under the store's own
+    store.set_timeout(timeout)  # NCCL's exchange of its identifier and DDP's first collectives have this deadline
     store = PrefixStore(group_id, store)
     _wait_for_all(store, "here", world_size, timedelta(seconds=gather_seconds or timeout_seconds))
     with _gloo_interface(one_host=one_host):
@@ -96,7 +96,7 @@ def form_group(
 
 def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) -> None:
     come = store.add(what, 1)
-    if come > world_size:  # the addresses of the group before would still be there for gloo to find
+    if come > world_size:  # gloo would find the earlier group's addresses
         raise LostError(f"a group of {world_size} ranks has formed before under this identity")
     if come == world_size:
         store.set(f"all {what}", "yes")
@@ -126,7 +126,7 @@ def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
 def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -> None:
     """Copy rank 0's values of a tensor to all ranks, by way of `device` (default: its own)."""
     there = tensor.detach()
-    travelling = there.to(device or there.device).contiguous()  # NCCL takes no other strides
+    travelling = there.to(device or there.device).contiguous()  # NCCL needs contiguous tensors
     dist.broadcast(travelling, 0)
     if travelling is not there:
         there.copy_(travelling)
@@ -189,7 +189,7 @@ def _interface(*, one_host: bool) -> str | None:
 
 
 GATHER_SECONDS = 7 * 86400.0
-"""Deadline for all ranks to come: none, since the gang's watcher knows whether a rank loads or hangs."""
+"""Deadline in seconds for all ranks to arrive; practically none, since the gang's watcher detects ranks that hang."""
 
 
 class Membership:

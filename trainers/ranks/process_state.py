@@ -31,7 +31,7 @@ _SQLITE = "sqlite:///"
 
 
 def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables valid on this machine, without SQLite files of others, which would be created here."""
+    """Return the variables valid on this machine, without SQLite files of other machines, else created here."""
     uri = variables.get(_TRACKING_URI, "")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
         return {name: value for name, value in variables.items() if not name.startswith(_TRACKER_PREFIX)}
@@ -55,7 +55,7 @@ def _end_run() -> None:
     mlflow = sys.modules.get("mlflow")
     if mlflow is None or not hasattr(mlflow, "active_run"):
         return
-    with suppress(Exception):  # whatever its store raises is no fault of the training, which has ended
+    with suppress(Exception):  # an error of its store must not fail the training, which has ended
         while mlflow.active_run() is not None:
             mlflow.end_run("FAILED" if sys.exc_info()[0] is not None else "FINISHED")
 
@@ -97,7 +97,7 @@ class ProcessState:
 
 
 def _seed_generators() -> None:
-    """Seed as `trainers.data.seeds.reseed` does, in a fifth of the time: that stores a traceback for later GPUs."""
+    """Seed as `trainers.data.seeds.reseed` does, in a fifth of the time: `reseed` stores a traceback for later GPUs."""
     torch.default_generator.manual_seed(_SEED)
     if cast("Any", torch.cuda).is_initialized():
         torch.cuda.manual_seed_all(_SEED)
@@ -108,7 +108,7 @@ def _seed_generators() -> None:
 def _value(setting: _Setting) -> Any:
     try:
         return setting.read()
-    except (RuntimeError, OSError):  # torch cannot tell, or the working folder is gone
+    except (RuntimeError, OSError):  # torch cannot read it, or the working folder is gone
         return _UNREADABLE
 
 
@@ -238,7 +238,7 @@ def _set_environment(value: dict[str, str]) -> None:
 
 
 def _set_warning_filters(value: list[Any]) -> None:
-    warnings.resetwarnings()  # forgets which warnings the filters before have let pass, too
+    warnings.resetwarnings()  # also forgets which warnings were shown before
     warnings.filters.extend(value)  # type: ignore[attr-defined]
 
 

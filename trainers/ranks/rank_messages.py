@@ -1,4 +1,4 @@
-"""Messages and orders of a trial's rank process, and their way between its threads."""
+"""Messages and orders of a trial's rank process, and their transfer between its threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ each message costs CPU time here, in the controller and in the store."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Began:
-    """Rank 0 begins its first step, this many seconds after it turned to the trial and the trial before ended."""
+    """Rank 0 begins its first step, `seconds` after it began the trial and the previous trial ended."""
 
     facts: dict[str, Any]
     seconds: float
@@ -29,7 +29,7 @@ class Began:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """A rank's trial failed. Its process is spoilt unless all ranks noticed together: `diverged`, `unreadable`."""
+    """A rank's trial failed. Its process is unusable, unless all ranks failed together: `diverged`, `unreadable`."""
 
     failure: Failure
     message: str
@@ -38,7 +38,7 @@ class Failed:
     def of(cls, error: BaseException, *, has_begun: bool) -> Failed:
         """Return the failure of an error; before the first step (`has_begun`) checkpoints are only read."""
         failure = classify(error)
-        # A store that does not answer has the checkpoint still: the trial must not go back to an earlier one.
+        # A store that does not answer still has the checkpoint: the trial must not go back to an earlier one.
         is_away = isinstance(failure, StorageError)
         cannot_resume = not has_begun and isinstance(failure, CheckpointError) and not is_away
         return cls(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
@@ -138,7 +138,7 @@ class Outgoing:
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
     def begin(self) -> None:
-        """Count the trial's start from now on: the trial before has ended."""
+        """Count the trial's start from now on: the previous trial has ended."""
         self.began_at = time.monotonic()
 
     def send(self, what: Began | Failed | Pending[EpochPart] | None) -> None:
@@ -159,7 +159,7 @@ class Outgoing:
         while True:
             event = self._next(held.send_at)
             if event is not None and held.send_at is not None and not event.is_ready_by(held.send_at):
-                yield from held.take()  # those before it do not wait for its file
+                yield from held.take()  # earlier messages do not wait for its file
             what = None if event is None or has_failed else event.told()
             if event is not None and isinstance(what, Holdable):
                 held.add(what, event.at)

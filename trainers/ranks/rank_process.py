@@ -1,7 +1,7 @@
 """One rank's process: it lives as long as its slot and trains one trial after another, in one thread.
 
 A pool calls it from several threads: `run` or `follow` occupy one during a trial, `grant`, `drain`, `close` and `steps`
-come in beside them. A run trains up to the granted epoch and waits there; after `close` it ends.
+are called at the same time. A run trains up to the granted epoch and waits there; after `close` it ends.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _TaskCache:
 
     def task_of(self, spec: TrialSpec) -> Trainable:
         if not self._is_kept(spec):
-            self._task = None  # two data sets at once may be too much
+            self._task = None  # two data sets may not fit into memory
             self._import_module(spec)
             made = load_trainable(spec.task, spec.task_options, spec.python_path)
             share_arrays(made)
@@ -68,7 +68,7 @@ class _TaskCache:
         return self._task is not None and self._key == _key_of(spec)
 
     def _import_module(self, spec: TrialSpec) -> None:
-        """Import the task's module; restores the global state of its first import, since later ones do nothing."""
+        """Import the task's module; restores the global state of its first import, since later imports do nothing."""
         module = (spec.task, spec.python_path)
         if module in self._with_module:
             self._with_module[module].restore()
@@ -106,15 +106,15 @@ class RankProcess:
         self._changing = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         warm_up(self._device, backend)
-        gc.freeze()  # objects that live as long as the process cost each collection 100 ms of CPU
+        gc.freeze()  # permanent objects would cost each collection 100 ms of CPU
         threading.Thread(target=self._work, args=(cpus_per_rank,), name="trials", daemon=True).start()
 
     def pid(self) -> int:
-        """Pid of this process."""
+        """Return the id of this process."""
         return os.getpid()
 
     def rss_bytes(self) -> int:
-        """Resident memory in bytes, for the pool to notice leaks."""
+        """Return the resident memory in bytes, so that the pool notices leaks."""
         return int(psutil.Process().memory_info().rss)
 
     def steps(self, key: str) -> StepCount:
@@ -143,7 +143,7 @@ class RankProcess:
         self._jobs.put(partial(_leave_nothing_of, train, outgoing))
         try:
             for message in outgoing.messages():
-                if isinstance(message, Failed):  # as of a checkpoint, while the training goes on
+                if isinstance(message, Failed):  # of a checkpoint, for example, while training goes on
                     orders.change(closed=True)
                 yield message
         finally:
@@ -152,7 +152,7 @@ class RankProcess:
                 self._orders.pop(assignment.key, None)
 
     def _work(self, cpus_per_rank: int) -> None:
-        set_threads(cpus_per_rank)  # each thread has a number of its own
+        set_threads(cpus_per_rank)  # the setting is per thread
         self._tasks = _TaskCache()
         while True:
             self._jobs.get()()
@@ -172,7 +172,7 @@ class RankProcess:
                 trainer = self._command_trainer(spec, task, assignment, counter)
                 trainer.run(course)
                 return trainer.close()
-            # The ranks need not be equally quick at this, and a group that forms waits for the slowest.
+            # Loading comes before the group forms: ranks take different times, and forming waits for all of them.
             data = None if isinstance(task, TrainingFunction) else load_data(spec, task, self._device, counter)
             counter.begin("group")
             group = self._membership.join(assignment, spec.world_size)
@@ -186,7 +186,7 @@ class RankProcess:
                 del data
                 with diagnosed(spec.diagnostics, group, trainer) as course.saw:
                     trainer.run(course)
-        except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
+        except BaseException as error:  # noqa: BLE001 - any error fails the trial, SystemExit too
             outgoing.send(Failed.of(error, has_begun=course.has_begun))
         return None if trainer is None else trainer.close()
 
@@ -220,7 +220,7 @@ class RankProcess:
             if key in self._orders:
                 self._orders[key].change(**change)
                 return
-            # Calls of several threads may overtake each other: an order is kept for the run that is about to come.
+            # Calls of several threads may overtake each other: an early order is kept for the run that follows.
             self._early[key] = self._early.pop(key, {}) | change
             for oldest in list(self._early)[:-MOST_EARLY_ORDERS]:
                 del self._early[oldest]
@@ -229,7 +229,7 @@ class RankProcess:
 def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: Outgoing) -> None:
     try:
         free_memory(train())
-    except Exception as error:  # noqa: BLE001 - the process is spoilt, but the stream must end
+    except Exception as error:  # noqa: BLE001 - the process is unusable, but the stream must end
         outgoing.send(Failed(failure="error", message=f"a trial could not be cleaned up: {classify(error)}"))
     outgoing.send(None)
 

@@ -68,7 +68,7 @@ class Presence:
         self.close()
 
     def _beat(self) -> None:
-        with suppress(RuntimeError):  # the store is gone: this rank hears so when it has come
+        with suppress(RuntimeError):  # the store is gone: this rank's next request reports it
             while True:
                 self.store.add(f"beat {self.rank}", 1)
                 if self._ends.wait(self.period_seconds):
@@ -83,7 +83,7 @@ class _Watch:
         self._next_look, self._next_word = now, now + presence.deadline_seconds
 
     def look(self, now: float) -> bool:
-        """Check the others once in each period; returns that the wait goes on."""
+        """Check the others once in each period; returns False, since the wait goes on."""
         if now < self._next_look:
             return False
         self._next_look = now + self._presence.period_seconds
@@ -104,17 +104,17 @@ class _Watch:
         within = f"within the deadline of {self._presence.deadline_seconds:g} s (--group-seconds)"
         which = f"rank {rank} of {self._presence.world_size}"
         if self._heard[rank].beats == 0:
-            return f"{which} has not started {within}: start all ranks, and look at what this one printed last"
+            return f"{which} has not started {within}. Start all ranks, and read this rank's last output"
         return (
-            f"{which} was not heard of {within} while it loaded its task or data: look at what it printed last, or "
-            "give a longer deadline"
+            f"{which} sent no heartbeat {within} while it loaded its task or data. Read its last output, or set "
+            "a longer deadline"
         )
 
 
 _FAULT_OF_NCCL = "exception_dump"
 """Key with which torch's ProcessGroupNCCL reports a failed collective (torch 2.13)."""
 _GROUPS = count()
-"""Numbers of this process's groups: all ranks count alike."""
+"""Numbers of this process's groups: equal on all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,14 +187,14 @@ def place_in_environment(
 
 
 def presence_in_environment(deadline_seconds: float) -> Presence | None:
-    """Start the heartbeat to torchrun's other ranks; None if there are none. Call it before slow work.
+    """Start the heartbeat to torchrun's other ranks; None for a single rank. Call it before slow work.
 
     LostError if nobody answers at MASTER_ADDR and MASTER_PORT, or not all ranks have started.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world_size == 1:
         return None
-    # torchrun's own store outlives its restarts, so a restarted rank must not find what the one before has left there.
+    # torchrun's own store outlives its restarts, so a restarted rank must not find keys of its earlier process.
     names = (os.environ.get(name, "0") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
     prefix = "automl/" + "/".join([*names, str(next(_GROUPS))])
     timeout = timedelta(seconds=deadline_seconds)
@@ -208,7 +208,7 @@ def presence_in_environment(deadline_seconds: float) -> Presence | None:
 
 
 def _forget_faults_of_earlier_starts(store: Store) -> None:
-    """Delete NCCL's failure key from torchrun's store, or each later start would end by it after 8 minutes.
+    """Delete NCCL's failure key from torchrun's store, else it would end each later start after 8 minutes.
 
     torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
     """

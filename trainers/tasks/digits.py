@@ -45,11 +45,11 @@ class Digits(BaseTask):
         return _mlp(cast("int", params.get("width", 64)), cast("int", params.get("depth", 1)))
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return that outputs are the logits of the digits."""
+        """Return the meaning of outputs as plain values: logits of the digits."""
         return {"kind": "classes", "labels": list(map(str, range(_CLASSES)))}
 
     def space(self) -> Space:
-        """Return the default search space; the learning rate is the one at `reference_batch`."""
+        """Return the default search space; the learning rate is meant for `reference_batch`."""
         from search_spaces.parameters import Categorical, Float, Int
         from search_spaces.space import Space
 

@@ -1,4 +1,4 @@
-"""Text of any kind into a model that continues it: a decoder-only transformer, trained from scratch."""
+"""Models that continue a text of any kind: decoder-only transformers, trained from scratch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TOLD_TOKENS = 5
 """Number of next tokens whose probabilities an exported model returns."""
 _FEWEST_DOCUMENTS = 20
-"""With fewer documents, the end of each is for validation."""
+"""Least number of documents to split as wholes; of fewer documents, the end of each is for validation."""
 
 
 class LanguageModel(SplitTask):
@@ -35,7 +35,7 @@ class LanguageModel(SplitTask):
     parameters = ("width", "depth", "heads", "dropout")
     metric_names = ("perplexity", "tokens_per_second", "val_token_accuracy")
     path_options = ("train", "validation", "test")
-    no_test = "found no test texts, allowed: a file in task_options.test, or a share in test_share"
+    no_test = "there are no test texts. Set task_options.test to a file, or test_share above 0"
     _parts: Mapping[str, Tokens]
     """Sequences int64 [n, length + 1] of "train", "validation" and, if there is one, "test"."""
 
@@ -126,7 +126,7 @@ class LanguageModel(SplitTask):
         return derived
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return a text as sequences of tokens, int64 [n, length], without the rest; TaskError for a short text."""
+        """Return a text's whole sequences of tokens, int64 [n, length]; TaskError for a text shorter than one."""
         import torch
 
         texts = [Path(rows).read_text(encoding="utf-8")] if isinstance(rows, str | Path) else list(rows)
@@ -137,7 +137,7 @@ class LanguageModel(SplitTask):
         return [self.tokenizer.decode([token]) for token in outputs[:, -1].argmax(dim=-1).tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return as plain values how a text becomes tokens; the end of a long text counts."""
+        """Return the steps from a text to tokens as plain values; of a long text, the end counts."""
         end = END
         return form_of(self.tokenizer, longest=self.length, pad=None, keep="end", unknown=end, first=end)
 
@@ -171,11 +171,11 @@ class LanguageModel(SplitTask):
         return sequences[:, :-1], sequences[:, 1:]
 
     def _cut(self, texts: Sequence[str], name: str) -> Tokens:
-        """Return tokens as sequences int64 [n, length + 1]; the last token of one is the next one's first."""
+        """Return tokens as sequences int64 [n, length + 1]; the last token of each is the first of the next."""
         tokens = joined(self.tokenizer, texts)
         count = (len(tokens) - 1) // self.length
         if count < 1:
-            what = f"found {len(tokens)} tokens of text for {name}, allowed: more than length, which is {self.length}"
+            what = f"{len(tokens)} tokens of text for {name} are too few for length {self.length}. Give more text"
             raise TaskError(what)
         starts = self.length * np.arange(count)[:, None]
         sequences: Tokens = tokens[starts + np.arange(self.length + 1)]
@@ -191,11 +191,11 @@ class _Reader:
         paths = sorted(one for one in place.rglob(self._files) if one.is_file()) if place.is_dir() else [place]
         if not paths:
             raise TaskError(
-                f"{path}: found no file {self._files!r} in the folder, allowed: texts; set task_options.files"
+                f"{path}: no file in this folder matches {self._files!r}. Set task_options.files to match texts"
             )
         documents = [text for one in paths for text in self._documents_of(one)]
         if not documents:
-            raise TaskError(f"{path}: found no text, allowed: a file or a folder of texts")
+            raise TaskError(f"{path}: no text found. Name a file or a folder of texts")
         return documents
 
     def _documents_of(self, path: Path) -> list[str]:
@@ -204,7 +204,7 @@ class _Reader:
         except (OSError, LookupError, UnicodeError) as error:
             reason = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise TaskError(
-                f"{path}: found no text ({reason}), allowed: a file in the encoding {self._encoding}"
+                f"{path}: no {self._encoding} text ({reason}). Correct the path, or set task_options.encoding"
             ) from None
         parts = text.split(self._separator) if self._separator else [text]
         return [part for part in parts if part.strip()]

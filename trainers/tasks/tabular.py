@@ -78,7 +78,7 @@ class Tabular(SplitTask):
         folds: int | str = 1,
         scaling: str = "standard",
     ) -> None:
-        """Read the files and learn from the training rows how cells become numbers; raises TaskError.
+        """Read the files, and learn the encoding of cells from the training rows; raises TaskError.
 
         Args:
             target: The column to learn: its name, its number from 0, or "last".
@@ -87,13 +87,13 @@ class Tabular(SplitTask):
             kind: "classification", "regression", "ranking", or "auto": `query` means ranking; fractions, and more than
                 20 different whole numbers, mean regression.
             query: The column that groups rows for ranking; the target is each row's relevance.
-            header: Whether the first line names the columns; None finds out.
-            delimiter: One character; None finds out.
+            header: True if the first line names the columns; None detects it.
+            delimiter: One character; None detects it.
             missing: Cells without a value, besides empty ones; None takes ?, NA, nan, null and the like.
             ignore: Columns not to use.
             numeric: Columns that must be numbers.
             test_share: Share of the rows of `train` for testing, when there is no `test`.
-            folds: Number of models in each trial, each trained on all folds but its own and evaluated on that; 1 takes
+            folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 takes
                 a validation part instead, "auto" (of new studies) 5 folds below 2,000 rows.
             scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
                 bends.
@@ -153,7 +153,7 @@ class Tabular(SplitTask):
             if self.classes
             else "a number to estimate"
             if self._query is None
-            else f"how relevant a row is among those with the same {self._query!r}"
+            else f"the relevance of a row among rows with the same {self._query!r}"
         )
         cure = f" (--set task_options.kind={other} if that is wrong)" if self._could_be_either else ""
         dates = sum(number.is_date for number in self.encoding.numbers)
@@ -269,7 +269,7 @@ class Tabular(SplitTask):
         return tabular_first_trials(self.training_samples)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, boosted trees, and a trivial one that ignores the columns."""
+        """Return the usual baseline, boosted trees, and a trivial baseline that ignores the columns."""
         from trainers.tasks.table.table_space import tabular_baselines
 
         training, validation = self._parts["train"][1], self._parts["validation"][1]

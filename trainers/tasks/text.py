@@ -68,14 +68,14 @@ class Text(SplitTask):
         """Read the files, learn the tokenizer from the training texts, and tokenize all texts; raises TaskError.
 
         Args:
-            text: The column of texts: its name, its number from 0, "last", or "auto" for the one with the longest.
-            label: The column of classes, named in the same ways; "auto" takes the one with the fewest different values.
+            text: The column of texts: its name, its number from 0, "last", or "auto" for the column with the longest.
+            label: The column of classes, named in the same ways; "auto" takes the column with the fewest values.
             test: A file of the same columns, which the search never sees.
             vocabulary: Largest number of tokens; no effect with a checkpoint.
             longest: Number of tokens of a text that count; the rest is cut off.
-            lowercase: Whether to ignore case; no effect with a checkpoint.
+            lowercase: True to ignore case; no effect with a checkpoint.
             checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune instead of training from scratch.
-            header: Whether the first line names the columns; None finds out, as for `delimiter`.
+            header: True if the first line names the columns; None detects it, as for `delimiter`.
         """
         self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
         shares = shares_of(validation_share, test_share)
@@ -203,7 +203,7 @@ class Text(SplitTask):
         return layer_rate_factors(model, params)
 
     def space(self) -> Space:
-        """Return the default search space, a smaller one for a checkpoint."""
+        """Return the default search space, a smaller space for a checkpoint."""
         return checkpoint_space() if self._checkpoint is not None else text_space(has_tfidf=self._has_tfidf)
 
     def first_trials(self) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ class Text(SplitTask):
         return [] if self._checkpoint is not None else text_first_trials(has_tfidf=self._has_tfidf)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, unless with a checkpoint, and a trivial one that ignores the texts."""
+        """Return the usual baseline, unless with a checkpoint, and a trivial baseline that ignores the texts."""
         trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
         return [*text_baselines(has_tfidf=self._has_tfidf), trivial]
 
@@ -239,10 +239,10 @@ class Text(SplitTask):
 
 
 def find_text_and_label(table: Table, text: str | int = "auto", label: str | int = "auto") -> tuple[str, str]:
-    """Return the columns of texts and of classes, as given or found by their look; TaskError if there are none."""
+    """Return the columns of texts and of classes, as given, or detected; TaskError if there are none."""
     if len(table.names) < 2:
-        what = f"found one column, {shown(table.names[0])}"
-        raise TaskError(f"{table.path}: {what}, allowed: one of texts and one of labels; is the delimiter right?")
+        what = f"the only column is {shown(table.names[0])}"
+        raise TaskError(f"{table.path}: {what}. Name a column of texts and one of labels, and check the delimiter")
     sizes = {name: _mean_length(table, name) for name in table.names}
     label_name = None if label == "auto" else find_column(table, label, "task_options.label")
     if text == "auto":
@@ -254,10 +254,10 @@ def find_text_and_label(table: Table, text: str | int = "auto", label: str | int
         varied = [name for name in others if _distinct(table, name) > 1] or others
         label_name = min(varied, key=lambda name: _distinct(table, name))
     if text_name == label_name:
-        raise TaskError(f"{table.path}: found {text_name!r} as text and as label, allowed: two columns")
+        raise TaskError(f"{table.path}: {text_name!r} is both text and label. Name two columns")
     if _distinct(table, label_name) > _MOST_CLASSES:
-        problem = f"found {_distinct(table, label_name)} different labels in column {label_name!r}"
-        raise TaskError(f"{table.path}: {problem}, allowed: at most {_MOST_CLASSES}; name the column in label")
+        problem = f"column {label_name!r} has {_distinct(table, label_name)} different labels"
+        raise TaskError(f"{table.path}: {problem}, more than {_MOST_CLASSES}. Name the column of classes in label")
     return text_name, label_name
 
 
@@ -273,7 +273,7 @@ def _distinct(table: Table, name: str) -> int:
 def _some_texts(table: Table, column: str) -> list[str]:
     found = _texts(table, column)
     if not any(found):
-        raise TaskError(f"{table.path}: found nothing in the text column {column!r}, allowed: a text in some rows")
+        raise TaskError(f"{table.path}: the text column {column!r} is empty. Name another column")
     return found
 
 

@@ -27,7 +27,7 @@ _ARCHITECTURES = ("cnn", "residual")
 _COLOURS = 3
 """Number of channels of a colour image."""
 _CHECKPOINT_SIDE = 128
-"""Pixels of a side for a checkpoint: a third of the work of the 224 that it was trained with."""
+"""Pixels of an image's side for a checkpoint: a third of the work of 224, with which it was trained."""
 
 
 class Vision(SplitTask):
@@ -37,7 +37,7 @@ class Vision(SplitTask):
     """
 
     parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude", "mixup")
-    no_test = "found no test images, allowed: a folder in task_options.test, or a share in test_share"
+    no_test = "there are no test images. Set task_options.test to a folder, or test_share above 0"
     path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels", "checkpoint")
 
     def __init__(
@@ -63,7 +63,7 @@ class Vision(SplitTask):
             test: A folder of classes or an idx file, which the search never sees; None takes what is in `train`.
             validation: A folder of classes or an idx file; without it, `validation_share` of the training images.
             size: Height and width of the images, for folders; None takes their own, or at most 64.
-            grey: Whether to drop colours, for folders; None looks at the first image.
+            grey: True to drop colours, for folders; None follows the first image.
             checkpoint: A file of weights of torchvision's residual networks, to fine-tune; images of folders are then
                 128 x 128 unless `size` is given.
         """
@@ -256,7 +256,7 @@ def _sources(paths: dict[str, str | None], labels: dict[str, str | None]) -> dic
                 raise TaskError(f"task_options.{part}: found {given!r}, allowed: {needed}")
             sources[part] = images.Source(images=path)
         elif own_labels is not None:
-            raise TaskError(f"task_options.{part}_labels: found {own_labels!r}, allowed: beside {part} only")
+            raise TaskError(f"task_options.{part}_labels: found {own_labels!r} without {part}; name both")
     return sources
 
 

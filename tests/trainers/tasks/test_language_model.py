@@ -88,7 +88,7 @@ def test_a_folder_of_few_documents_gives_the_end_of_each_for_validation(tmp_path
     task = LanguageModel(str(tmp_path), length=16, vocabulary=300, validation_share=0.2, test_share=0.1)
     sizes = [len(part(_NOTHING)[0]) for part in (task.train_data, task.validation_data, task.test_data)]
     assert sizes[0] > 2 * sizes[1] > 2 * sizes[2] > 0
-    with pytest.raises(NoTestPartError, match="found no test texts"):
+    with pytest.raises(NoTestPartError, match="there are no test texts"):
         LanguageModel(str(tmp_path), length=16, vocabulary=300).test_data({})
 
 
@@ -164,11 +164,11 @@ def test_what_it_measures_is_what_it_declares_and_heads_divide_the_width(file: s
 
 
 WRONG = {
-    "no file": ({"train": "no-such-file"}, "no-such-file: found no text"),
-    "no text": ({"train": "empty.txt"}, "empty.txt: found no text, allowed"),
-    "bytes": ({"train": "bytes.txt"}, "in the encoding utf-8"),
-    "no such files": ({"train": ".", "files": "*.tex"}, "found no file '*.tex' in the folder"),
-    "short": ({"train": "short.txt"}, "tokens of text for train, allowed: more than length"),
+    "no file": ({"train": "no-such-file"}, "no-such-file: no utf-8 text"),
+    "no text": ({"train": "empty.txt"}, "empty.txt: no text found. Name"),
+    "bytes": ({"train": "bytes.txt"}, "no utf-8 text"),
+    "no such files": ({"train": ".", "files": "*.tex"}, "no file in this folder matches '*.tex'"),
+    "short": ({"train": "short.txt"}, "tokens of text for train are too few for length"),
     "length": ({"train": "short.txt", "length": 1}, "task_options.length: found 1"),
     "vocabulary": ({"train": "short.txt", "vocabulary": 100}, "task_options.vocabulary: found 100"),
     "share": ({"train": "short.txt", "validation_share": 0.9}, "task_options.validation_share: found 0.9"),

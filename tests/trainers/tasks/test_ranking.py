@@ -65,11 +65,11 @@ def test_all_rows_of_a_query_are_in_one_part_of_which_there_must_be_enough(file:
     assert len(set.union(*seen)) == sum(map(len, seen)) == 80
     assert [number.name for number in task.encoding.numbers] == ["price", "stars"]
     assert task.metric_names == ("val_ndcg", "val_mse", "val_mae")
-    assert "how relevant a row is among those with the same 'query'" in task.describe()[0]
+    assert "the relevance of a row among rows with the same 'query'" in task.describe()[0]
     assert quality_metric(task.metric_names) == "val_ndcg"
     assert likely_direction("val_ndcg") == "maximize"
     path = write(tmp_path / "offers.csv", [HEAD, *offers(1)])
-    with pytest.raises(TaskError, match="found 1 queries, of which none is left for training or validation"):
+    with pytest.raises(TaskError, match="1 queries leave none for training or validation"):
         Tabular(path, "clicks", query="query")
 
 
@@ -90,7 +90,7 @@ def test_models_learn_to_rank(file: str, architecture: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "ranking"}, "task_options.query: found nothing, allowed with kind ranking"),
+        ({"kind": "ranking"}, "task_options.query is missing: kind ranking needs"),
         ({"kind": "regression", "query": "query"}, "task_options.kind: found 'regression' with a query"),
         ({"query": "clicks"}, "task_options.query: found 'clicks', the target"),
         ({"query": "wher"}, "task_options.query"),
@@ -105,8 +105,8 @@ def test_wrong_options_are_one_line(file: str, options: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (["q1", "0.5", "1", "a", "-1"], r"line 5[0-9]*, column 'clicks': found -1, allowed: how relevant the row is"),
-        (["", "0.5", "1", "a", "1"], r"line [0-9]+, column 'query': found nothing, allowed: the query of the row"),
+        (["q1", "0.5", "1", "a", "-1"], r"line 5[0-9]*, column 'clicks': found -1, allowed: the row's relevance"),
+        (["", "0.5", "1", "a", "1"], r"line [0-9]+, column 'query': no query. Give each row its query"),
     ],
 )
 def test_wrong_rows_are_named(tmp_path: Path, row: list[object], message: str) -> None:

@@ -244,11 +244,11 @@ GOOD_ROWS = "x,y\n" + "".join(f"{index},{'ab'[index % 2]}\n" for index in range(
 
 # file, options, what the line must hold after the file's name
 BAD: dict[str, tuple[str | bytes, dict[str, Any], tuple[str, ...]]] = {
-    "empty": ("", {}, ("empty file",)),
-    "header only": ("x,y\n", {"header": True}, ("a header and no row",)),
+    "empty": ("", {}, ("file is empty",)),
+    "header only": ("x,y\n", {"header": True}, ("a header, but no row",)),
     "no such column": (GOOD_ROWS, {"target": "yy"}, ("'yy'", "x, y", "did you mean 'y'")),
     "no such number": (GOOD_ROWS, {"target": 2}, ("found no column 2", "0 to 1")),
-    "constant target": ("x,y\n1,a\n2,a\n3,a\n", {"target": "y"}, ("column 'y'", "one label only", "'a'")),
+    "constant target": ("x,y\n1,a\n2,a\n3,a\n", {"target": "y"}, ("column 'y'", "only label", "'a'")),
     "constant number": ("x,y\n1,2.5\n2,2.5\n3,2.5\n4,2.5\n", {"target": "y"}, ("column 'y'", "2.5", "varies")),
     "a class with one row": (GOOD_ROWS + "7,c\n", {"target": "y"}, (": line 42, column 'y'", "'c'", "two rows")),
     "a word among numbers": (
@@ -265,7 +265,7 @@ BAD: dict[str, tuple[str | bytes, dict[str, Any], tuple[str, ...]]] = {
     "a short row": (GOOD_ROWS + "1\n", {}, (": line 42", "1 columns", "2, as in the first row")),
     "a long row": (GOOD_ROWS + "\n\n1,a,3\n", {}, (": line 44", "3 columns", "2")),
     "latin-1": (GOOD_ROWS.encode() + b"1,caf\xe9\n", {}, (": line 42", "0xe9", "utf-8", "encoding")),
-    "a column twice": ("x,x,y\n1,2,a\n1,2,b\n", {"header": True}, ("the column 'x' twice",)),
+    "a column twice": ("x,x,y\n1,2,a\n1,2,b\n", {"header": True}, ("the column 'x' occurs twice",)),
     "only the target": ("y\na\nb\na\nb\n", {"header": True}, ("no column beside the target",)),
     "nothing to learn from": ("x,y\n1,a\n1,b\n1,a\n1,b\n", {"target": "y"}, ("x is constant",)),
     "an unknown column to ignore": (GOOD_ROWS, {"ignore": ["z"]}, ("'z'", "task_options.ignore")),

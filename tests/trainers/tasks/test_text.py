@@ -138,14 +138,14 @@ def test_weights_fit_the_task_and_the_probe_finds_nothing_wrong(file: str) -> No
 
 ROWS = "".join(f"{text}\t{label}\n" for text, label in reviews(40))
 BAD: dict[str, tuple[str | bytes, dict[str, Any], tuple[str, ...]]] = {
-    "empty": ("", {}, ("empty file",)),
+    "empty": ("", {}, ("file is empty",)),
     "no such text column": (ROWS, {"text": "review"}, ("'review'", "task_options.text", "column_0, column_1")),
     "no such label column": (ROWS, {"label": 7}, ("7", "task_options.label")),
-    "one column": ("a\nb\n", {}, ("one column", "delimiter")),
-    "text and label are one": (ROWS, {"text": 1, "label": 1}, ("as text and as label",)),
-    "no text": ("".join(f"\t{index % 2}\n" for index in range(40)), {"text": 0, "label": 1}, ("nothing in the text",)),
+    "one column": ("a\nb\n", {}, ("only column", "delimiter")),
+    "text and label are one": (ROWS, {"text": 1, "label": 1}, ("both text and label",)),
+    "no text": ("".join(f"\t{index % 2}\n" for index in range(40)), {"text": 0, "label": 1}, ("is empty. Name",)),
     "no label": (ROWS + "nice\t\n", {"label": 1}, (": line 41", "no value")),
-    "one label": ("good film\t1\nfine film\t1\nsome film\t1\n", {}, ("one label only", "'1'")),
+    "one label": ("good film\t1\nfine film\t1\nsome film\t1\n", {}, ("only label", "'1'")),
     "a class with one row": (ROWS + "so so\tmeh\n", {"label": 1}, (": line 41", "'meh'", "two rows")),
     "a short row": (ROWS + "nice\n", {}, (": line 41", "1 columns", "2")),
     "no utf-8": (ROWS.encode() + b"caf\xe9\tpos\n", {}, (": line 41", "0xe9")),
@@ -296,7 +296,7 @@ def test_a_decay_of_rates_needs_layers_and_a_dropout_an_architecture_that_has_on
         task.rate_factors(transformer, {"layer_rate_decay": 1.5})
     from transformers import LlamaConfig
 
-    with pytest.raises(TaskError, match=r"^dropout: found 0\.2, but the architecture 'llama' .* take dropout out of"):
+    with pytest.raises(TaskError, match=r"^dropout: found 0\.2, but the architecture 'llama' .* Take dropout out of"):
         _set_dropout(LlamaConfig(), 0.2)
 
 

@@ -173,10 +173,10 @@ def test_classes_of_one_image_or_of_the_test_alone_are_refused_and_labels_count_
     labels = bars(200)[1]
     labels[0] = 2
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
-    assert "found 1 images of the class '2', allowed: two" in refusal(train=str(folder))
+    assert "found 1 images of the class '2'. Give two" in refusal(train=str(folder))
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(bars(200)[1]))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(bars(60)[1] + 1))
-    assert "found the class 2, allowed: those of the training images, 0, 1" in refusal(train=str(folder))
+    assert "found the class 2, allowed: the training images' classes, 0, 1" in refusal(train=str(folder))
     for part, count, seed in (("train", 200, 0), ("t10k", 60, 1)):
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(bars(count, seed)[1] + 1))
     for path in list(folder.iterdir()):
@@ -195,11 +195,11 @@ def test_bad_folders_and_what_is_missing(tmp_path: Path) -> None:
     bad.write_bytes((tmp_path / "train" / "lying" / "001.png").read_bytes()[:60])
     message = refusal(train=str(tmp_path / "train"))
     assert message.startswith(str(bad))
-    assert "no whole image" in message
+    assert "no complete image" in message
     bad.unlink()
     image_folder(tmp_path / "test", 4)
     (tmp_path / "test" / "lying").rename(tmp_path / "test" / "leaning")
-    assert "found the class 'leaning', allowed: those of the training folder, lying, upright" in refusal(
+    assert "found the class 'leaning', allowed: the training folder's, lying, upright" in refusal(
         train=str(tmp_path / "train"), test=str(tmp_path / "test")
     )
 

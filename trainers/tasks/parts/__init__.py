@@ -1,1 +1,1 @@
-"""What the built-in tasks share: files, columns, labels, splits. No torch, so that a launch can check data at once."""
+"""Shared by built-in tasks: files, columns, labels, splits. No torch, so that a launch can check data at once."""

@@ -2,7 +2,7 @@
 
 Draws are functions of the epoch's seed and the image's own pixels, not of its place in a batch: any number of ranks and
 data workers, and a resumed epoch, change each image alike. Mixup (Zhang et al. 2018, arXiv 1710.09412) mixes an image
-and its class with those of any training image, since the batch has other images on two ranks than on one.
+and its class with any training image and its class: images of the batch would depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, grid_sample, one_hot
 
 _QUANTILES, _CELLS = 4096, 2**14
 _STREAM = 0x6D69787570
-"""Added to the epoch's seed, so that draws are independent of the augmentation's."""
+"""Addend to the epoch's seed, so that mixup's draws are independent of the augmentation's."""
 
 
 class Partners:
@@ -33,9 +33,9 @@ class Partners:
 
 
 class Mixup(nn.Module):
-    """Draws for each image another one, and the share of the first in their mixture.
+    """Draws for each image another image, and the share of the first in their mixture.
 
-    `alpha`, above 0, is both parameters of the share's Beta distribution; small ones leave most images nearly whole.
+    `alpha`, above 0, is both parameters of the share's Beta distribution; small values mix most images little.
     """
 
     key: Tensor
@@ -135,7 +135,7 @@ def uniform(pixels: Tensor, key: Tensor, count: int) -> Tensor:
     """Return numbers of [0, 1), float32 [n, count], from a hash of each image and a key (int64 scalar)."""
     flat = pixels.flatten(1).to(torch.int64)
     places = torch.arange(flat.shape[1], device=pixels.device)
-    image = (flat * _mixed(places)).sum(dim=1)  # wraps round: exact, in whatever order it is summed
+    image = (flat * _mixed(places)).sum(dim=1)  # wraps around, so the sum is exact in any order
     number = torch.arange(1, count + 1, device=pixels.device) * _GOLDEN
     words = _mixed(_mixed(image + _mixed(key))[:, None] + number)
     return _right(words, 40).to(torch.float32) * 2.0**-24

@@ -26,7 +26,7 @@ _IDX_NAMES = {
     "train": ("*train-images*idx3*", "*train-labels*idx1*"),
     "test": ("*t*-images*idx3*", "*t*-labels*idx1*"),
 }
-"""Those of MNIST and of the sets made after it: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
+"""Names as in MNIST and similar data sets: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
 _TEST_NAMES, _TRAIN_NAMES, _VALIDATION_NAMES = (
     ("test", "testing"),
@@ -77,7 +77,7 @@ def _idx_source(path: Path, part: str) -> Source | None:
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
-    """Return the names of a folder's sub-folders with images, sorted; numbers as numbers."""
+    """Return the names of a folder's sub-folders with images, sorted, by value if all are numbers."""
     names = [one.name for one in path.iterdir() if one.is_dir() and any(image_files(one))]
     if len(names) < 2:
         what = f"found {len(names)} sub-folders with images ({', '.join(ENDINGS[:4])}, ...)"
@@ -89,12 +89,12 @@ def class_folders(path: Path) -> tuple[str, ...]:
 def read_idx(source: Source) -> Images:
     """Read images and labels from idx files, gzip or not."""
     if source.labels is None:
-        raise TaskError(f"{source.images}: found no file of labels, allowed: an idx file of them beside it")
+        raise TaskError(f"{source.images}: no file of labels. Put an idx file of labels beside it")
     pixels, labels = _idx(source.images, 3), _idx(source.labels, 1)
     if len(pixels) != len(labels):
         raise TaskError(f"{source.labels}: found {len(labels)} labels, allowed: {len(pixels)}, one for each image")
     if len(pixels) == 0:
-        raise TaskError(f"{source.images}: found no images, allowed: at least two")
+        raise TaskError(f"{source.images}: no images. Give at least two")
     return Images(pixels=pixels[:, None], labels=labels.astype(np.int64))
 
 
@@ -113,13 +113,11 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] |
         if one.is_dir() and one.name not in classes and any(image_files(one))
     ]
     if unknown:
-        raise TaskError(
-            f"{folder}: found the class {unknown[0]!r}, allowed: those of the training folder, {listed(classes)}"
-        )
+        raise TaskError(f"{folder}: found the class {unknown[0]!r}, allowed: the training folder's, {listed(classes)}")
     files = [(path, number) for number, name in enumerate(classes) for path in image_files(folder / name)]
     paths = tuple(path for path, _ in files)
     if not paths:
-        raise TaskError(f"{folder}: found no images, allowed: files that end in {', '.join(ENDINGS[:4])}, ...")
+        raise TaskError(f"{folder}: no images. Add files that end in {', '.join(ENDINGS[:4])}, ...")
     if channels is None:
         channels = _channels(paths[0])
     height, width = size if size is not None else _common_size(paths)
@@ -145,7 +143,7 @@ def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Imag
     known = np.array([int(name) for name in classes])
     unknown = images.labels[~np.isin(images.labels, known)]
     if len(unknown):
-        allowed = f"those of the training images, {listed(classes)}"
+        allowed = f"the training images' classes, {listed(classes)}"
         raise TaskError(f"{path}: found the class {unknown[0]}, allowed: {allowed}")
     return Images(pixels=images.pixels, labels=np.searchsorted(known, images.labels).astype(np.int64))
 
@@ -156,7 +154,7 @@ def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
     for number, name in enumerate(classes):
         if counts[number] < 2:
             problem = f"found {counts[number]} images of the class {shown(name)}"
-            raise TaskError(f"{path}: {problem}, allowed: two of each class, one to train on and one for validation")
+            raise TaskError(f"{path}: {problem}. Give two of each class: one to train on and one for validation")
 
 
 def image_library() -> None:
@@ -193,7 +191,7 @@ def _channels(path: Path) -> int:
 
 
 def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
-    """Return (height, width): that of all images if equal and small, else a square."""
+    """Return (height, width): the size of all images if it is equal and small, else a square."""
     sizes = {_look(path)[1] for path in paths}
     if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
         return sizes.pop()
@@ -214,4 +212,4 @@ def _look(path: Path) -> tuple[str, tuple[int, int]]:
 
 def _no_image(path: Path, error: BaseException) -> TaskError:
     reason = " ".join(str(error).replace(str(path), "").replace("''", "").split())[:80]
-    return TaskError(f"{path}: found a file that is no whole image ({reason}), allowed: an image that Pillow reads")
+    return TaskError(f"{path}: the file is no complete image ({reason}). Replace or remove it")

@@ -1,7 +1,7 @@
 """Networks for images, from scratch or with published weights. Shapes: n images of c channels, height h, width w.
 
 Published weights are torchvision's residual networks (He et al. 2016, arXiv 1512.03385; wide ones: arXiv 1605.07146).
-Names and shapes in a file tell which network it holds.
+The network in a file is recognised by the names and shapes of its weights.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def residual_body(inputs: int, channels: int, depth: int) -> tuple[nn.Module, in
 
 
 class _Residual(nn.Module):
-    """Two convolutions beside a shortcut, with GroupNorm: BatchNorm would make k ranks train otherwise than one."""
+    """Two convolutions beside a shortcut, with GroupNorm: BatchNorm would make k ranks train differently from one."""
 
     def __init__(self, before: int, after: int, *, stride: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Mean and deviation of ImageNet's colours, from 0 to 255, with which the published weights were trained."""
 _HEAD = ("fc.weight", "fc.bias")
 _WRAPPED = ("state_dict", "model")
-"""Keys below which training programs keep the weights."""
+"""Keys under which training programs keep the weights."""
 _BLOCK = re.compile(r"layer([1-4])\.(\d{1,3})\.conv1\.weight")
 _ALLOWED = "weights of a ResNet (18, 34, 50, 101, 152 layers, or wide) of torchvision, as .pt, .pth or .safetensors"
 
@@ -147,11 +147,11 @@ def read_weights(path: str) -> dict[str, Tensor]:
     try:
         found = _safe_tensors(path) if file.suffix == ".safetensors" else _torch_file(path)
     except pickle.UnpicklingError:
-        problem = "found an object that is no tensor, which is code when it is read"
+        problem = "found an object that is no tensor, and may run code when it is read"
         raise TaskError(f"task_options.checkpoint: {path}: {problem}, allowed: {_ALLOWED}") from None
     except TaskError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a damaged file makes torch raise
+    except Exception as error:  # noqa: BLE001 - a damaged file may raise any error
         reason = one_line(str(error))[:120]
         raise TaskError(
             f"task_options.checkpoint: {path}: found a damaged file ({reason}), allowed: {_ALLOWED}"
@@ -192,7 +192,7 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> Layout:
     )
     if problem is not None:
         has = f"{problem!r} {list(weights[problem].shape)}" if problem in weights else f"no {problem!r}"
-        wanted = f"one of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
+        wanted = f"a tensor of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
         raise TaskError(f"task_options.checkpoint: {path}: found {has}, allowed: {wanted} in {layout.layers} layers")
     return layout
 
@@ -212,7 +212,7 @@ def fill(body: ResidualBody, head: nn.Linear, path: str) -> None:
 
 def _torch_file(path: str) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of forms of pickles, which are told by the error that follows
+        warnings.simplefilter("ignore")  # about forms of pickles: the error that follows reports them
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -231,7 +231,7 @@ _EPS = 1e-5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Sizes of a residual network; bottleneck blocks have three convolutions, 0 `classes` are a file without a head."""
+    """Sizes of a residual network; bottleneck blocks have three convolutions, `classes` is 0 without a head."""
 
     blocks: tuple[int, ...]
     has_bottlenecks: bool
@@ -240,19 +240,19 @@ class Layout:
 
     @property
     def features(self) -> int:
-        """Number of features that the body gives."""
+        """Number of features that the body returns."""
         return _STAGES[-1] * (4 if self.has_bottlenecks else 1)
 
     @property
     def layers(self) -> int:
-        """Number of layers that the network is called by."""
+        """Number of layers in the network's name."""
         return sum(self.blocks) * (3 if self.has_bottlenecks else 2) + 2
 
 
 class ResidualBody(nn.Module):
     """A residual network without its head: normalised images [n, 3, h, w] to [n, features].
 
-    Normalisation keeps the file's statistics: few images give poor ones, and k ranks train as one.
+    Normalisation keeps the file's statistics: statistics of few images are poor, and k ranks train as one.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -321,7 +321,7 @@ class FrozenNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the shape of `images`."""
+        """Return normalised images of the same shape."""
         scale = self.weight * torch.rsqrt(self.running_var + _EPS)
         shift = self.bias - self.running_mean * scale
         return images * scale[:, None, None] + shift[:, None, None]

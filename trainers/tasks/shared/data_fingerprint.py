@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class DataMark(nn.Module):
-    """Refuses weights of a model whose data were encoded otherwise.
+    """Refuses weights of a model whose data were encoded differently.
 
     The meaning of cells and tokens is learned from the training file whenever a task is made. After a change of that
     file, old weights would silently give wrong answers.
@@ -28,6 +28,6 @@ class DataMark(nn.Module):
         loaded = state_dict.get(f"{prefix}digest")
         if loaded is not None and int(loaded) != int(self.digest):
             rest[-1].append(
-                "the training data have changed since these weights were trained, and are encoded otherwise"
+                "the training data have changed since these weights were trained, and are encoded differently"
             )
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,4 +1,4 @@
-"""Common to tasks on the user's files: samples split into parts; the search sees training and validation only."""
+"""Base of tasks on the user's files: samples split into parts; the search sees training and validation only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0
         parts[0].append(group[for_validation + for_test :])
     joined = tuple(np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
     if len(joined[0]) == 0 or (validation > 0 and len(joined[1]) == 0):
-        raise TaskError(f"found {rows} rows, of which none is left for training or validation; allowed: more rows")
+        raise TaskError(f"{rows} rows leave none for training or validation. Give more rows")
     return joined[0], joined[1], joined[2]
 
 
@@ -58,7 +58,7 @@ def check_share(value: float, name: str, *, lowest: float) -> float:
 
 
 def shares_of(validation: float, test: float) -> dict[str, float]:
-    """Return the shares of the training file's rows for other parts; TaskError for wrong ones."""
+    """Return the shares of the training file's rows for other parts; TaskError for wrong shares."""
     return {
         "validation": check_share(validation, "validation_share", lowest=0.001),
         "test": check_share(test, "test_share", lowest=0.0),
@@ -66,7 +66,7 @@ def shares_of(validation: float, test: float) -> dict[str, float]:
 
 
 def parts_of(inputs: Any, targets: Any, rows: Sequence[Rows]) -> dict[str, tuple[Any, Any]]:
-    """Return inputs and targets of the parts with the given rows, without an empty one."""
+    """Return inputs and targets of the parts with the given rows, without empty parts."""
     named = zip(("train", "validation", "test"), rows, strict=True)
     return {name: (inputs[chosen], targets[chosen]) for name, chosen in named if len(chosen)}
 
@@ -77,7 +77,7 @@ class SplitTask(BaseTask):
     classes: tuple[str, ...] = ()
     """Class labels in the order of the outputs; empty for other tasks."""
     metric_names: tuple[str, ...] = ("val_error", "val_accuracy")
-    no_test = "found no test rows, allowed: a file in task_options.test, or a share in test_share"
+    no_test = "there are no test rows. Set task_options.test to a file, or test_share above 0"
     _parts: Mapping[str, Any]
     """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""
 

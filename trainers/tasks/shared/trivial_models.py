@@ -14,7 +14,7 @@ from trainers.tasks.table.targets import Target
 def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
     """Return the baseline that always predicts the most frequent training class.
 
-    Its `val_loss` is that of predicting the training part's shares; left out if a validation class is in no training
+    Its `val_loss` comes from predicting the training shares, and is left out if a validation class is in no training
     row.
     """
     counts = np.bincount(training, minlength=int(validation.max()) + 1)

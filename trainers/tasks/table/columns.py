@@ -34,13 +34,13 @@ _COUNTED = 20
 """Number of rows from which a column that counts them is left out: it only has the order of the file."""
 _MOST_LEVELS = 1000
 _FARTHEST = 10.0
-"""Standardised values are cut here: one typing error must not make a batch diverge."""
+"""Bound at which standardised values are cut: one typing error must not make a batch diverge."""
 _BOUND = 3.0
 """Bound that robustly scaled values approach, far from the median."""
 _DAY_MS = 86_400_000.0
 _TOO_FAR = 1e6
-"""A value this many usual distances away from the median has no part in the scale: beside it 32 bits could hardly tell
-the others apart."""
+"""Number of usual distances from the median beyond which a value does not affect the scale: it would leave too few of
+the 32 bits for the other values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Number:
     mean: float
     deviation: float
     median: float
-    marks: bool  # training rows lack values, so that a mark says which
+    marks: bool  # training rows lack values, and a column marks them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Category:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """How rows become one matrix: numbers, then marks of missing values, then categories."""
+    """Layout of rows as one matrix: numbers, then marks of missing values, then categories."""
 
     numbers: tuple[Number, ...]
     categories: tuple[Category, ...]
@@ -79,16 +79,16 @@ class Encoding:
 
     @property
     def dense(self) -> int:
-        """Columns of the matrix before the categories."""
+        """Number of columns before the categories."""
         return len(self.numbers) + sum(number.marks for number in self.numbers)
 
     @property
     def columns(self) -> int:
-        """Columns of the matrix."""
+        """Number of columns."""
         return self.dense + len(self.categories)
 
     def form(self) -> dict[str, Any]:
-        """Return what `encode` does as plain values, for `automl.standalone.table_rows`."""
+        """Return the steps of `encode` as plain values, for `automl.standalone.table_rows`."""
         return {
             "numbers": [asdict(number) for number in self.numbers],
             "categories": [asdict(category) for category in self.categories],
@@ -96,7 +96,7 @@ class Encoding:
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """What a row's numbers mean, for the fingerprint of weights; the standard scaling keeps its old form."""
+        """Meaning of a row's numbers, for the fingerprint of weights; the standard scaling keeps its old form."""
         return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
 
     def encode(self, table: Table) -> Matrix:
@@ -118,7 +118,7 @@ def fit_encoding(
     as_categories: Collection[str],
     is_robust: bool = False,
 ) -> Encoding:
-    """Learn the meaning of each column from the training rows; errors in any row of the table are found.
+    """Learn the meaning of each column from the training rows; raises TaskError for an error in any row of the table.
 
     If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut.
     """
@@ -141,7 +141,7 @@ def fit_encoding(
             numbers.append(found)
     if not numbers and not categories:
         why = ", ".join(f"{name} is {reason}" for name, reason in left_out.items())
-        raise TaskError(f"{table.path}: found no column to learn from ({why}), allowed: at least one")
+        raise TaskError(f"{table.path}: no column to learn from ({why}). Add a column that varies")
     return Encoding(numbers=tuple(numbers), categories=tuple(categories), left_out=left_out, is_robust=is_robust)
 
 
@@ -195,7 +195,7 @@ def bin_edges(values: Matrix, bins: int) -> Matrix:
 
     Equal quantiles are replaced by edges beyond the largest value, whose bins stay empty.
     """
-    # Quantiles between values are in 64 bits, where edges may differ that are equal in 32.
+    # Interpolated quantiles have 64 bits: edges may differ there that are equal in 32 bits.
     edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T.astype(np.float32)
     rows = []
     for one in edges:
@@ -280,7 +280,7 @@ def _levels(table: Table, category: Category) -> Vector:
 
 
 def _plain(column: Any) -> Any:
-    """Return words without the writing program's form: True becomes true, 1.0 becomes 1."""
+    """Return words in a form that does not depend on the writing program: True becomes true, 1.0 becomes 1."""
     small = pc.utf8_lower(column)
     whole = pc.replace_substring_regex(column, r"^([+-]?[0-9]+)\.0$", r"\1")
     return pc.if_else(pc.is_in(small, pa.array(["true", "false"])), small, whole)

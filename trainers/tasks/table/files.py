@@ -36,7 +36,7 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """Format of a text file; None is found out."""
+    """Format of a text file; None is detected."""
 
     delimiter: str | None = None
     header: bool | None = None  # the first row names the columns
@@ -73,7 +73,7 @@ class Table:
 def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str] = ()) -> Table:
     """Read a file; .gz is unzipped, .parquet and .pq are Parquet, everything else is text with delimiters.
 
-    `expected` names, one of which a header must have, help to find out whether there is one. TaskError if the file is
+    `expected` names, one of which a header must have, help to detect a header. TaskError if the file is
     missing, empty, not in its encoding, or has rows of unequal length.
     """
     path, form = Path(path), form or Form()
@@ -81,7 +81,7 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
         return _read_parquet(path, form)
     text = _text(path, form)
     if not text.strip():
-        raise TaskError(f"{path}: found an empty file, allowed: a table with at least two rows")
+        raise TaskError(f"{path}: the file is empty. Give a table with at least two rows")
     form = replace(form, delimiter=form.delimiter or _delimiter(path, text))
     columns, form = _parse(path, text, form)
     cleaned = [_clean(column, form) for column in columns]
@@ -89,7 +89,7 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
     names = _names(path, cleaned) if form.header else tuple(f"column_{index}" for index in range(len(cleaned)))
     rows = [column[1:] if form.header else column for column in cleaned]
     if len(rows[0]) == 0:
-        raise TaskError(f"{path}: found a header and no row, allowed: a table with at least two rows")
+        raise TaskError(f"{path}: there is a header, but no row. Give a table with at least two rows")
     return Table(path=path, form=form, columns=dict(zip(names, rows, strict=True)))
 
 
@@ -145,7 +145,7 @@ def texts(column: Any) -> Any:
     """Return a column as strings; 3.0 becomes "3", so that labels are the same as in a CSV file."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_decimal(column.type):  # without the text between, Arrow makes 0.35 to 0.35000000000000003
+    if pa.types.is_decimal(column.type):  # cast directly, 0.35 would become 0.35000000000000003
         column = pc.cast(pc.cast(column, pa.string()), pa.float64())
     if pa.types.is_floating(column.type) or pa.types.is_temporal(column.type):
         return pa.array([_as_text(value) for value in column.to_pylist()], pa.string())
@@ -157,7 +157,7 @@ def as_written(form: Form | None) -> dict[str, Any]:
     if form is None:
         return {}
     written = {"delimiter": form.delimiter, "quoting": form.quoting}
-    # Models of before have none, and their rows are compared with those of new ones.
+    # Earlier models have no encoding, and their rows are compared with rows of new models.
     return written if form.encoding == _ENCODING else written | {"encoding": form.encoding}
 
 
@@ -170,9 +170,9 @@ def _read_parquet(path: Path, form: Form) -> Table:
     try:
         read = pa_parquet.read_table(_existing(path)).combine_chunks()
     except (pa.ArrowInvalid, OSError) as error:
-        raise TaskError(f"{path}: found a file that is no Parquet ({_line(error)}), allowed: a Parquet file") from None
+        raise TaskError(f"{path}: the file is no valid Parquet ({_line(error)})") from None
     if read.num_rows == 0 or read.num_columns == 0:
-        raise TaskError(f"{path}: found no rows, allowed: a table with at least two rows")
+        raise TaskError(f"{path}: there are no rows. Give a table with at least two rows")
     names = [name for name in read.column_names if not is_index(name)]
     columns = {name: _one_chunk(read.column(name)) for name in names}
     return Table(path=path, form=None, columns={name: _clean(column, form) for name, column in columns.items()})
@@ -192,7 +192,7 @@ def holds_numbers(column: Any) -> bool:
 
 
 def _clean(column: Any, form: Form) -> Any:
-    """Trim spaces, and make missing values null: NaN, and the words and numbers (-999) for nothing."""
+    """Trim spaces, and make missing values null: NaN, and words and numbers (-999) that mean missing."""
     if holds_numbers(column):
         numbers = pc.cast(column, pa.float64(), safe=False)
         nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
@@ -210,7 +210,7 @@ def _existing(path: Path) -> Path:
     if not path.exists():
         near = nearest(path.name, [one.name for one in path.parent.glob("*")]) if path.parent.is_dir() else None
         hint = f"; did you mean {near!r}?" if near else ""
-        raise TaskError(f"{path}: found no such file, allowed: a readable file{hint}")
+        raise TaskError(f"{path}: no such file{hint}")
     return path
 
 
@@ -220,9 +220,9 @@ def read_bytes(path: Path) -> bytes:
         content = _existing(path).read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, ValueError) as error:
-        raise TaskError(f"{path}: found that it cannot be read ({_line(error)}), allowed: a readable file") from None
+        raise TaskError(f"{path}: the file cannot be read ({_line(error)})") from None
     except zlib.error as error:
-        raise TaskError(f"{path}: found damaged gzip ({_line(error)}), allowed: a whole file") from None
+        raise TaskError(f"{path}: the gzip file is damaged ({_line(error)}). Replace it") from None
 
 
 def _text(path: Path, form: Form) -> str:
@@ -302,8 +302,8 @@ def _ragged(path: Path, form: Form) -> TaskError:
         if len(row) != width:
             allowed = f"{width}, as in the first row (delimiter {form.delimiter!r})"
             return TaskError(f"{path}: line {line}: found {len(row)} columns, allowed: {allowed}")
-    problem = f"found rows that cannot be told apart with the delimiter {form.delimiter!r}"
-    return TaskError(f"{path}: {problem}, allowed: rows of equal length, with closed quotation marks")
+    problem = f"rows cannot be separated with the delimiter {form.delimiter!r}"
+    return TaskError(f"{path}: {problem}. Write rows of equal length, with closed quotation marks")
 
 
 def _records(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
@@ -345,7 +345,7 @@ def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
 def _names(path: Path, columns: Sequence[Any]) -> tuple[str, ...]:
     names = [column[0].as_py() or f"column_{index}" for index, column in enumerate(columns)]
     if twice := doubled(names):
-        raise TaskError(f"{path}: found the column {listed(map(shown, twice))} twice, allowed: names that differ")
+        raise TaskError(f"{path}: the column {listed(map(shown, twice))} occurs twice. Rename one of them")
     return tuple(names)
 
 

@@ -20,7 +20,7 @@ _SEED = 0
 
 
 def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bool) -> int:
-    """Return the number of folds for the option `folds`; 1 is a validation part of its own."""
+    """Return the number of folds for the option `folds`; 1 is a separate validation part."""
     if given == "auto":
         return FOLDS if rows < SMALL and rows >= 2 * FOLDS and not has_validation and not is_ranked else 1
     most = min(_MOST, rows)
@@ -50,7 +50,7 @@ def with_folds(
 
 
 def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np.bool_]:
-    """Return which levels of all categories each fold's model has in its training rows, [k, levels].
+    """Return a mask of the levels of all categories in the training rows of each fold's model, [k, levels].
 
     `inputs` are training rows of `with_folds`, [n, columns].
     """
@@ -66,6 +66,6 @@ def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np
 
 def folds_note(folds: int) -> str:
     """Return the effect of folds on a trial, in words."""
-    what = "each row is judged by the one that has not seen it, and answers are the mean of all"
+    what = "each row is judged by the model that has not seen it, and answers are the mean of all models"
     cure = "--set task_options.folds=1 takes a validation part instead"
     return f"folds: a trial trains {folds} models and costs {folds} times as much; {what} ({cure})"

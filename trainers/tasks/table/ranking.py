@@ -22,7 +22,7 @@ def queries_of(table: Table, column: str) -> Rows:
     cells = texts(table.columns[column])
     if cells.null_count:
         row = int(np.argmax(pc.is_null(cells).to_numpy(zero_copy_only=False)))
-        raise TaskError(f"{table.where(row)}, column {column!r}: found nothing, allowed: the query of the row")
+        raise TaskError(f"{table.where(row)}, column {column!r}: no query. Give each row its query")
     values = pc.unique(cells)
     return np.asarray(pc.index_in(cells, values).to_numpy(zero_copy_only=False), dtype=np.int64)
 
@@ -33,8 +33,8 @@ def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Row
     try:
         parts = split(None, len(different), validation=validation, test=test)
     except TaskError:
-        problem = f"found {len(different)} queries, of which none is left for training or validation"
-        raise TaskError(f"{problem}; allowed: more queries") from None
+        problem = f"{len(different)} queries leave none for training or validation"
+        raise TaskError(f"{problem}. Give more queries") from None
     train, judged, tested = (np.flatnonzero(np.isin(queries, different[part])) for part in parts)
     return train, judged, tested
 
@@ -43,7 +43,7 @@ def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, co
     """Return each row's standardised target, relevance and query, float32 [n, 3]."""
     if (relevance < 0).any():
         row = int(np.argmax(relevance < 0))
-        problem = f"found {relevance[row]:g}, allowed: how relevant the row is, a number of at least 0"
+        problem = f"found {relevance[row]:g}, allowed: the row's relevance, a number of at least 0"
         raise TaskError(f"{table.where(row)}, column {column!r}: {problem}")
     return np.column_stack([standardised, relevance, queries_of(table, query)]).astype(np.float32)
 

@@ -1,6 +1,6 @@
 """Networks for rows of a table. Shapes: n rows, d dense columns, c categories, b bins of each number, k members.
 
-A `FoldModel` is several that train together, one for each of k folds: m members, o outputs.
+A `FoldModel` has several models that train together, one for each of k folds: m members, o outputs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from trainers.tasks.table.trees import BoostedTrees
 
 
 class FoldModel(nn.Module):
-    """Models of which each trains on all folds but its own.
+    """Models that each train on all folds but their own.
 
     New rows, float32 [n, c], get the mean answer of all models. Training and validation rows have their fold in a last
-    column: in training the models that a row trains answer apart, [n, k - 1, o] or [n, k - 1]; otherwise the one that
-    has not seen it.
+    column: in training, the models that a row trains answer separately, [n, k - 1, o] or [n, k - 1]; otherwise the
+    model that has not seen the row answers.
     """
 
     def __init__(self, models: Sequence[nn.Module], *, columns: int, is_number: bool) -> None:
@@ -86,7 +86,7 @@ def _of(answers: Tensor, chosen: Tensor) -> Tensor:
 
 
 def fold_model(models: Sequence[nn.Module], *, columns: int, is_number: bool) -> FoldModel:
-    """Return one model of several; see `FoldModel`."""
+    """Return one model that combines several; see `FoldModel`."""
     kind = GrownFoldModel if grows(models[0]) else FoldModel
     return kind(models, columns=columns, is_number=is_number)
 
@@ -102,7 +102,7 @@ def tabular_model(
 ) -> nn.Module:
     """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
 
-    `levels` are those of the model's own training rows, see `trained_levels`; `target` is part of the weights'
+    `levels` come from the model's own training rows, see `trained_levels`; `target` is part of the weights'
     fingerprint.
     """
     architecture = task_options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
@@ -144,14 +144,14 @@ MEMBERS = 8
 
 
 _SUMS = 3
-"""Sums of a number's cosines; with the number itself four values, as in RealMLP."""
+"""Number of sums of a number's cosines; with the number itself four values, as in RealMLP."""
 
 
 class TabularNetwork(nn.Module):
     """An MLP, a residual network, or an ensemble of MLPs, on numbers, their bins, and embedded categories.
 
     Input float32 [n, d + c] of `Encoding.encode`; output [n, outputs], or [n] for a number. In training, the members of
-    an ensemble answer apart: [n, k, outputs], or [n, k].
+    an ensemble answer separately: [n, k, outputs], or [n, k].
     """
 
     def __init__(
@@ -271,14 +271,14 @@ class Waves(nn.Module):
 class _Categories(nn.Module):
     """A vector for each level of each category, from one table.
 
-    A level without training rows, such as missing, gets the mean of its column's other vectors: its own stays random.
+    A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
     """
 
     offsets: Tensor
     trained: Tensor
     """Places in the table of the levels that training rows have."""
     columns: Tensor
-    """Column of each of them."""
+    """Column of each of these levels."""
     is_trained: Tensor
 
     def __init__(self, sizes: Sequence[int], embedding: int, is_trained: NDArray[np.bool_]) -> None:
@@ -303,7 +303,7 @@ class _Categories(nn.Module):
         return vectors.flatten(1)
 
     def _means(self) -> Tensor:
-        vectors: Tensor = self.table(self.trained)  # not its weight, of which a rank may hold a part alone
+        vectors: Tensor = self.table(self.trained)  # not from the weight, of which a rank may hold only a part
         sums = vectors.new_zeros(len(self.offsets), vectors.shape[1]).index_add(0, self.columns, vectors)
         counts = vectors.new_zeros(len(self.offsets)).index_add(0, self.columns, torch.ones_like(vectors[:, 0]))
         return sums / counts.unsqueeze(-1)
@@ -322,7 +322,7 @@ def _residual(inputs: int, width: int, depth: int, dropout: float) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """x + f(x), with LayerNorm: BatchNorm would make k ranks train otherwise than one."""
+    """x + f(x), with LayerNorm: BatchNorm would make k ranks train differently from one."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ _NETWORK: Mapping[str, Any] = {
     "architecture": "tabm", "learning_rate": 2e-3, "optimizer": "adamw", "weight_decay": 3e-4, "width": 128, "depth": 2,
     "dropout": 0.1, "embedding": 8, "bins": 16,
 }  # fmt: skip
-"""Parameters of networks that suit most tables, but for the batch, which depends on the rows."""
+"""Parameters of networks that suit most tables, except the batch, which depends on the rows."""
 
 
 def tabular_space(rows: int) -> Space:

@@ -46,8 +46,8 @@ def fit_target(
     judged = numbers[rows[1]] if validation is None else target_numbers(validation, column)
     known = numbers[rows[0]]
     if known.std() == 0:
-        problem = f"found the same number, {known[0]:g}, in every training row"
-        raise TaskError(f"{table.path}: column {column!r}: {problem}, allowed: a target that varies")
+        problem = f"every training row has the same number, {known[0]:g}"
+        raise TaskError(f"{table.path}: column {column!r}: {problem}. Name a target that varies")
     return Target(
         column=column,
         mean=float(known.mean()),
@@ -66,24 +66,22 @@ def fit_classes(table: Table, column: str) -> tuple[str, ...]:
     counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}
     classes = sorted(counts, key=_sort_key(counts))
     if len(classes) < _SMALLEST:
-        problem = f"found one label only, {shown(classes[0])}, allowed: at least two classes"
+        problem = f"the only label is {shown(classes[0])}. A classifier needs at least two"
         raise TaskError(f"{table.path}: column {column!r}: {problem}")
     rare = [one for one in classes if counts[one] < _SMALLEST]
     if rare:
         where = table.where(pc.index(labels, rare[0]).as_py())
-        more = f", like {len(rare) - 1} other classes" if len(rare) > 1 else ""
+        more = f" ({len(rare) - 1} other classes have one row, too)" if len(rare) > 1 else ""
         allowed = "two rows of each class, one to train on and one for validation"
-        hint = "; for numbers to be estimated, kind: regression" if _all_numbers(counts) else ""
-        raise TaskError(
-            f"{where}, column {column!r}: found {shown(rare[0])} in this row only{more}, allowed: {allowed}{hint}"
-        )
+        hint = "; to estimate numbers, set kind: regression" if _all_numbers(counts) else ""
+        raise TaskError(f"{where}, column {column!r}: only this row has {shown(rare[0])}{more}. Give {allowed}{hint}")
     return tuple(classes)
 
 
 def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
     """Return the class of each row, int64 [rows].
 
-    An unknown label counts without a dot at its end: the test part of UCI's Adult data is written that way.
+    An unknown label is looked up again without a dot at its end: the test part of UCI's Adult data is written that way.
     """
     check_no_gap(table, column)
     labels = texts(table.columns[column])
@@ -105,8 +103,8 @@ def check_no_gap(table: Table, column: str) -> None:
     if values.null_count:
         row = pc.index(pc.is_null(values), True).as_py()
         more = f" ({values.null_count} rows have none)" if values.null_count > 1 else ""
-        problem = f"found no value in the target column {column!r}{more}"
-        raise TaskError(f"{table.where(row)}: {problem}, allowed: a value in every row")
+        problem = f"no value in the target column {column!r}{more}"
+        raise TaskError(f"{table.where(row)}: {problem}. Give every row a value")
 
 
 def _all_numbers(words: Sequence[str] | dict[str, int]) -> bool:
@@ -138,7 +136,7 @@ def query_column(table: Table, query: str | int | None, kind: str, target: str) 
     """Return the column of queries; None if rows are not ranked."""
     if query is None:
         if kind == "ranking":
-            raise TaskError("task_options.query: found nothing, allowed with kind ranking: the column of queries")
+            raise TaskError("task_options.query is missing: kind ranking needs the column of queries")
         return None
     if kind not in {"auto", "ranking"}:
         raise TaskError(f"task_options.kind: found {kind!r} with a query, allowed: ranking, or no query")
@@ -187,5 +185,5 @@ def feature_columns(table: Table, target: str, ignored: Sequence[str]) -> tuple[
     """Return the feature columns; TaskError if there is none."""
     features = tuple(name for name in table.names if name != target and name not in ignored)
     if not features:
-        raise TaskError(f"{table.path}: found no column beside the target {target!r}, allowed: at least one")
+        raise TaskError(f"{table.path}: there is no column beside the target {target!r}. Keep at least one")
     return features

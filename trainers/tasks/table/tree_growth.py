@@ -16,7 +16,7 @@ Margins = np.ndarray[Any, np.dtype[np.float64]]
 
 
 _SPARE_DEPTH = 3
-"""Additional depth over a balanced tree with as many leaves; a pass takes a step for each level."""
+"""Additional depth over a balanced tree with the same number of leaves; a pass takes a step for each level."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ class Growth:
 
     @property
     def _init_score(self) -> Margins:
-        """The margins in LightGBM's form: a single one without a second dimension."""
+        """The margins in LightGBM's form: a single margin without a second dimension."""
         return self.margins[:, 0] if self.margins.shape[1] == 1 else self.margins
 
     def grow(self, trees: int, *, seed: int, threads: int, tick: Callable[[], None]) -> Iterator[Tree]:
@@ -123,7 +123,7 @@ class Growth:
         grown = booster.dump_model()["tree_info"]
         for one in grown:
             yield _tree(one["tree_structure"])
-        for _ in range(len(grown), trees * self.margins.shape[1]):  # LightGBM ends where no split helps
+        for _ in range(len(grown), trees * self.margins.shape[1]):  # LightGBM stops when no split helps
             yield _tree({"leaf_value": 0.0})
 
 
@@ -133,10 +133,8 @@ def load_lightgbm() -> Any:
         import lightgbm
     except (ImportError, OSError) as error:
         reason = " ".join(str(error).split())
-        cure = "any other architecture; or pip install lightgbm, and libgomp1 on Debian"
-        raise TaskError(
-            f"architecture: found trees, which need the package lightgbm ({reason}), allowed: {cure}"
-        ) from None
+        cure = "Choose another architecture, or pip install lightgbm (on Debian also libgomp1)"
+        raise TaskError(f"architecture: trees need the package lightgbm ({reason}). {cure}") from None
     return lightgbm
 
 

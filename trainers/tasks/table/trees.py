@@ -60,7 +60,7 @@ class BoostedTrees(nn.Module):
         self.register_buffer("base", torch.zeros(self._margins))
         self.register_buffer("roots", own[:, 0, 0].clone(), persistent=False)
         self._growth: Growth | None = None
-        self._grown = options.trees  # what rows pass through; fewer while the others are known to be empty
+        self._grown = options.trees  # trees that rows pass through; fewer while the others are known to be empty
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return logits [n, outputs], or standardised numbers [n]."""
@@ -96,7 +96,7 @@ class BoostedTrees(nn.Module):
             classes=self._outputs,
             options=options,
         )
-        self._add_margins(growth, inputs, 0, first, tick)  # of a trial that goes on: what its trees say so far
+        self._add_margins(growth, inputs, 0, first, tick)  # outputs of a resumed trial's trees so far
         return growth
 
     def _take(self, number: int, tree: Tree) -> None:
@@ -121,7 +121,7 @@ class BoostedTrees(nn.Module):
     def _leaves_of(self, rows: Tensor, levels: Tensor, roots: Tensor) -> Tensor:
         """Return each row's leaf as a place in the flat tensors, int64 [n, roots]."""
         columns, numbers, branches = self.columns.view(-1), self.numbers.view(-1), self.branches.view(-1)
-        place = roots.expand(rows.shape[0], -1)  # len(rows) would be a constant in a program
+        place = roots.expand(rows.shape[0], -1)  # len(rows) would be a constant in an exported program
         for _ in range(self._options.depth):
             column = columns[place]
             goes_left = rows.gather(1, column) <= numbers[place]
@@ -145,9 +145,9 @@ def _check_size(trees: int, nodes: int, levels: int) -> None:
     size = trees * nodes * levels
     if size > _MOST_SET_BYTES:
         raise TaskError(
-            f"architecture: found trees that take {size / 2**30:.1f} GiB for {trees} trees of {nodes} nodes and a "
-            f"category of {levels} levels, allowed: {_MOST_SET_BYTES / 2**30:g} GiB; take fewer trees or leaves, or "
-            "name the column in task_options.ignore"
+            f"architecture: {trees} trees of {nodes} nodes and a category of {levels} levels need {size / 2**30:.1f} "
+            f"GiB, more than {_MOST_SET_BYTES / 2**30:g} GiB. Choose fewer trees or leaves, or name the column in "
+            "task_options.ignore"
         )
 
 

@@ -1,4 +1,4 @@
-"""Classifier of n-grams of tokens. Shapes: n texts, t tokens of the longest one in the batch."""
+"""Classifier of n-grams of tokens. Shapes: n texts, t tokens of the longest text in the batch."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Ngrams:
 BLOCKS, BLOCK_ITERATIONS = 10, 10
 """Blocks of L-BFGS iterations of a full training, as many iterations as in scikit-learn's LogisticRegression.
 
-The optimizer begins each anew, without what it has learnt of the loss's curvature: blocks of one iteration would be
+The optimizer begins each block without the curvature of the loss that it has learnt: blocks of one iteration would be
 steepest descent.
 """
 _NGRAMS_AT_ONCE = 2**22
@@ -143,8 +143,8 @@ class TfidfRegression(nn.Module):
         self._ngrams, self._l2 = Ngrams(vocabulary, longest_ngram), l2
         if self._ngrams.count * outputs > MOST_WEIGHTS:
             raise TaskError(
-                f"architecture: found tfidf with {self._ngrams.count} n-grams and {outputs} classes, allowed: at most "
-                f"{MOST_WEIGHTS:,} weights; take another architecture"
+                f"architecture: tfidf with {self._ngrams.count} n-grams and {outputs} classes has more than "
+                f"{MOST_WEIGHTS:,} weights. Choose another architecture"
             )
         self.weights = nn.Parameter(torch.zeros(self._ngrams.count, outputs), requires_grad=False)
         self.register_buffer("bias", torch.zeros(outputs))
@@ -195,7 +195,7 @@ class TfidfRegression(nn.Module):
             numbers, values = self._tfidf(part)
             row, place = values.nonzero(as_tuple=True)
             triplets = (values[row, place].double().numpy(), (row.numpy(), numbers[row, place].numpy()))
-            found.append(csr_array(triplets, shape=(len(part), self._ngrams.count)))  # sums those that are repeated
+            found.append(csr_array(triplets, shape=(len(part), self._ngrams.count)))  # sums repeated entries
         return vstack(found, format="csr")
 
     def _parts(self, inputs: Tensor, tick: Callable[[], None]) -> Iterator[Tensor]:

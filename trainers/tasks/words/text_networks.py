@@ -1,4 +1,4 @@
-"""Networks for texts. Shapes: n texts, t tokens of the longest one in the batch, w width, h heads."""
+"""Networks for texts. Shapes: n texts, t tokens of the longest text in the batch, w width, h heads."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _turned(values: Tensor) -> Tensor:
 
 
 _DROPOUT = re.compile(r"^(?!att|activation|qa_|.*layerdrop).*drop")
-"""Names of a config's dropout probabilities, but those of attention weights, single activations and whole layers."""
+"""Names of a config's dropout probabilities, except for attention weights, single activations, whole layers."""
 
 
 class TextNetwork(nn.Module):
@@ -154,7 +154,7 @@ class _Block(nn.Module):
 
 def _trimmed(tokens: Tensor, pad: int) -> Tensor:
     """Return the tokens up to the end of the longest text; all if they are on the meta device or exported."""
-    # A program for everywhere takes the batch as it is: whoever calls it fills up no further than needed.
+    # An exported program takes the batch as it is: its caller fills up no further than needed.
     if tokens.is_meta or torch.compiler.is_exporting():
         return tokens
     ends = (tokens != pad) * torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
@@ -189,9 +189,9 @@ class CheckpointNetwork(nn.Module):
         network = AutoModelForSequenceClassification.from_pretrained(
             checkpoint, config=config, ignore_mismatched_sizes=True
         )
-        # It comes in the file's precision; in 16 bits small steps of the optimizer round to nothing.
+        # The model has the file's precision; in 16 bits small steps of the optimizer round to nothing.
         self.network = network.float()
-        self.network.train()  # it comes for inference, without dropout
+        self.network.train()  # it is loaded for inference, without dropout
         self._pad = pad
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -207,6 +207,6 @@ def _set_dropout(config: Any, dropout: float) -> None:
     names = [name for name, value in named if isinstance(value, int | float) and not isinstance(value, bool)]
     if not names:
         problem = f"found {dropout}, but the architecture {config.model_type!r} of the checkpoint has no dropout to set"
-        raise TaskError(f"dropout: {problem}; take dropout out of the space")
+        raise TaskError(f"dropout: {problem}. Take dropout out of the space")
     for name in names:
         setattr(config, name, dropout)

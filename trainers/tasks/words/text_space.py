@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 LAYER_RATE_DECAY = "layer_rate_decay"
-"""Parameter of a trial: learning rate of a layer over that of the layer above it; 1 is one rate for all."""
+"""Parameter of a trial: ratio of a layer's learning rate to the rate of the layer above it; 1 is one rate for all."""
 
 
 def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | None:
@@ -48,7 +48,7 @@ def _layers(model: nn.Module) -> tuple[str, int]:
     from torch import nn
 
     lists = [(name, len(one)) for name, one in model.named_modules() if isinstance(one, nn.ModuleList)]
-    prefix, layers = max(lists, key=lambda each: each[1], default=("", 0))  # of equal ones the first, the outermost
+    prefix, layers = max(lists, key=lambda each: each[1], default=("", 0))  # of equal lists the first, the outermost
     return f"{prefix}.", layers
 
 

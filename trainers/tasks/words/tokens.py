@@ -31,8 +31,8 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
     said = next((number for number in _said(tokenizer, checkpoint) if number in added), None)
     if said is None:
         allowed = "a pad_token in its tokenizer_config.json, or pad_token_id or eos_token_id in its config.json"
-        problem = f"found no special token in {checkpoint!r} to fill shorter texts up with"
-        raise TaskError(f"task_options.checkpoint: {problem}, allowed: {allowed}")
+        problem = f"no special token in {checkpoint!r} fills shorter texts up"
+        raise TaskError(f"task_options.checkpoint: {problem}. It needs {allowed}")
     return said
 
 
@@ -81,7 +81,7 @@ def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def joined(tokenizer: Any, texts: Sequence[str]) -> Tokens:
-    """Return the tokens of all texts in a row, int64 [tokens], each text with `END` behind it."""
+    """Return the tokens of all texts in a row, int64 [tokens], each text followed by `END`."""
     rows = [np.asarray([*one.ids, END], dtype=np.int64) for one in tokenizer.encode_batch_fast(list(texts))]
     return np.concatenate(rows)
 
@@ -99,7 +99,7 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
     tokenizer = tk.Tokenizer(tk.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
     forms = [tk.normalizers.NFD(), tk.normalizers.Lowercase(), tk.normalizers.StripAccents()]
     tokenizer.normalizer = tk.normalizers.Sequence(forms) if lowercase else tk.normalizers.NFC()
-    # The mark that Metaspace puts where a word begins tells a word from the end of another one.
+    # Metaspace marks the begin of each word, which distinguishes a word from the end of another word.
     spaces = [tk.pre_tokenizers.BertPreTokenizer(), tk.pre_tokenizers.Metaspace()]
     tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(spaces)
     trainer = tk.trainers.BpeTrainer(
@@ -114,7 +114,7 @@ def load_tokenizer(checkpoint: str) -> Any:
     tk = library()
     file = Path(checkpoint) / "tokenizer.json"
     if not file.is_file() and Path(checkpoint).is_dir():
-        raise TaskError(f"{checkpoint}: found no tokenizer.json in the folder, allowed: a checkpoint with one")
+        raise TaskError(f"{checkpoint}: no tokenizer.json in this folder. Name a checkpoint with one")
     try:
         return tk.Tokenizer.from_file(str(file)) if file.is_file() else tk.Tokenizer.from_pretrained(checkpoint)
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
@@ -124,7 +124,7 @@ def load_tokenizer(checkpoint: str) -> Any:
 
 
 def to_matrix(tokenizer: Any, texts: Sequence[str], *, longest: int, pad: int = PAD) -> Tokens:
-    """Return the texts' tokens, int64 [texts, at most `longest`]; a text without tokens is one unknown token."""
+    """Return the texts' tokens, int64 [texts, at most `longest`]; a text without tokens becomes one unknown token."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=longest)
     rows = [one.ids or [UNKNOWN] for one in tokenizer.encode_batch_fast(list(texts))]
@@ -143,8 +143,8 @@ def form_of(
     unknown: int = UNKNOWN,
     first: int | None = None,
 ) -> dict[str, Any]:
-    """Return how texts become tokens as plain values, for `automl.standalone.text_rows`."""
-    plain = type(tokenizer).from_str(tokenizer.to_str())  # the task's own stays: its text is in the mark of weights
+    """Return the steps from texts to tokens as plain values, for `automl.standalone.text_rows`."""
+    plain = type(tokenizer).from_str(tokenizer.to_str())  # a copy: the fingerprint of weights has the task's own
     plain.no_padding()
     plain.no_truncation()
     rest = {"longest": longest, "keep": keep, "pad": pad, "unknown": unknown, "first": first}
