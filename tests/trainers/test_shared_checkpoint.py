@@ -142,7 +142,7 @@ def _other_byte(share):
 @pytest.mark.parametrize(
     ("world_size", "spoil", "words"),
     [
-        (4, Path.unlink, "is missing here: all files of a checkpoint belong together, in a folder that all"),
+        (4, Path.unlink, "is missing here. Keep all files of a checkpoint together, in a folder that all"),
         (2, _shorter, "is damaged: it has .* bytes, and had"),
         (2, _other_byte, "is damaged: its CRC-32 is"),
     ],

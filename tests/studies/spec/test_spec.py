@@ -524,7 +524,8 @@ def test_overrides_leave_the_given_mapping_alone() -> None:
     ("override", "parts"),
     [
         ("budget.usdd=5", ["budget.usdd", "the unknown key 'usdd'", "did you mean 'usd'?"]),
-        ("bugdet.usd=5", ["bugdet", "did you mean 'budget'?"]), ("budget.usd.x=5", ["budget.usd.x", "without keys inside"]),
+        ("bugdet.usd=5", ["bugdet", "did you mean 'budget'?"]),
+        ("budget.usd.x=5", ["budget.usd.x", "without keys inside"]),
         ("budget.usd", ["found 'budget.usd'", "path=value"]), ("=5", ["found '=5'", "path=value"]),
         ("budget..usd=5", ["path=value"]),
         ("budget.usd=-5", ["with --set 'budget.usd=-5'", "budget.usd: found -5", "above 0"]),
