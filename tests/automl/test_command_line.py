@@ -400,7 +400,8 @@ def test_dollars_are_no_limit_where_slots_are_free(mistyped: Mistyped) -> None:
     mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": None}}))
     line = mistyped.refused("launch", "s.yaml")
     assert (
-        "budget.usd: found 0.5, which slots of $0 an hour never spend; allowed: budget.hours or budget.trials" in line
+        "budget.usd: slots are free, so a dollar budget would never be reached. Add budget.hours or budget.trials"
+        in line
     )
     mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": 3}}))
     code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")

@@ -104,7 +104,10 @@ def test_every_poor_world_size_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--world-sizes", "1,two"], "found '1,two', allowed: whole numbers of at least 1 with commas between, as 1,2"),
+        (
+            ["--world-sizes", "1,two"],
+            "found '1,two', allowed: whole numbers of at least 1 with commas between, for example 1,2",
+        ),
         (["--world-sizes", "0,1"], "found '0,1', allowed: whole numbers"),
         (
             ["--backend", "nccl"],
@@ -113,7 +116,7 @@ def test_every_poor_world_size_is_named() -> None:
         (["--backend", "mpi"], "'mpi' is not one of 'auto', 'nccl', 'gloo'"),
         (["--group-seconds", "0"], "Invalid value for '--group-seconds': 0.0 is not in the range x>0"),
         (["--group-seconds", "inf"], "found inf, allowed: a finite number"),
-        (["--param", "world_size=2"], "found a parameter that is compared here, allowed: --world-sizes"),
+        (["--param", "world_size=2"], "this parameter is compared here. Use --world-sizes"),
     ],
 )
 def test_wrong_arguments_are_named(place: InProcess, arguments: list[str], words: str) -> None:
@@ -133,7 +136,7 @@ def test_more_ranks_than_gpus_are_refused_over_nccl_only(place: InProcess, monke
 
 def test_under_torchrun_nothing_is_compared(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
-    assert "found RANK in the environment, as under torchrun" in place.refused("compare", "mine:Mine")
+    assert "RANK is set, as under torchrun" in place.refused("compare", "mine:Mine")
 
 
 def checkpoint(path: Path, **weights: Any) -> Path:

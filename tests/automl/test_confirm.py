@@ -388,12 +388,12 @@ def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["7"], "trial: found 7, allowed: 0 to 0"),
-        (["0@0"], "trial: found '0@0', allowed: epochs 1 to 6, such as 0@6"),
-        (["0@9"], "trial: found '0@9', allowed: epochs 1 to 6, such as 0@6"),
+        (["7"], "small has no trial 7: its trials are 0 to 0"),
+        (["0@0"], "0@0: a training of small has epochs 1 to 6, for example 0@6"),
+        (["0@9"], "0@9: a training of small has epochs 1 to 6, for example 0@6"),
         (["best"], "point: found 'best', but the archive of small has no kept model yet"),
         (["worst"], "trial: found 'worst', allowed: TRIAL"),
-        ([], "trial: found none, and the archive of small is empty; allowed: name trials"),
+        ([], "small has no saved models to choose from. Name the trials to confirm"),
         (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),
     ],
 )

@@ -146,7 +146,7 @@ def test_without_anybody_to_answer_nothing_is_deleted(place: Place, monkeypatch:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     code, out, err = place.run("delete", "small")
     assert (code, out) == (2, "")
-    assert "automl: --yes: found no answer on stdin, allowed: y, or --yes, which does not ask" in err
+    assert "automl: Nothing was deleted: stdin gave no answer. Pass --yes to delete without a question" in err
     assert place.store.study_names() == ["small", "other"]
 
 

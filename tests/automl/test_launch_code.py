@@ -180,7 +180,7 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
         (("loops.py:train", "--set", "task_options.strat=1"), ("'strat'", "start")),
         (("loops.py:train", "--set", "training.epoch=1"), ("training.epoch", "epochs")),
         (("loops.py:train", "--set", "space.width.high=none"), ("space.width.high",)),
-        (("loops.py:train", "--data", "x.csv"), ("--data", "beside --task only")),
+        (("loops.py:train", "--data", "x.csv"), ("--data needs --task",)),
         (("loops.py:train", "--task", "digits"), ("SPEC loops.py:train and --task",)),
         (("loops.py:train", "--save-spec", "../spec.yaml"), ("--save-spec", "finds its code beside it")),
     ],

@@ -240,7 +240,7 @@ def test_a_store_that_refuses_is_told_before_anything_is_written(inside: InProce
     )
     object_store.faults.refuses = lambda _method, _path: (403, "InvalidAccessKeyId")
     said = inside.refused("launch", "spec.yaml")
-    assert "(s3://nobodys: InvalidAccessKeyId for a test), allowed: a place that can be written to" in said
+    assert "(s3://nobodys: InvalidAccessKeyId for a test). Name a place that can be written" in said
     assert SECRET not in said
     object_store.faults.refuses = lambda _method, _path: None
     (inside.folder / "spec.yaml").write_text(json.dumps({**DIGITS, "checkpoints": {"folder": FOLDER}}))

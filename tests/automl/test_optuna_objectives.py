@@ -81,15 +81,15 @@ def test_reports_that_nobody_asks_about_are_measured_too() -> None:
 @pytest.mark.parametrize(
     ("objective", "settings", "words"),
     [
-        (objectives.silent, {}, "the objective's result: found None, allowed: a number for each of error"),
+        (objectives.silent, {}, "the objective's result is None. Return a number for each of error"),
         (objectives.without_reports, {}, "result: found 2 values, allowed: 1: error"),
         (objectives.asks_for_more, {}, "trial.suggest_float: found 'rates', allowed: .* rate; did you mean 'rate'"),
         (objectives.asks_for_less, {}, "the space gives rate = 0.5, allowed by the objective: 0.0 to 0.1"),
-        (objectives.keeps_notes, {}, "trial.set_user_attr: it is not there for an objective in automl.search"),
+        (objectives.keeps_notes, {}, "trial.set_user_attr does not exist for an objective in automl.search"),
         (
             objectives.reports_without_asking,
             {"epochs": 2},
-            "found more than 2 reports, allowed: training.epochs of them",
+            "more than 2 reports. Set training.epochs to the number of reports",
         ),
     ],
 )

@@ -168,7 +168,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--quiet", "--verbose"), "found --quiet and --verbose, allowed: one of them"),
+        (("--quiet", "--verbose"), "--quiet and --verbose exclude each other"),
         (("--log-file", "nowhere/study.log"), "--log-file: found 'nowhere/study.log', allowed: a file that can be"),
         (("--log-file", "."), "--log-file: found '.', allowed: a file that can be written to"),
     ],

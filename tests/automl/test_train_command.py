@@ -265,8 +265,8 @@ def test_without_a_checkpoint_resume_starts_afresh_and_says_so(place: InProcess)
     code, out, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--checkpoints", "none", "--resume")
     assert code == 0
     assert out.startswith("no checkpoint in none: starts anew\n")
-    assert "found --resume without --checkpoints, allowed" in place.refused("train", "my_task:Mine", "--resume")
-    assert "found --name under torchrun, allowed" in place.refused("train", "my_task:Mine", "--name", "mine")
+    assert "under torchrun, --resume needs --checkpoints" in place.refused("train", "my_task:Mine", "--resume")
+    assert "--name has no effect under torchrun" in place.refused("train", "my_task:Mine", "--name", "mine")
 
 
 def test_a_profile_is_a_trace_and_the_dearest_operations(place: InProcess) -> None:

@@ -95,8 +95,8 @@ def test_a_module_that_has_enough_ends_its_trial():
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("path", "ckpt_path: found in fit"),
-        ("logs nothing", "epoch 1: Lightning's self.log gave no metrics"),
+        ("path", "fit: leave out ckpt_path"),
+        ("logs nothing", "epoch 1: Lightning's self.log measured nothing"),
         ("raises", "the user's own mistake"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_library_that_calls_back_becomes_the_loop_of_a_trial(ranks, tmp_path, 
 
 
 def test_a_library_that_wants_more_epochs_is_refused():
-    with pytest.raises(TaskError, match="epochs: found more than 3"):
+    with pytest.raises(TaskError, match="the code trained more than 3 epochs"):
         trained(Group(), spec_of("by_another", task_options={"epochs": 4}))
 
 
@@ -98,7 +98,7 @@ def test_keras_ends_trials_and_refuses_what_it_cannot_do():
     optional.module("keras")
     done = trained(Group(), spec_of("by_keras", task_options={"fault": "has enough"}))
     assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, True)]
-    for fault, words in (("not built", "not built or not compiled"), ("epochs", "epochs: found in fit")):
+    for fault, words in (("not built", "not built or not compiled"), ("epochs", "fit: leave out epochs")):
         with pytest.raises(TaskError, match=words):
             trained(Group(), spec_of("by_keras", task_options={"fault": fault}))
 

@@ -149,7 +149,7 @@ def answering(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str
 @pytest.mark.parametrize(
     ("status", "body", "headers", "words"),
     [
-        (200, b"no archive", {}, "found an answer that is no exported model"),
+        (200, b"no archive", {}, "the server's answer is no exported model"),
         (200, b"cut", {"Content-Length": "1000"}, "has ended the connection"),
         (404, b'{"detail": "Not Found"}', {}, "is of another version of automl"),
     ],

@@ -59,7 +59,7 @@ def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, mo
         with others_at_work(CHECK.most):
             answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "10")
-        assert answer.json()["detail"].startswith("check: found 2 checks at work, allowed: at most that many")
+        assert answer.json()["detail"].startswith("check: 2 checks are at work, the most at once")
         assert client.post("/api/v1/studies/check", json={"spec": spec_of("a")}).status_code == 200
 
 

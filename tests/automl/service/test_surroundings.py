@@ -286,10 +286,12 @@ def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: py
 
 
 def test_what_does_not_go_together_is_refused(place: InProcess) -> None:
-    assert "--bandwidth: found with --service" in place.refused("doctor", "--service", "--bandwidth")
-    assert "--backend: found with --service" in place.refused("doctor", "--service", "--backend", "gloo")
-    assert "--artifacts: found without --service" in place.refused("doctor", "--artifacts", "somewhere")
-    assert "allowed: `automl --server URL doctor --service`" in place.refused("--server", "http://x:1", "doctor")
+    assert "--bandwidth and --service exclude each other" in place.refused("doctor", "--service", "--bandwidth")
+    assert "--backend and --service exclude each other" in place.refused("doctor", "--service", "--backend", "gloo")
+    assert "--artifacts needs --service" in place.refused("doctor", "--artifacts", "somewhere")
+    assert "To check the service, run `automl --server URL doctor --service`" in place.refused(
+        "--server", "http://x:1", "doctor"
+    )
 
 
 @pytest.mark.medium

@@ -202,7 +202,7 @@ def test_slots_that_were_lost_cost_nothing_after_the_controllers_death(tmp_path:
         (-1.0, "from 0 to 1,000,000"),
         (float("nan"), "from 0 to 1,000,000"),
         (1e7, "from 0 to 1,000,000"),
-        (0.0, "more than 0"),
+        (0.0, "Name a price above 0"),
     ],
 )
 def test_a_price_that_makes_no_sense_is_refused(tmp_path: Path, usd: float, said: str) -> None:

@@ -144,7 +144,7 @@ def test_a_study_in_a_store_is_the_one_in_memory(tmp_path: Path) -> None:
         (m.trial, m.epoch, m.values) for m in brief.milestones
     ]
     assert kept.record.alive_seconds == pytest.approx(kept.wall_seconds)
-    with pytest.raises(CurvesError, match="which the store has already"):
+    with pytest.raises(CurvesError, match="exists already in the store"):
         study(made_up, store=store, study="kept")
 
 
@@ -276,10 +276,10 @@ def test_nothing_is_simulated_if_one_of_the_studies_is_there_already(tmp_path: P
     wanted = (str(path), "--objective", "val_error:min", "--sampler", "random", "--store", url)
     assert invoke(*wanted, "--seeds", "1").exit_code == 0
     again = invoke(*wanted, "--seeds", "0:2")
-    assert "which the store has already" in str(again.exception)
+    assert "exists already in the store" in str(again.exception)
     assert Store(url).study_names() == ["simulated-made-up-1"]
     twice = invoke(str(path), *wanted)
-    assert "found two tables named" in str(twice.exception)
+    assert "two tables are named" in str(twice.exception)
 
 
 @pytest.mark.medium
@@ -291,7 +291,7 @@ def test_what_was_simulated_cannot_go_on(tmp_path: Path, command: list[str]) -> 
     invoke(str(write(tmp_path, arrays())), "--objective", "val_error:min", "--sampler", "random", "--store", url)
     name = "simulated-made-up-0"
     ran = CliRunner().invoke(cli, [command[0], name, *command[1:], "--store", url])
-    assert str(ran.exception) == f"study: found '{name}', which was simulated; allowed: a study that was launched"
+    assert str(ran.exception) == f"'{name}' was simulated, so it cannot run. Name a study that was launched"
     shown = CliRunner().invoke(cli, ["status", name, "--store", url]).output
     assert "nothing to export" in shown
     assert "automl export" not in shown

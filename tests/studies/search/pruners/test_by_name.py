@@ -293,7 +293,9 @@ def test_a_launch_takes_the_pruner_beside_its_spec_and_refuses_odd_rungs(
         monkeypatch, capfd, "launch", "s.yaml", "--dry-run", "--set", "search.pruner=own_pruners:Backwards"
     )
     assert code == 2
-    assert "search.pruner: 'own_pruners:Backwards' gives the rungs (4, 2), allowed: whole numbers from 1 to 8" in err
+    assert (
+        "search.pruner: 'own_pruners:Backwards' returns the rungs (4, 2). They must be whole numbers from 1 to 8" in err
+    )
     code, _, err = run(monkeypatch, capfd, *words, "--set", "search.pruner.rung=x")
     assert code == 2
     assert "search.pruner.rung: found 'x', allowed: a whole number of at least 1" in err
