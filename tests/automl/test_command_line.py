@@ -608,7 +608,7 @@ def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
 def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> None:
     assert mistyped.run("init", "my_task:MyTask") == (
         0,
-        "my_task.yaml is written. Next: automl launch my_task.yaml\n",
+        "Wrote my_task.yaml. Next: automl launch my_task.yaml\n",
         "my_task cannot be imported yet: it is to be written beside my_task.yaml\n",
     )
 
@@ -620,7 +620,7 @@ OWN_TASK = Path(__file__).parents[2] / "examples" / "own_task.py"
 def test_init_writes_the_space_and_the_metrics_of_ones_own_task(mistyped: Mistyped) -> None:
     (mistyped.folder / "own_task.py").write_text(OWN_TASK.read_text())
     assert mistyped.run("init", "own_task:Moons") == (
-        0, "own_task.yaml is written. Next: automl launch own_task.yaml\n", "",
+        0, "Wrote own_task.yaml. Next: automl launch own_task.yaml\n", "",
     )  # fmt: skip
     written = yaml.safe_load((mistyped.folder / "own_task.yaml").read_text())
     assert set(written["space"]) == {"learning_rate", "width", "world_size"}
@@ -675,7 +675,7 @@ def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> No
 def test_init_for_a_task_that_raises_says_why_its_space_is_a_general_one(mistyped: Mistyped) -> None:
     (mistyped.folder / "my_other.py").write_text("raise RuntimeError('no data today')")
     code, out, err = mistyped.run("init", "my_other:Task")
-    assert (code, out) == (0, "my_other.yaml is written. Next: automl launch my_other.yaml\n")
+    assert (code, out) == (0, "Wrote my_other.yaml. Next: automl launch my_other.yaml\n")
     assert "cannot import my_other: RuntimeError: no data today" in err
     assert "adapt `space` and `objectives`" in err
     assert err.count("\n") == 1

@@ -185,12 +185,12 @@ def test_a_password_is_not_written_down(tmp_path: Path) -> None:
     [
         ({"time": "soon"}, {}, r"--time: found 'soon', allowed: at least a minute"),
         ({"time": "00:00:30"}, {}, r"--time: found '00:00:30'"),
-        ({"time": "00:05:00"}, {}, r"--warning-seconds: found 300, allowed: 10 to 150, half of --time 00:05:00"),
+        ({"time": "00:05:00"}, {}, r"--warning-seconds: found 300, allowed: 10 to 150 .half of --time 00:05:00"),
         ({"warning_seconds": 5}, {}, r"--warning-seconds: found 5"),
         ({"partition": "a b"}, {}, r"--partition: found 'a b'"),
         ({"account": "$(id)"}, {}, r"--account: found"),
         ({}, {"resources": {"device": "cuda"}}, r"--gpus-per-node is 0, .* at least 1 GPU per node"),
-        ({}, {"resources": {"slots": 5}}, r"resources.slots is 5, but 1 nodes with 4 CPUs .* have room for 4"),
+        ({}, {"resources": {"slots": 5}}, r"resources.slots is 5, but 1 nodes with 4 CPUs, .* have room for 4"),
         ({"nodes": 2}, {"resources": {"cpus_per_rank": 8}}, r"resources.slots is auto, .* have room for 0"),
     ],
 )
