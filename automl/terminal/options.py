@@ -26,7 +26,7 @@ class Number(click.FloatRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or refuse NaN and infinity as click refuses a number out of range."""
+        """Return the number. Refuse NaN and infinity, as click refuses a number out of range."""
         converted = super().convert(value, param, ctx)
         if not math.isfinite(converted):
             self.fail(f"found {value}, allowed: a finite number", param, ctx)
@@ -39,7 +39,7 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the folder as it was given."""
+        """Return the given folder unchanged."""
         if problem := problem_of_folder(value):
             self.fail(problem, param, ctx)
         folder = absolute_folder(value, Path.cwd())
@@ -54,7 +54,7 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
 
 
 class _BoundOption(click.Option):
-    """An option for stores alone or services alone; refused with the other."""
+    """An option only for stores or only for services; refused with the other."""
 
     is_of_service: bool
     place: str
@@ -68,7 +68,7 @@ class _BoundOption(click.Option):
         is_typed = ctx.get_parameter_source(str(self.name)) is click.core.ParameterSource.COMMANDLINE
         if is_typed and bool(ctx.find_root().params.get("server")) is not self.is_of_service:
             beside = "without --server" if self.is_of_service else "with --server"
-            raise click.UsageError(f"{self.opts[0]}: found {beside}, allowed: {self.place}", ctx)
+            raise click.UsageError(f"{self.opts[0]} works {self.place}, but this command runs {beside}", ctx)
         return done
 
 

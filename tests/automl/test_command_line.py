@@ -406,7 +406,7 @@ def test_dollars_are_no_limit_where_slots_are_free(mistyped: Mistyped) -> None:
     mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": 3}}))
     code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")
     assert code == 0, err
-    assert json.loads(out)["expected_cost"].endswith("; no limit but the number of trials")
+    assert json.loads(out)["expected_cost"].endswith("; only the number of trials is limited")
 
 
 @pytest.mark.parametrize("command", [("launch", "s.yaml"), ("resume", "small")])
@@ -500,11 +500,11 @@ def test_a_study_that_is_driven_is_running(mistyped: Mistyped) -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("budget.usd=0.25", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
-        ("budget.usd=0.5", ("budget.usd", "0.5", "more than what is spent ($0.5)")),
-        ("budget={usd: 0.25}", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
-        ("budget.trials=1", ("budget.trials", "1", "at least the 2 trials that have been started")),
-        ("budget.hours=1.0e-9", ("budget.hours", "1e-09", "more than what is spent")),
+        ("budget.usd=0.25", ("budget.usd", "0.25", "more than the amount spent ($0.5)")),
+        ("budget.usd=0.5", ("budget.usd", "0.5", "more than the amount spent ($0.5)")),
+        ("budget={usd: 0.25}", ("budget.usd", "0.25", "more than the amount spent ($0.5)")),
+        ("budget.trials=1", ("budget.trials", "1", "at least the 2 trials that have started")),
+        ("budget.hours=1.0e-9", ("budget.hours", "1e-09", "more than the amount spent")),
     ],
 )
 def test_a_budget_below_what_is_used_up_is_refused(mistyped: Mistyped, override: str, says: tuple[str, ...]) -> None:
@@ -609,7 +609,7 @@ def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> 
     assert mistyped.run("init", "my_task:MyTask") == (
         0,
         "Wrote my_task.yaml. Next: automl launch my_task.yaml\n",
-        "my_task cannot be imported yet: it is to be written beside my_task.yaml\n",
+        "my_task cannot be imported yet. Write it beside my_task.yaml\n",
     )
 
 
@@ -667,7 +667,7 @@ def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> No
     assert yaml.safe_load(written)["objectives"][0] == {"metric": "val_accuracy", "direction": "maximize"}
     assert "the task also measures train_accuracy\n" in written
     assert "val_loss" not in written.partition("objectives:")[2].partition("\n")[0]
-    assert "whatever the training function reports" in written
+    assert "and metrics that the training function reports" in written
     assert "latency_ms" not in written
 
 
@@ -774,7 +774,7 @@ def test_the_terminal_recommends_the_best_model_whatever_the_direction(mistyped:
     table = out.partition("archive: models to take")[2]
     rows = [line.split()[0] for line in table.splitlines() if line.strip().startswith("0@")]
     assert rows == [f"0@{epoch}" for epoch in range(15, 3, -1)]
-    assert "3 more in the report. To take the recommended one: automl export small 0@5 --out model\n" in out
+    assert "3 more in the report. To export the recommended model: automl export small 0@5 --out model\n" in out
 
 
 def test_a_trial_that_failed_before_its_first_epoch_has_no_empty_parts(mistyped: Mistyped) -> None:

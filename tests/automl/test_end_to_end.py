@@ -289,7 +289,7 @@ def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(pla
     left: list[StudyRecord] = []
 
     def kill_the_first() -> None:
-        place.wait_until_said("standing by", 200)
+        place.wait_until_said("runs this study already", 200)
         place.wait_for(lambda rows: len(rows) >= 3 and rows[-1].epochs, "slow")
         assert first.poll() is None
         os.kill(first.pid, signal.SIGKILL)
@@ -475,8 +475,8 @@ def test_own_task_of_thirty_lines(place: Workplace) -> None:
         file.write("# another comment\n")
     again = place.run("launch", place.spec(mapping))
     assert (
-        "own_task.py has changed since trial 3 was started: values before and after may not be comparable; "
-        "another study name starts anew"
+        "own_task.py has changed since trial 3 was started: values before and after the change may not be comparable. "
+        "Another study name starts a new study"
     ) in again.stderr
 
 

@@ -101,7 +101,7 @@ def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place
 @pytest.mark.parametrize(
     ("function", "metric", "words"),
     [
-        ("train", "latency_ms", ", which by its source reports train_loss, val_accuracy; a trial without it fails"),
+        ("train", "latency_ms", ", whose source reports train_loss, val_accuracy; a trial without it fails"),
         ("train", "train_loss", None), ("train", "peak_memory_bytes", None), ("train", "wall_seconds", None),
         ("bare", "latency_ms", "; a trial without it fails"), ("bare", "val_loss", None), ("bare", "recall", None),
     ],

@@ -154,7 +154,7 @@ def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(
         object_store.faults.refuses = lambda _method, _path: None
 
     done = place.run("resume", "slow", meanwhile=be_back)
-    assert "it did not take or give a checkpoint" in done.stderr
+    assert "a checkpoint could not be saved or loaded" in done.stderr
     record, _ = look(place, "slow")
     assert [trial.state for trial in record.started] == ["complete"] * 2
     for trial in before.started:

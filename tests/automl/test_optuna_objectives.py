@@ -207,11 +207,11 @@ def test_an_objective_without_a_source_has_its_space_learnt() -> None:
 
 
 def test_what_an_objective_cannot_do_is_refused(driven: list[StudySpec], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"^automl.search: space.world_size: found a number of ranks for objective"):
+    with pytest.raises(SpecError, match=r"^automl.search: space.world_size: objective is an objective for Optuna"):
         automl.search(objectives.objective, space={"world_size": 2}, budget=automl.Budget(trials=3))
     ranks = spec_of(space={"world_size": 2})
     assert with_space_of(objectives.on_several_ranks, ranks, "automl.search") is ranks, "it prepares a model"
-    with pytest.raises(SpecError, match=r"search.learn_space: found true with a task, allowed: an objective"):
+    with pytest.raises(SpecError, match=r"search.learn_space: only objectives .* this is a task. Set it to false"):
         automl.launch({"task": "digits", "search": {"learn_space": True}})
     with pytest.raises(SpecError, match=r"^automl.search: budget.trials: found 0"):
         automl.search(objectives.objective, space={"rate": 0.1}, budget={"trials": 0})
@@ -294,7 +294,7 @@ def test_a_script_searches_an_objective_on_our_slots(tmp_path: Path) -> None:
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "search.learn_space: what trials ask for beside the space (layers) is learnt as they run" in done.stderr
+    assert "learn_space: parameters that trials request beyond the space (layers) are learned as trials" in done.stderr
     assert "['params.layers', 'params.units_0', 'params.units_1']" in done.stdout
     trials, best = done.stdout.split()[-2:]
     assert trials == "7"

@@ -126,7 +126,7 @@ def test_trainings_are_numbered_and_one_that_was_named_goes_on(here: Workplace) 
     assert other.stdout.startswith("no equal training to go on with: train-my_task-Mine-3 starts anew\n")
     named = ("train", "my_task:Mine", "--name", "train-my_task-Mine")
     assert here.json(*named, "--epochs", "1")["study"] == "train-my_task-Mine"
-    assert "which exists with another spec: training.epochs" in here.run(*named, "--epochs", "2", code=2).stderr
+    assert "exists with another spec: training.epochs" in here.run(*named, "--epochs", "2", code=2).stderr
 
 
 def test_a_training_that_is_stopped_is_drained_and_goes_on(here: Workplace) -> None:
@@ -172,7 +172,7 @@ def test_mlflow_gets_its_study(here: Workplace) -> None:
     ("given", "words"),
     [
         (["--param", "widht=3"], "did you mean 'width'"),
-        (["--priority", "3"], "--priority: found without --server, allowed: with --server only"),
+        (["--priority", "3"], "--priority works with --server only, but this command runs without --server"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_written(here: Workplace, given: list[str], words: str) -> None:

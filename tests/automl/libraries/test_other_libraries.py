@@ -66,7 +66,7 @@ def test_a_library_that_trains_on_one_rank_refuses_gangs(tmp_path, ranks, name):
     optional.module({"scikit_learn": "skops"}.get(name, name))
     for one in ranks.run(2, trained, example_spec(name, tmp_path, 2)):
         assert isinstance(one, TaskError)
-        assert "world_size: found 2" in str(one)
+        assert "world_size is 2, but" in str(one)
 
 
 @pytest.mark.parametrize(("world_size", "precision"), [(1, "no"), (2, "no"), (2, "bf16")])

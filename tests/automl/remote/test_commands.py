@@ -105,7 +105,7 @@ def test_a_study_is_submitted_listed_stopped_resumed_and_deleted(service: TeamSe
     listed = json.loads(run("queue", "--json").stdout)
     assert [one["study"] for one in listed] == ["red.tiny"]
     assert run("queue").stdout.startswith("red.tiny")
-    assert run("queue", as_user="bob").stdout == "nothing waits, and nothing runs\n"
+    assert run("queue", as_user="bob").stdout == "no study waits or runs\n"
 
     refused = run("launch", "spec.yaml", "--detach")
     assert isinstance(refused.exception, RefusedError)

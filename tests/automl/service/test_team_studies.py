@@ -184,7 +184,7 @@ def test_data_are_read_from_the_operators_folders_and_links_lead_nowhere_else(se
 
 def test_a_home_folder_of_nobody_is_refused_by_its_key(service: TestedService) -> None:
     options = {"train": "~no-such-user/a.csv", "target": "y"}
-    with pytest.raises(SpecError, match=r"spec: task_options\.train: found .*, allowed: a path, with ~ before"):
+    with pytest.raises(SpecError, match=r"spec: task_options\.train: found .*, allowed: a path; ~NAME needs a user"):
         service.studies().submit(spec_of("b", task="tabular", task_options=options))
 
 

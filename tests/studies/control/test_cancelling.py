@@ -194,6 +194,6 @@ def test_the_commands_tell_how_to_cancel_what_is_enqueued(
     assert json.loads(place.run("status", "small", "--json")[1])["enqueued"] == ["q2", "q3"]
     code, out, _ = place.run("cancel", "small", "q2")
     assert (code, out) == (0, "trial q2 of small is taken out of the queue\n")
-    assert "1 of `automl enqueue` to be tried next (q3)" in place.run("status", "small")[1]
+    assert "1 enqueued, to be tried next (q3)" in place.run("status", "small")[1]
     found = json.loads(place.run("audit", "small", "--json")[1])
     assert "states" not in [one["check"] for one in found["findings"]]
