@@ -56,7 +56,7 @@ def remove(kind: Literal["user", "project"], name: str, store: str | None) -> No
 @store_option
 @json_option
 def list_limits(store: str | None, as_json: bool) -> None:
-    """List limits, with the spent and the reserved dollars."""
+    """List limits, with the spent and the promised dollars."""
     accounts = _queue(store).accounts()
     if as_json:
         print_json([plain_account(account) for account in accounts])

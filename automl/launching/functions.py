@@ -44,8 +44,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     """Return a training function's name for a spec, and the folder of its module.
 
     Args:
-        study: Name of the study. Each study has its own file, because functions of equal source may refer to different
-        things.
+        study: Name of the study. Each study has its own file, because equal source may refer to different things.
 
     Raises:
         SpecError: The function is no training function, or cannot be saved.

@@ -481,7 +481,7 @@ def test_a_study_whose_controller_died_says_so_wherever_it_is_shown(mistyped: Mi
     study.trial(epochs=2)
     assert ABANDONED in mistyped.run("list")[1]
     assert f"small is {ABANDONED}" in mistyped.run("status")[1]
-    assert mistyped.run("stop", "small") == (0, "no controller drives small; `automl resume small` continues it\n", "")
+    assert mistyped.run("stop", "small") == (0, "small has no controller; `automl resume small` continues it\n", "")
     told = [json.loads(mistyped.run(*command, "--json")[1]) for command in (("status",), ("stop", "small"))]
     told += json.loads(mistyped.run("list", "--json")[1])
     assert [(one["state"], one["driven"]) for one in told] == [("running", False)] * 3
@@ -601,8 +601,8 @@ def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
         assert code == 2
         return err
 
-    assert "found 0@4, of which no model is kept; allowed: 0@3 of this trial" in refused("0@4")
-    assert "found 1, of which no model is kept; allowed: a model of the archive (0@3)" in refused("1")
+    assert "found 0@4, which has no saved model; allowed: 0@3 of this trial" in refused("0@4")
+    assert "found 1, which has no saved model; allowed: a model of the archive (0@3)" in refused("1")
 
 
 def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> None:

@@ -367,7 +367,7 @@ def test_a_study_that_is_driven_is_left_alone(tmp_path, capsys, monkeypatch):
     study.taken_by(os.getpid())
     code, out, err = place.run("confirm", "small", "0")
     assert (code, out) == (2, "")
-    assert f"found one that process {os.getpid()} on" in err.splitlines()[-1]
+    assert f"the study is running: process {os.getpid()} on" in err.splitlines()[-1]
     assert load_study(study.store, "small").charges == ()
 
 

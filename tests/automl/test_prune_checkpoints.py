@@ -132,7 +132,7 @@ def test_named_models_and_trials_are_kept_alone(place, keep, left):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("0@3", "found 0@3, of which no model is kept; allowed: 0@4 of this trial"),
+        ("0@3", "found 0@3, which has no saved model; allowed: 0@4 of this trial"),
         ("9", "trial: found 9, allowed: 0 to 2"),
         ("all", "trial: found 'all', allowed: TRIAL or TRIAL@EPOCH"),
     ],

@@ -122,7 +122,7 @@ def test_an_estimator_with_unknown_types_is_refused(tmp_path):
         "        trial.report(val_error=1.0)\n"
     )
     spec = replace(spec_of("", checkpoint_folder=str(tmp_path)), task="odd:train", python_path=(str(tmp_path),))
-    with pytest.raises(TaskError, match=r"found odd\.Model, odd\.Odd in Model"):
+    with pytest.raises(TaskError, match=r"skops does not trust odd\.Model, odd\.Odd in Model"):
         trained(Group(), spec, ends_with=1)
     trusting = replace(spec, task_options={"trusted": ["odd.Model", "odd.Odd"]})
     assert trained(Group(), trusting, ends_with=1)["measurements"][0].checkpoint

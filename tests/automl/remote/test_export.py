@@ -116,7 +116,7 @@ def test_what_the_service_refuses_is_one_line_and_leaves_nothing(run, arguments,
     assert not list(Path().iterdir())
 
 
-@pytest.mark.parametrize(("out", "words"), [("taken", "there already"), ("none/model", "no folder")])
+@pytest.mark.parametrize(("out", "words"), [("taken", "exists already"), ("none/model", "no folder")])
 def test_a_place_that_is_taken_is_refused_before_a_service_is_asked(out, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("taken").mkdir()

@@ -101,11 +101,11 @@ def test_who_cancels_hears_what_comes_of_it(tmp_path: Path) -> None:
         connection.exec_driver_sql("UPDATE automl_leases SET released_at = 1000.0")
     waiting = next(one for one in stopped.record().started if one.state == "paused")
     said = cancel_trial(stopped.store, "simulated", waiting.name, wait_seconds=0.0)
-    assert said["message"] == f"no controller drives simulated; `automl resume simulated` ends trial {waiting.number}"
+    assert said["message"] == f"simulated has no controller; `automl resume simulated` ends trial {waiting.number}"
     assert (said["state"], said["driven"]) == ("paused", False)
     stopped.run(LIMITS, before=lambda controller: controller.look_for_requests())
     with pytest.raises(
-        StoreError, match=r"trial: found \d+, which is pruned; name one that is queued, runs or is paused"
+        StoreError, match=r"trial: \d+ is pruned already. Name a trial that is queued, running or paused"
     ):
         cancel_trial(stopped.store, "simulated", waiting.name, wait_seconds=0.0)
     with pytest.raises(StoreError, match="trial: found 99, allowed: 0 to 11"):
@@ -169,7 +169,7 @@ def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Pat
     assert not [one for one in asked if "automl_epochs" in one], "the whole study was read"
     assert [one.name for one in resting.record().enqueued] == [second]
     assert lag(resting.store, "simulated") == behind, "no view has anything to catch up with"
-    with pytest.raises(StoreError, match=f"trial: found {first}, which is pruned; name one that is queued"):
+    with pytest.raises(StoreError, match=f"trial: {first} is pruned already. Name a trial that is queued"):
         cancel_trial(resting.store, "simulated", first, wait_seconds=0.0)
     with pytest.raises(StoreError, match=f"trial: found q99, allowed: {second}"):
         cancel_trial(resting.store, "simulated", "q99", wait_seconds=0.0)
