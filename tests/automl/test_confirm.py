@@ -391,7 +391,7 @@ def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: 
         (["7"], "small has no trial 7: its trials are 0 to 0"),
         (["0@0"], "0@0: a training of small has epochs 1 to 6, for example 0@6"),
         (["0@9"], "0@9: a training of small has epochs 1 to 6, for example 0@6"),
-        (["best"], "point: found 'best', but the archive of small has no kept model yet"),
+        (["best"], "'best' cannot be chosen: small has no saved models yet"),
         (["worst"], "trial: found 'worst', allowed: TRIAL"),
         ([], "small has no saved models to choose from. Name the trials to confirm"),
         (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),

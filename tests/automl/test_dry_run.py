@@ -175,7 +175,7 @@ KNOWN = EarlierCost(study="old", trials=3, slot_seconds_per_epoch=100.0, slot_se
     [
         ({"usd": 1.0, "hours": None, "trials": None}, 3.6, "about $1.00 in 8 min 20 s, when the budget is used up"),
         ({"usd": 1.0, "hours": 0.05, "trials": 99}, 3.6, "about $0.36 in 3 min, when the budget is used up"),
-        ({"usd": None, "hours": None, "trials": 2}, 3.6, "about $1.20 in 10 min, when all trials are started (no"),
+        ({"usd": None, "hours": None, "trials": 2}, 3.6, "about $1.20 in 10 min, when all trials are started (only"),
         ({"usd": None, "hours": None, "trials": 2}, 3.6, "a full training costs about $0.60, by 3 trials of old"),
         ({"usd": 0.3, "hours": None, "trials": 2}, 3.6, "the budget pays about 0.5 of a full training of 6 epochs"),
         ({"usd": None, "hours": 1.0, "trials": 2}, 0.0, "about 20 min of one slot in 10 min, when all trials"),

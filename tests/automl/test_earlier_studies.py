@@ -425,7 +425,7 @@ def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:
     optuna_study("sqlite:///named.db", names=["loss", "val_error"])
     said = here.refused(*DRY, "--from-study", "sqlite:///named.db#old")
     assert "search.from_studies" in said
-    assert "a study with the objective cost_usd; this one has loss, val_error" in said
+    assert "a study with the objective cost_usd; this study has loss, val_error" in said
     optuna_study("sqlite:///nameless.db")
     assert here.run(*DRY, "--from-study", "sqlite:///nameless.db#old")[0] == 0
     optuna_study("sqlite:///three.db", objectives=3)
@@ -516,7 +516,7 @@ def test_a_study_of_the_same_store_is_found_by_its_name(here: InProcess) -> None
     assert code == 0, err
     assert "learns from simulated: " in out
     said = here.refused(*DRY, *arguments, "--set", "objectives=[{metric: val_loss}]")
-    assert "studies that measured val_loss; simulated has " in said
+    assert "studies that measured val_loss; simulated measured " in said
 
 
 def first_suggestions(named: Sequence[Mapping[str, Any]], enqueued: Sequence[Mapping[str, Any]] = ()) -> list[Any]:

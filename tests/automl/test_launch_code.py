@@ -173,7 +173,10 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
         (("loops.py:trian",), ("loops.py has no 'trian'",)),
         (("two-words.py:train",), ("'two-words.py'", "can be imported")),
         (("nowhere:train",), ("no module 'nowhere'",)),
-        (("plain.py:train",), ("space: found none", "`space = {...}` in plain.py", "--set 'space={learning_rate")),
+        (
+            ("plain.py:train",),
+            ("this code has no search space. Add `space = {...}` in plain.py", "--set 'space={learning_rate"),
+        ),
         (("loops.py:wrong",), ("space: rate.type: found 'flaot'", "did you mean 'float'")),
         (("plain.py:Net",), ("lacks train_data",)),
         (("loops.py:helper",), ("'x'",)),

@@ -59,7 +59,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     assert second["alias"] == "champion"
     assert "samples of the test part its val_error is better" in second["comparison"]
     assert third["alias"] == "challenger"
-    assert "is not better beyond chance" in third["comparison"]
+    assert "is not significantly better" in third["comparison"]
     rows = place.json("models", "digits")
     assert [row["aliases"] for row in rows] == [[], ["champion"], ["challenger"]]
     assert rows[0]["metrics"]["val_error"] == pytest.approx(place_confirmed(tmp_path, worst), abs=1e-12)
@@ -151,7 +151,7 @@ def test_a_threshold_that_is_missed_needs_a_reason(place: Workplace, tmp_path: P
     store.close()
     refused = place.run("promote", "small", trial, code=2).stderr
     assert "promotion.val_error: found 0." in refused
-    assert "on the test part, allowed: at most 1e-06; promotion.speed: found a metric that was not measured" in refused
+    assert "on the test part, allowed: at most 1e-06; promotion.speed: this metric was not measured" in refused
     forced = place.json("promote", "small", trial, "--force", "the demo is tomorrow")
     assert (forced["alias"], len(forced["objections"])) == ("champion", 2)
     (version,) = Registry(f"sqlite:///{tmp_path}/mlflow.db").versions()
@@ -161,7 +161,7 @@ def test_a_threshold_that_is_missed_needs_a_reason(place: Workplace, tmp_path: P
     shutil.rmtree(version.source.removeprefix("file://"))
     again = place.json("promote", "small", trial, "--force", "the files of the champion are gone")
     assert again["alias"] == "champion"
-    assert "the files of small/1 cannot be had" in again["comparison"]
+    assert "the files of small/1 cannot be read" in again["comparison"]
 
 
 @pytest.mark.medium

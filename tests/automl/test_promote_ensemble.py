@@ -49,7 +49,8 @@ def error_of(model: Path) -> float:
 @pytest.mark.large
 def test_an_ensemble_of_seeds_goes_through_the_registry_to_http(place: Workplace, tmp_path: Path) -> None:
     refused = place.run("promote", "small", "ensemble", code=2).stderr
-    assert "point: found 'ensemble', but no models of two seeds of a trial are kept; `automl confirm small" in refused
+    assert "'ensemble' needs saved models of two seeds of a trial" in refused
+    assert "there are none. Train some with `automl confirm small" in refused
     assert refused.count("\n") == 1
     place.run("confirm", "small", "best", "--seeds", "3", "--keep-models")
     done = place.json("promote", "small", "ensemble", "--name", "digits")
@@ -123,7 +124,8 @@ def test_an_ensemble_keeps_thresholds_and_meets_champions_like_a_single_model(pl
     again = place.json("promote", "small", f"ensemble:{trial}", "--force", "a test")
     assert "samples of the test part its val_error" in again["comparison"]
     said = place.run("promote", "small", f"ensemble:{trial + 100}", code=2).stderr
-    assert f"ensemble:{trial + 100}', of which no models of two seeds are kept; allowed: ensemble:{trial}" in said
+    assert f"'ensemble:{trial + 100}'" in said
+    assert f"{trial + 100}' needs saved models of two seeds, and has none. Name one of ensemble:{trial}" in said
     errors = [json.loads(one.tags["automl.confirmed"])["metrics"]["val_error"]["mean"] for one in versions(tmp_path)]
     assert errors[0] == errors[2]
 

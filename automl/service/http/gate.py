@@ -176,7 +176,7 @@ async def _ask_for_token(scope: Scope, send: Send) -> None:
     if scope["method"] == "GET" and "text/html" in header(scope, "accept"):
         await _answer(send, 303, b"", [(b"location", b"/login")])
         return
-    await _refuse(send, 401, "header Authorization: no valid token. Send `Authorization: Bearer TOKEN`")
+    await _refuse(send, 401, "header Authorization: no valid token. Send Bearer TOKEN")
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

@@ -96,8 +96,8 @@ def check_all_seeds_answer_together(place: Workplace) -> None:
 def check_what_cannot_be(place: Workplace) -> None:
     out = place.folder / "out"
     for arguments, words in (
-        (("0", "--out", out), "--ensemble: found no kept models of the seeds of trial 0"),
-        (("0@2", "--out", out), "--ensemble: found no kept models of the seeds of trial 0 after epoch 2"),
+        (("0", "--out", out), "--ensemble: trial 0 has no saved models of several seeds"),
+        (("0@2", "--out", out), "--ensemble: trial 0 has no saved models of several seeds after epoch 2"),
         (("0", "--out", f"{out}.onnx"), "--ensemble: --format onnx holds one model"),
         (("0", "--out", f"{out}.pt"), "--ensemble: --format weights holds one model"),
     ):

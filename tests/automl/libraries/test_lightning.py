@@ -107,4 +107,4 @@ def test_what_is_wrong_is_said(fault, words):
 
 def test_a_trainer_with_other_ranks_is_refused(ranks):
     for one in ranks.run(2, trained, spec_of("by_lightning", 2, task_options={"fault": "other ranks"})):
-        assert "lightning.Trainer: found rank 0 of 1" in str(one)
+        assert "lightning.Trainer has rank 0 of 1" in str(one)

@@ -150,8 +150,8 @@ def answering(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str
     ("status", "body", "headers", "words"),
     [
         (200, b"no archive", {}, "the server's answer is no exported model"),
-        (200, b"cut", {"Content-Length": "1000"}, "has ended the connection"),
-        (404, b'{"detail": "Not Found"}', {}, "is of another version of automl"),
+        (200, b"cut", {"Content-Length": "1000"}, "has closed the connection"),
+        (404, b'{"detail": "Not Found"}', {}, "it is another version of automl"),
     ],
 )
 def test_what_no_service_of_this_version_answers_is_one_line_and_leaves_nothing(  # noqa: PLR0917

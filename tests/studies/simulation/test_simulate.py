@@ -144,7 +144,7 @@ def test_a_study_in_a_store_is_the_one_in_memory(tmp_path: Path) -> None:
         (m.trial, m.epoch, m.values) for m in brief.milestones
     ]
     assert kept.record.alive_seconds == pytest.approx(kept.wall_seconds)
-    with pytest.raises(CurvesError, match="exists already in the store"):
+    with pytest.raises(CurvesError, match="which the store has already"):
         study(made_up, store=store, study="kept")
 
 
