@@ -308,7 +308,7 @@ def test_a_wrong_override_is_refused_in_one_line(mistyped: Mistyped, override: s
         ("mlflow", "not a URI", ("not a URI", "sqlite:///FILE")),
         ("mlflow", "ftp://somebody:secret@host", ("ftp://", "sqlite:///FILE")),
         ("mlflow", "sqlite://", ("sqlite://", "sqlite:///FILE")),
-        ("mlflow", "sqlite:///folder", ("folder", "no file")),
+        ("mlflow", "sqlite:///folder", ("folder", "a file that cannot be written")),
         ("mlflow", "sqlite:///a-file/mlflow.db", ("a-file", "not a folder")),
         ("resources.ray_temp_folder", "/proc/nowhere", ("/proc/nowhere",)),
         ("resources.ray_temp_folder", f"/tmp/{'x' * 60}", ("xxx", "40 characters")),
@@ -564,7 +564,7 @@ def test_a_second_launch_says_which_of_its_changes_are_ignored(mistyped, monkeyp
     [
         (("learningrate=3",), "--param learningrate: found 'learningrate', allowed: the parameters learning_rate"),
         (("learning_rate=30",), "--param learning_rate: found 30, allowed: a number from 0.01 to 1"),
-        (("width=32", "width=32"), "--param width: found 'width=32', but width is given twice"),
+        (("width=32", "width=32"), "--param width: width is given twice, again as 'width=32'"),
         (("width",), "--param: found 'width', allowed: NAME=VALUE"),
     ],
 )
@@ -706,7 +706,7 @@ def test_data_in_place_of_a_spec_is_answered_with_the_command_for_it(mistyped: M
         path.mkdir() if kind == "folder" else path.write_text("x,y\n1,2\n")
         code, out, err = mistyped.run("launch", name)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{name}: this is a {kind}, not a spec" in err
+        assert f"{name} is a {kind}, not a spec" in err
         assert f"`automl launch --task {task} --data {name}" in err
 
 

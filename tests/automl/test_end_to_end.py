@@ -169,7 +169,7 @@ def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(place: W
         {"metric": "model_parameters", "min": None, "max": most, "violated_by": len(large)}
     ]
     assert "above the constraint's max 2500" in place.run("explain", "small", large[0].number).stdout
-    with pytest.raises(StoreError, match="no model is kept"):
+    with pytest.raises(StoreError, match="has no saved model"):
         kept_checkpoint(record, large[0].number, None)
 
 
@@ -233,7 +233,7 @@ def test_python_sees_the_same_study(finished, monkeypatch):
     assert [point.trial for point in study.front] == [point["trial"] for point in summary["front"]]
     point = study.archive[0]
     assert not study.load_model(point.trial, point.epoch).training
-    with pytest.raises(StoreError, match=r"load_state: found the task .*allowed: a training function; see load_model"):
+    with pytest.raises(StoreError, match=r"load_state: .* is a task, not a training function. Use load_model"):
         study.load_state(point.trial, point.epoch)
 
 

@@ -284,7 +284,7 @@ def test_slurm_may_be_silent_for_ten_minutes_at_a_time() -> None:
     slurm = Silence([*silent, "PENDING", "RUNNING", *silent, "RUNNING", None, "COMPLETED"])
     assert slurm.followed() == "COMPLETED"
     unknown = slurm.told[0]
-    assert "not known now (SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller)" in unknown
+    assert "unknown state now (SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller)" in unknown
     assert slurm.told[1:] == ["pending", "running", unknown, "running", unknown, "completed"]
 
 

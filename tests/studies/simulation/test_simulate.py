@@ -313,7 +313,7 @@ def test_what_was_simulated_cannot_go_on(tmp_path: Path, command: list[str]) -> 
         (["--objective", "val_error:min", "--price-factors", "1,-2"], "--price-factors: found '1,-2'"),
         (
             ["--objective", "val_error:min", "--world-sizes", "8"],
-            "--world-sizes: found 8, allowed: at most the 4 slots",
+            "--world-sizes: 8 ranks need more than the 4 slots. Set --slots",
         ),
         (["--objective", "val_error:min", "--world-sizes", "1.5"], "--world-sizes: found '1.5'"),
         (["--objective", "val_error:min", "--world-sizes", ""], "--world-sizes: found ''"),
