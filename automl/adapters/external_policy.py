@@ -224,7 +224,7 @@ class ExternalPolicy:
         )
 
     def _end(self, trial: Snapshot) -> dict[str, float]:
-        """Return the latest metrics, cumulative ones extrapolated to the last epoch; empty before the first epoch."""
+        """Return the latest metrics, cumulative metrics extrapolated to the last epoch; empty before the first."""
         if not trial.ends:
             return {}
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}

@@ -42,7 +42,7 @@ training:
   reference_batch: 64
   lr_scaling: auto        # auto, linear, sqrt, none or adascale; auto is linear for sgd and sqrt for adam and adamw
   warmup_epochs: 1
-  schedule: cosine        # or constant, under which a model from mid-training is as good as one trained that long;
+  schedule: cosine        # or constant, where a model from mid-training is as good as after a shorter training;
                           # step, one_cycle
   precision: auto         # bf16 on a GPU that has it, else fp32; or bf16, fp32, fp16
   accumulate: 1           # backward passes per optimizer step: a larger batch in the same memory

@@ -44,7 +44,7 @@ class TeamStudies:
         self.store, self.identity = store, identity
 
     def jobs(self) -> list[Job]:
-        """Return the visible jobs, oldest first, without completely deleted ones."""
+        """Return the visible jobs, oldest first, except completely deleted jobs."""
         return [job for job in self.jobs_that_cost() if not job.is_gone]
 
     def jobs_that_cost(self) -> list[Job]:
