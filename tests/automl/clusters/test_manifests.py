@@ -472,7 +472,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "sections", "problem"),
     [
-        ("pytorchjob", {"task": {"command": ["true"]}}, "found a command"),
+        ("pytorchjob", {"task": {"command": ["true"]}}, "a command trains in studies only"),
         ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
     ],
 )

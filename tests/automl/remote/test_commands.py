@@ -174,7 +174,8 @@ def test_every_command_asks_a_service_or_says_that_it_does_not(service: TeamServ
     for command in set(COMMANDS) - OVER_HTTP:
         refused = run(command).exception
         assert isinstance(refused, UserError)
-        assert str(refused).startswith(f"--server: found {command}")
+        own = "checks this machine" if command == "doctor" else "does not run over HTTP, but --server is set"
+        assert str(refused).startswith(f"automl {command} {own}")
     assert set(COMMANDS) >= OVER_HTTP | HERE | BESIDE
 
 
@@ -201,7 +202,7 @@ def test_the_environment_names_a_service(service: TeamService, study: str, monke
     assert "small" in CliRunner().invoke(cli, ["list"]).stdout
     assert CliRunner().invoke(cli, ["init", "--help"]).exit_code == 0
     refused = CliRunner().invoke(cli, ["promote", "small", "0"]).exception
-    assert str(refused).startswith("AUTOML_SERVER: found promote")
+    assert str(refused).startswith("automl promote does not run over HTTP, but AUTOML_SERVER is set")
 
 
 def test_the_tokens_file_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

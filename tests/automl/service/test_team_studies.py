@@ -122,7 +122,7 @@ def test_of_a_study_that_has_not_started_nobody_is_told_what_else_the_store_has(
         "cancel_trial": lambda: ann.cancel_trial("a", "0"),
         "check": lambda: confirm_jobs.check(ann, "a", (), 3),
     }
-    with pytest.raises(UserError, match=r"found 'vision\.a'") as refused:
+    with pytest.raises(UserError, match=r"the study 'vision\.a'") as refused:
         ask[what]()
     assert "secret" not in str(refused.value)
     assert isinstance(refused.value, MissingError)
