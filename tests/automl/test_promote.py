@@ -168,8 +168,8 @@ def test_a_threshold_that_is_missed_needs_a_reason(place: Workplace, tmp_path: P
 def test_what_cannot_be_is_one_line(place: Workplace) -> None:
     for arguments, words in (
         (("promote", "small", "--mlflow", "ftp://nowhere"), "--mlflow: found 'ftp://nowhere', allowed: sqlite:///FILE"),
-        (("promote", "small", "--mlflow", "http://127.0.0.1:9", "--force", "x"), "which does not answer"),
-        (("models", "--mlflow", "http://127.0.0.1:9"), "which does not answer"),
+        (("promote", "small", "--mlflow", "http://127.0.0.1:9", "--force", "x"), "does not answer: "),
+        (("models", "--mlflow", "http://127.0.0.1:9"), "does not answer: "),
         (("promote", "small", "77"), "trial: found 77, allowed: 0 to 5"),
         (("promote", "nothing"), "nothing"),
     ):
