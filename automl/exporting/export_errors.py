@@ -10,7 +10,7 @@ from search_spaces.user_errors import RunError, UserError
 
 
 class ExportError(UserError):
-    """A model cannot be exported in this way. The message says what is possible."""
+    """A model cannot be exported in this way. The message names the cure."""
 
 
 @contextmanager
