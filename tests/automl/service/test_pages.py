@@ -124,7 +124,7 @@ def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService,
     assert ">queued<" in client.get("/studies/a").text
     running = client.post("/studies/a/delete", data={"sure": "yes"})
     assert running.status_code == 409
-    assert "allowed: one that has ended" in problem(running.text)
+    assert "Cancel it before you delete it" in problem(running.text)
     client.post("/studies/a/cancel")
     assert client.post("/studies/a/delete", data={"sure": "yes"}).headers["location"] == "/"
 
@@ -389,7 +389,7 @@ def test_a_deletion_that_broke_off_is_done_again_on_the_page(service: TestedServ
     service.queue.settle_deleted(service.queue.require("small"))
     for name in (job.study, "small"):
         page = logged_in(service, client).get(f"/studies/{name}").text
-        assert "deletion did not come to its end" in page
+        assert "deletion was interrupted: delete it again" in page
         assert buttons(page) == {"Delete"}
         assert 'data-over="yes"' in page
     assert 'href="/studies/small"' in client.get("/").text
