@@ -62,7 +62,7 @@ __version__ = "0.1.0"
 
 _API = ("Study", "launch", "load", "search")
 _INSIDE = ("TrialOver", "checkpoint", "heartbeat", "params", "report", "resume")
-"""What a script calls that is run as a trial; it loads nothing else of ours, see `automl.inside_trial`."""
+"""Functions for scripts that run as trials. They import nothing else of this project, see `automl.inside_trial`."""
 _PARAMETERS = ("Categorical", "Float", "Int", "Prior")
 _MODULES = {
     **dict.fromkeys(_API, "automl.api"),
@@ -71,17 +71,17 @@ _MODULES = {
     "Space": "search_spaces.space",
     "Trial": "trainers.functions.trial",
 }
-"""Modules of the names that are the same there; the others are sections of a spec, such as `BudgetSpec`."""
+"""Modules of names that are the same in the module. The other names are sections of a spec, such as `BudgetSpec`."""
 _SECTIONS = {"Baseline": "studies.spec.baseline_section"}
-"""Modules of sections that are not where most are."""
+"""Modules of sections that are not in `studies.spec.sections`."""
 
 
 def __getattr__(name: str) -> Any:
-    # `automl --help` imports this package too, and must not wait for what only a study needs.
+    # `automl --help` imports this package too, and must not wait for modules that only a study needs.
     if name not in __all__:
         raise AttributeError(f"module 'automl' has no attribute {name!r}")
     with warnings.catch_warnings():
-        # In a notebook the progress bar that Optuna loads asks for ipywidgets, which nothing here needs.
+        # In a notebook Optuna loads a progress bar that asks for ipywidgets, which this project does not use.
         warnings.filterwarnings("ignore", message="IProgress not found")
         module = importlib.import_module(_MODULES.get(name) or _SECTIONS.get(name, "studies.spec.sections"))
     return getattr(module, name if name in _MODULES else f"{name}Spec")

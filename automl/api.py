@@ -1,4 +1,4 @@
-"""The Python API: launch a study, or look at one."""
+"""The Python API: launches, searches and reads studies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DataFrameError(UserError, ValueError):
 
 
 def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
-    """Return a table of a study, inactive parameters as missing values; DataFrameError without table or pandas."""
+    """Return a table of a study, inactive parameters as missing values. DataFrameError without table or pandas."""
     if what not in TABLES:
         raise DataFrameError(f"dataframe: {found(what, listed(TABLES), nearest(what, TABLES))}")
     try:
@@ -68,7 +68,7 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
 
 
 def _type_of(name: str, column: list[object]) -> str | None:
-    """Column type where pandas would turn whole numbers into floats, or booleans into objects."""
+    """Return a type for columns where pandas would turn whole numbers into floats, or booleans into objects."""
     kinds = {type(value) for value in column if value is not None}
     if name in WHOLE_NUMBERS or (kinds == {int} and None in column):
         return "Int64"
@@ -78,7 +78,7 @@ def _type_of(name: str, column: list[object]) -> str | None:
 _SEARCH = "automl.search"
 log = logging.getLogger(__name__)
 _UNSAVED = "automl_functions:unsaved"
-"""Task of a spec that is checked before its function is saved."""
+"""Task name in a spec that is checked before its function is saved."""
 
 
 class Study:
@@ -90,23 +90,23 @@ class Study:
         self.record: StudyRecord = load_study(store, name)
 
     def refresh(self) -> Study:
-        """Read the study again; returns itself."""
+        """Read the study again. Returns itself."""
         self.record = load_study(self._store, self._name)
         return self
 
     @property
     def trials(self) -> tuple[TrialRecord, ...]:
-        """All started trials, by number."""
+        """Return all started trials, by number."""
         return self.record.started
 
     @property
     def front(self) -> list[analysis.FrontPoint]:
-        """The non-dominated complete trials."""
+        """Return the non-dominated complete trials."""
         return analysis.front(self.record)
 
     @property
     def archive(self) -> list[analysis.ArchivePoint]:
-        """The non-dominated milestones of all trials: each is a model to take."""
+        """Return the non-dominated milestones of all trials. Each is a model to take."""
         return analysis.archive(self.record)
 
     def best(
@@ -116,17 +116,17 @@ class Study:
 
         Args:
             metric: Objective to be best in, in its direction.
-            under: Largest allowed values of objectives that are minimized, by name.
-            over: Least allowed values of objectives that are maximized, by name.
+            under: Largest allowed values of minimized objectives, by name.
+            over: Smallest allowed values of maximized objectives, by name.
 
         Raises:
-            BestPointError: There is no such objective, a bound is wrong, or no point keeps the bounds; the message says
-                what is allowed, or which point is nearest.
+            BestPointError: There is no such objective, a bound is wrong, or no point keeps the bounds. The message
+                lists valid values, or names the nearest point.
         """
         return best_point(self.record, metric, under=under, over=over)
 
     def dataframe(self, what: str = "trials") -> pd.DataFrame:
-        """Return a table of the study as a pandas DataFrame; mappings have a column for each entry (`params.width`).
+        """Return a table of the study as a pandas DataFrame. Mappings have a column for each entry (`params.width`).
 
         Args:
             what: "trials" has the columns of `automl trials --format csv`; "epochs" has one row for each trial and
@@ -139,37 +139,37 @@ class Study:
 
     @property
     def recommendation(self) -> Recommendation | None:
-        """The model to take, and what its neighbours in the archive offer; None as long as no model is kept."""
+        """Return the model to take, and trade-offs of its neighbours in the archive. None if no model is kept yet."""
         return recommended(self.record)
 
     @property
     def figures(self) -> Mapping[str, go.Figure]:
-        """The report's figures by name, such as `study.figures["trade_off"]`; `list(study.figures)` names them."""
+        """Return the report's figures by name, such as `study.figures["trade_off"]`. `list(study.figures)` has all."""
         return Gallery(self.record)
 
     @property
     def report(self) -> Path:
-        """Path of the study's HTML page, which `launch`, `search` and `automl report` write."""
+        """Return the path of the study's HTML page, which `launch`, `search` and `automl report` write."""
         return report_path(self.record, Path(self._store.require(self._name).base_folder))
 
     def __repr__(self) -> str:
         return f"<study {self._name}: {self.record.state}, {len(self.trials)} trials>"
 
     def __str__(self) -> str:
-        """Return the study in short, and the model to take in words, as the end of `automl launch` says it."""
+        """Return a short description of the study and the model to take, as at the end of `automl launch`."""
         return "\n".join([repr(self)[1:-1], *recommendation_lines(self.record)])
 
     def _repr_html_(self) -> str:
         return study_cell(self.record, report_link(self.report, Path.cwd()) if self.report.exists() else None)
 
     def checkpoint(self, trial: int, epoch: int | None = None) -> str:
-        """Return the path or URL of the file that holds a trial's model.
+        """Return the path or URL of the file with a trial's model.
 
         Args:
-            epoch: Epoch of a milestone, from 1; None takes the last epoch whose model is kept.
+            epoch: Epoch of a milestone, from 1. None takes the last epoch with a kept model.
 
         Raises:
-            StoreError: No such model is kept; the message lists the kept ones.
+            StoreError: No such model is kept. The message lists the kept models.
         """
         return kept_checkpoint(self.record, trial, epoch)
 
@@ -177,13 +177,13 @@ class Study:
         """Return the trained model of an archive point, in evaluation mode.
 
         Args:
-            epoch: Epoch of a milestone, from 1; None takes the last epoch whose model is kept.
+            epoch: Epoch of a milestone, from 1. None takes the last epoch with a kept model.
 
         Raises:
-            StoreError: No such model is kept; the message lists the kept ones.
+            StoreError: No such model is kept. The message lists the kept models.
         """
         from trainers.checkpoints.checkpoint import (
-            load_model,  # loads torch, which nothing else of a study's record needs
+            load_model,  # loads torch, which only models need
         )
 
         path, row = self.checkpoint(trial, epoch), self._store.require(self._name)
@@ -193,17 +193,17 @@ class Study:
         """Return the state dicts and saved values that a training function passed to `trial.epochs`, by name.
 
         Args:
-            epoch: Epoch of a milestone, from 1; None takes the last epoch whose state is kept.
+            epoch: Epoch of a milestone, from 1. None takes the last epoch with a kept state.
 
         Raises:
-            StoreError: No such state is kept, or the study trains a task: its models come from `load_model`.
+            StoreError: No such state is kept, or the study trains a task, whose models come from `load_model`.
         """
         from trainers.checkpoints.checkpoint import read_checkpoint
 
         state = read_checkpoint(self.checkpoint(trial, epoch)).get("function")
         if state is None:
             task = self.record.spec["task"]
-            raise StoreError(f"load_state: found the task {task!r}, allowed: a training function; see load_model")
+            raise StoreError(f"load_state: {task!r} is a task, not a training function. Use load_model")
         return dict(state)
 
 
@@ -240,11 +240,11 @@ def search(
 
     Args:
         train: Training function, see docs/training-function.md, or an objective that was written for Optuna.
-        budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. If left out, the default
+        budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. Without it, the default
             budget applies, and a line reports it.
         space: `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or their form in a
-            spec). Not needed for a function that has a space (`space` beside it, or its attribute), nor for an Optuna
-            objective: the literal `suggest_...` calls are read from its source, and all others are learnt as its trials
+            spec). Not needed for a function with a space (`space` beside it, or its attribute), nor for an Optuna
+            objective: literal `suggest_...` calls are read from its source, and other parameters are learned as trials
             run.
         study: Name of the study; by default the function's name.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
@@ -267,10 +267,10 @@ def search(
         spec = spec.model_copy(update={"space": _space_of(train)})
     check_against_task(spec, None, None, Space({}), _SEARCH)  # before anything is written
     task, root = name_of(train, folder, name)
-    # The function is loaded here already; trying it out in a process of its own would import torch once more.
+    # The function is loaded here already. Trying it out in another process would import torch again.
     prepared = prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root, facts=facts)
-    notes = [] if budget is not None else [f"automl.search was given no budget; {budget_note(spec)}"]
-    if not is_notebook():  # whose cell shows warnings
+    notes = [] if budget is not None else [f"automl.search got no budget. Default {budget_note(spec)}"]
+    if not is_notebook():  # a notebook's cell shows warnings
         for line in [*notes, *prepared.warnings]:
             log.warning("%s", line)
     return _launched(prepared, notes)
@@ -295,7 +295,7 @@ def load(name: str, store: str | None = None) -> Study:
     """Read a study.
 
     Args:
-        store: URL of the store; None takes the environment's AUTOML_STORE, else sqlite:///automl.db.
+        store: URL of the store. None takes the environment's AUTOML_STORE, or sqlite:///automl.db.
 
     Raises:
         StoreError: There is no such store or study.

@@ -27,28 +27,28 @@ Deletion = tuple[str, Callable[[], dict[str, Any]]]
 
 
 def backend_of(store: str | None) -> StoreBackend | ServiceBackend:
-    """Return the service that `automl --server` names, else the store of `--store`; UserError where both are given."""
+    """Return the service that `automl --server` names, or the store of `--store`. UserError if both are given."""
     client = connection(store)
     return StoreBackend(store) if client is None else ServiceBackend(client)
 
 
 class StoreBackend:
-    """A store, read and changed by this process; `url` is opened on first use."""
+    """A store, read and changed by this process. `url` is opened on first use."""
 
     def __init__(self, url: str | None) -> None:
         self.url = url
 
     @cached_property
     def store(self) -> Store:
-        """The store; it must exist."""
+        """Return the store, which must exist."""
         return open_store(self.url)
 
     def record(self, study: str | None = None) -> StudyRecord:
-        """Return a study as committed; None takes the newest one."""
+        """Return a study as committed; None takes the newest study."""
         if study is None:
             names = self.store.study_names()
             if not names:
-                raise StoreError("study: the store holds none yet; `automl launch SPEC` makes one")
+                raise StoreError("The store has no study yet. Start one with `automl launch SPEC`")
             study = names[-1]
         return load_study(self.store, study)
 
@@ -71,7 +71,7 @@ class StoreBackend:
         return rows_of(list_studies(self.store))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the running jobs, then the waiting ones in the order in which they start."""
+        """Return the running jobs, then the waiting jobs in the order in which they start."""
         from automl.service.team_studies import plain_job
         from studies.queueing.job_queue import JobQueue
 
@@ -79,7 +79,7 @@ class StoreBackend:
         return [plain_job(job) for job in (*queue.jobs(states=("running",)), *queue.waiting())]
 
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
-        """Queue the study of a spec; returns its job."""
+        """Queue the study of a spec. Returns its job."""
         del code  # the user's own code is found by its path
         from automl.service.team_studies import plain_job
         from automl.service.workers.local_submission import submit_file
@@ -93,13 +93,13 @@ class StoreBackend:
         return enqueue_trial(self.store, study, params)
 
     def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
-        """Let a study drain, and wait for it; returns `study`, `state`, `driven` and a `message`."""
+        """Let a study drain, and wait for it. Returns `study`, `state`, `driven` and a `message`."""
         from automl.stored.requests import stop_study
 
         return stop_study(self.store, study, wait_seconds=wait_seconds)
 
     def cancel(self, study: str) -> dict[str, Any]:
-        """Give up a study that was queued; returns its job."""
+        """Cancel a queued study for good. Returns its job."""
         from automl.service.team_studies import plain_job
         from studies.queueing.job_queue import JobQueue
 
@@ -142,7 +142,7 @@ class StoreBackend:
         return followed(path, is_running)
 
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
-        """Write a model of a study; returns what `automl export --json` prints."""
+        """Write a model of a study. Returns the JSON of `automl export --json`."""
         from automl.exporting.exports import export_point
 
         folder = self.store.require(study).base_folder
@@ -150,13 +150,13 @@ class StoreBackend:
 
 
 class ServiceBackend:
-    """A service, as the user of a token; its API checks what the user may do."""
+    """A service, as the user of a token. Its API checks the user's rights."""
 
     def __init__(self, client: ServiceClient) -> None:
         self.client = client
 
     def record(self, study: str | None = None) -> StudyRecord:
-        """Return a study as committed; None takes the newest one that has started."""
+        """Return a study as committed; None takes the newest started study."""
         return self.client.record(study)
 
     def looker(self, study: str) -> Callable[[], StudyRecord]:
@@ -174,11 +174,11 @@ class ServiceBackend:
         return list(self.client.get("/lines"))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the running jobs, then the waiting ones in the order in which they start."""
+        """Return the running jobs, then the waiting jobs in the order in which they start."""
         return [*(job for job in self.jobs() if job["state"] == "running"), *self.client.get("/queue")]
 
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
-        """Queue the study of a spec; returns its job."""
+        """Queue the study of a spec. Returns its job."""
         return self.submit(_read(spec, overrides), code, priority)
 
     def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class ServiceBackend:
         return self._post(study, "enqueue", params=params)
 
     def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
-        """Let a study drain, and wait for it; returns `study`, `state`, `driven` and a `message`."""
+        """Let a study drain, and wait for it. Returns `study`, `state`, `driven` and a `message`."""
         until = time.monotonic() + wait_seconds
         name = self.stop(study)["study"]
         while (status := self.status(name))["job"]["state"] == "running" and time.monotonic() < until:
@@ -196,7 +196,7 @@ class ServiceBackend:
         return {"study": name, "state": state, "driven": driven, "message": going if driven else f"{name} is {state}"}
 
     def cancel(self, study: str) -> dict[str, Any]:
-        """Give up a study; returns its job."""
+        """Cancel a study for good. Returns its job."""
         return self._post(study, "cancel")
 
     def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
@@ -214,19 +214,19 @@ class ServiceBackend:
     def output(
         self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
     ) -> Iterator[str]:
-        """Yield the last million characters of what a trial has printed on a rank."""
+        """Yield the last million characters of the output of a trial's rank."""
         del follow
         yield self.client.text(_path(study, "trials", trial, "logs"), rank=rank, attempt=attempt, seed=seed)
 
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
-        """Write a model of a study here; returns what `automl export --json` prints."""
+        """Write a model of a study here. Returns the JSON of `automl export --json`."""
         from automl.exporting.archive import unpack
         from automl.exporting.atomic_outputs import told_as_output
         from automl.exporting.exports import check_target
 
         check_target(out, form)
         asked |= {"point": point, "format": form, "ensemble": asked["ensemble"] or None, "place": str(out.absolute())}
-        # Beside the model, where there must be space for it in any case.
+        # Beside the model, where the disk must have space for it in any case.
         with told_as_output(out), TemporaryFile(dir=out.absolute().parent) as archive:
             self.client.download(_path(study, "model"), archive, **asked)
             return unpack(archive, out)
@@ -236,15 +236,15 @@ class ServiceBackend:
         return list(self.client.get("/accounts"))
 
     def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
-        """Return what a study would do and cost, and queue nothing."""
+        """Return the plan and cost of a study, and queue nothing."""
         return dict(self.client.post("/studies/check", {"spec": spec, "code": code}))
 
     def check_file(self, spec: Path, overrides: Sequence[str], *, code: str | None) -> dict[str, Any]:
-        """Return what the study of a spec would do and cost, and queue nothing."""
+        """Return the plan and cost of the study of a spec, and queue nothing."""
         return self.check(_read(spec, overrides), code)
 
     def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
-        """Queue a study; returns its job."""
+        """Queue a study. Returns its job."""
         return dict(self.client.post("/studies", {"spec": spec, "code": code, "priority": priority}))
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -252,7 +252,7 @@ class ServiceBackend:
         return list(self.client.get("/studies"))
 
     def status(self, study: str) -> dict[str, Any]:
-        """Return the job of a study, and under `study` its summary, None before its start."""
+        """Return the job of a study, and under `study` its summary, or None before its start."""
         return dict(self.client.get(_path(study)))
 
     def trials(self, study: str) -> list[dict[str, Any]]:
@@ -260,27 +260,27 @@ class ServiceBackend:
         return list(self.client.get(_path(study, "trials")))
 
     def explain(self, study: str, trial: int) -> dict[str, Any]:
-        """Return why a trial is in its state."""
+        """Return the reasons of a trial's state."""
         return dict(self.client.get(_path(study, "trials", trial)))
 
     def stop(self, study: str) -> dict[str, Any]:
-        """Let a study drain; returns its job."""
+        """Let a study drain. Returns its job."""
         return self._post(study, "stop")
 
     def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Queue a study again that has ended; returns its job."""
+        """Queue a study that has ended again. Returns its job."""
         return self._post(study, "resume", overrides=list(overrides))
 
     def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-        """Return what training models again would train and cost, and queue nothing."""
+        """Return the trainings of a confirmation and their cost, and queue nothing."""
         return self._post(study, "confirm", "check", points=list(points), seeds=seeds)
 
     def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
-        """Queue trainings of models with fresh seeds; returns their job."""
+        """Queue trainings of models with fresh seeds. Returns their job."""
         return self._post(study, "confirm", points=list(points), seeds=seeds, usd=usd)
 
     def why_no_training_here(self) -> str:
-        """Return nothing: this process runs on the user's own machine."""
+        """Return an empty text, because this process runs on the user's own machine."""
         return ""
 
     def _post(self, study: str, *what: object, **body: Any) -> dict[str, Any]:
@@ -300,13 +300,13 @@ class QueueBackend:
         return [plain_account(one) for one in self._studies.accounts()]
 
     def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
-        """Return what a study would do and cost, and queue nothing."""
+        """Return the plan and cost of a study, and queue nothing."""
         from automl.service.subprocess_questions import plan
 
         return plan(*self._studies.admitted(spec, code=code))
 
     def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
-        """Queue a study; returns its job."""
+        """Queue a study. Returns its job."""
         return self._plain(self._studies.submit(spec, code=code, priority=priority))
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -314,7 +314,7 @@ class QueueBackend:
         return [self._plain(job) for job in self._studies.jobs()]
 
     def status(self, study: str) -> dict[str, Any]:
-        """Return the job of a study, and under `study` its summary, None before its start."""
+        """Return the job of a study, and under `study` its summary, or None before its start."""
         return self._studies.status(study)
 
     def trials(self, study: str) -> list[dict[str, Any]]:
@@ -322,31 +322,31 @@ class QueueBackend:
         return self._studies.trials(study)
 
     def explain(self, study: str, trial: int) -> dict[str, Any]:
-        """Return why a trial is in its state."""
+        """Return the reasons of a trial's state."""
         return self._studies.explain(study, trial)
 
     def stop(self, study: str) -> dict[str, Any]:
-        """Let a study drain; returns its job."""
+        """Let a study drain. Returns its job."""
         return self._plain(self._studies.stop(study))
 
     def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Queue a study again that has ended; returns its job."""
+        """Queue a study that has ended again. Returns its job."""
         return self._plain(self._studies.resume(study, overrides))
 
     def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-        """Return what training models again would train and cost, and queue nothing."""
+        """Return the trainings of a confirmation and their cost, and queue nothing."""
         from automl.service.workers.confirm_jobs import check
 
         return check(self._studies, study, points, seeds)
 
     def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
-        """Queue trainings of models with fresh seeds; returns their job."""
+        """Queue trainings of models with fresh seeds. Returns their job."""
         from automl.service.workers.confirm_jobs import submit
 
         return self._plain(submit(self._studies, study, points, seeds, usd))
 
     def why_no_training_here(self) -> str:
-        """Say why the user may not train on this machine, past queue and accounts; empty if they may (an admin)."""
+        """Return why the user may not train on this machine, past queue and accounts; empty for an admin."""
         if self._studies.identity.is_admin:
             return ""
         return "role: only an admin may train on the machine of the service, since that bypasses its queue and accounts"

@@ -1,4 +1,4 @@
-"""The command line: loads a command when it is run, and turns errors into one line and an exit code."""
+"""The command line: loads a command's module when it is run, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "completion": "Print the completion script of a shell.",
     },
 }
-"""Commands with the first line of their help, in the groups and the order of `automl --help`, which loads none."""
+"""Commands with the first line of their help, in the groups and order of `automl --help`, which imports no command."""
 COMMANDS: Mapping[str, str] = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 MODULES: Mapping[str, str] = {
@@ -84,33 +84,33 @@ MODULES: Mapping[str, str] = {
     "prune-checkpoints": "prune_checkpoints",
     "serve-model": "serve_model",
 }
-"""Commands whose module, and function, have another name: those that would hide a built-in function, or have a dash."""
+"""Commands whose module and function have another name, because of a dash or to avoid hiding a built-in function."""
 OVER_HTTP = frozenset(
     {"cancel", "confirm", "delete", "enqueue", "explain", "export", "launch", "list", "logs", "mcp", "queue", "report",
      "resume", "status", "stop", "submit", "train", "trials"}
 )  # fmt: skip
-"""Commands that ask a service where `--server` names one."""
+"""Commands that call a service if `--server` names one."""
 HERE = frozenset({"compare", "completion", "init", "predict", "serve", "serve-model", "simulate", "store", "worker"})
-"""Commands that need no studies, or name their store: AUTOML_SERVER leaves them alone, `--server` refuses them."""
+"""Commands that need no studies, or name their own store: they ignore AUTOML_SERVER, and refuse `--server`."""
 BESIDE = frozenset({"doctor"})
-"""Commands that act here, and ask the service as well where they are told to; without that they refuse `--server`."""
+"""Local commands that can also call the service with a further option; without that option they refuse `--server`."""
 
 REMOVED_OPTIONS: Mapping[str, str] = {
     "--share-on": "join the machines by `ray start`, and name the cluster with --set resources.ray_address=HOST:PORT",
 }
-"""Options of earlier versions, with what to use instead."""
+"""Options of earlier versions, each with its replacement."""
 
 REMOVED: Mapping[str, str] = {
     "ab": "`automl promote` compares champion and challenger on the same samples",
 }
-"""Commands that there were, each with what to use instead."""
+"""Commands of earlier versions, each with its replacement."""
 
 _MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What values raise where others are expected."""
+"""Exceptions that unexpected values in a store can raise."""
 
 
 class LazyGroup(click.Group):
-    """Loads `automl.commands.NAME` when the command NAME is run, or when its own help is asked for."""
+    """Imports `automl.commands.NAME` only to run the command NAME or to print its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
         """Return the names of all commands."""
@@ -129,13 +129,13 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands with the typed prefix, without loading any of them, and the options."""
+        """Return the commands with the typed prefix, without importing any of them, and the options."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=COMMANDS[name]) for name in names]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; damage in a store is named as the cause of an error."""
+        """Run the command. If a damaged store caused an error, the message names the damage."""
         try:
             return super().invoke(ctx)
         except _MISREADING as error:
@@ -151,7 +151,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; of a mistyped name, the error names the nearest command."""
+        """Find the command. The error for a mistyped name suggests the nearest command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -160,7 +160,7 @@ class LazyGroup(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
-        """Write the groups of commands without loading any of them."""
+        """Write the groups of commands without importing any of them."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
@@ -168,10 +168,10 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="automl-search", prog_name="automl")
-@click.option("--server", metavar="URL", envvar="AUTOML_SERVER", help="A service in place of a store; AUTOML_SERVER.")
+@click.option("--server", metavar="URL", envvar="AUTOML_SERVER", help="Use a service, not a store; or AUTOML_SERVER.")
 def cli(server: str | None) -> None:
     """Hyperparameter search for PyTorch that accounts for every cent."""
-    del server  # commands look for it: `automl.backend.backend_of`
+    del server  # commands read it from the context: `automl.backend.backend_of`
 
 
 def _check_goes_with_server(ctx: click.Context, command: str) -> None:
@@ -181,7 +181,7 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
         return
     given = "--server" if is_typed else "AUTOML_SERVER"
     raise UserError(
-        f"automl {command} does not run over HTTP, and {given} is set. Run it on the store (--store), or use "
+        f"automl {command} does not run over HTTP, but {given} is set. Run it on the store (--store), or use "
         f"one of {', '.join(sorted(OVER_HTTP))}"
     )
 
@@ -236,14 +236,14 @@ class _EscapingFormatter(logging.Formatter):
 
 
 def _database_error() -> type[Exception]:
-    """Return SQLAlchemy's error of an unreachable database, without loading SQLAlchemy for `automl --help`."""
+    """Return SQLAlchemy's error for an unreachable database, without loading SQLAlchemy for `automl --help`."""
     loaded = sys.modules.get("sqlalchemy.exc")
     found: type[Exception] = RunError if loaded is None else loaded.OperationalError
     return found
 
 
 def _in_one_line(error: Exception) -> str:
-    """The message on one line; of a database's error, the driver's words without the SQL statement."""
+    """Return the message on one line. For a database error, return the driver's message without the SQL statement."""
     cause = getattr(error, "orig", None)
     text = str(error) if cause is None else f"the store: {cause}"
     return " ".join(text.split())

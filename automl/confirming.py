@@ -63,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """Trainings of each trial, one per seed, each up to its last point."""
+    """Trainings of each trial, one for each seed, each up to its last point."""
 
     record: StudyRecord
     prepared: Prepared
@@ -81,7 +81,7 @@ class _Plan:
 
     @property
     def seconds(self) -> float:
-        """Expected time of an open pool."""
+        """Return the expected seconds of an open pool."""
         return _expected_seconds(self.record, self.trials, self.specs, self.slots)
 
     @property
@@ -125,12 +125,12 @@ def confirm(
     """Train points of the archive again with fresh seeds and the same schedule, and measure them on the test part.
 
     Each training ends at the epoch of its point; points of one trial share it. The cost is charged to the study as
-    `confirm`, even beyond the budget. A job continues after its earlier runs; without a job each call trains everything
+    `confirm`, even beyond the budget. A job continues after its earlier runs. Without a job each call trains everything
     again.
 
     Args:
         names: Points, as `chosen_points` takes them; empty takes the recommended points.
-        seeds: Trainings of each point; every call uses the same seeds.
+        seeds: Trainings of each point. Every call uses the same seeds.
         keeps_models: Keep the trained models for `automl export --ensemble`.
         slots: Number of slots; None takes the spec's number.
         job_id: Job of a queue that pays; None charges the study's own job.
@@ -138,8 +138,8 @@ def confirm(
 
     Raises:
         StoreError: There is no such study or trial, or a controller drives it.
-        SpecError: The study's spec does not hold on this machine.
-        PoolError: The slots cannot be had.
+        SpecError: The study's spec does not work on this machine.
+        PoolError: The slots are unavailable.
         SpentError: The cost limit is reached.
     """
     plan = _planned(store, study, names, seeds=seeds, slots=slots, keeps_models=keeps_models)
@@ -152,7 +152,7 @@ def confirm(
         say(left.announced())
     trained, cost = _train(store, left, say=say, job_id=job_id, most_nano_usd=most_nano_usd)
     done += trained
-    catch_up(store, study, ("mlflow",))  # no controller does that; what fails stands in `automl status`
+    catch_up(store, study, ("mlflow",))  # no controller does it; failures appear in `automl status`
     refresh(store, study, plan.prepared.base_folder)
     rows = [_row_of(plan, point, [one for one in done if one.spec.trial == point.trial]) for point in plan.points]
     after = load_study(store, study)
@@ -170,7 +170,7 @@ def confirm(
 
 
 def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
-    """Return the named points in order; without names the recommended ones. StoreError if there is no such point."""
+    """Return the named points in order, or the recommended points without names. StoreError for an unknown point."""
     if not names:
         return _contenders(record)
     return list(dict.fromkeys(_point(record, name, epochs) for name in names))
@@ -191,7 +191,7 @@ def _point(record: StudyRecord, name: str, epochs: int) -> Point:
 
 
 def _contenders(record: StudyRecord) -> list[Point]:
-    """The recommended model, its neighbours, and the best one."""
+    """Return the recommended model, its neighbours, and the best model."""
     found = recommended(record)
     best = ranked_points(record, takeable(record) or analysis.archive(record))[:1]
     named = [] if found is None else [found.point, found.better, found.worse]
@@ -229,7 +229,7 @@ def _planned(
 
 
 def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
-    """The n-th training of a trial with the schedule of the search; it ends at the last of the epochs."""
+    """Return the n-th training of a trial with the schedule of the search. It ends at the last of the epochs."""
     spec, number = prepared.spec, trial.number or 0
     seed = fresh_seed("confirm", spec.search.seed, number, n)
     return TrialSpec(
@@ -255,7 +255,7 @@ def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: in
 def _expected_seconds(
     record: StudyRecord, trials: Mapping[int, TrialRecord], specs: Sequence[TrialSpec], slots: int
 ) -> float:
-    """Estimate how long the pool is open; the first start on a slot takes as long as the search's first starts."""
+    """Estimate how long the pool is open. The first start on a slot takes as long as the search's first starts."""
     starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
     first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
     warm_up = next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)
@@ -280,7 +280,7 @@ def _train_seconds(trial: TrialRecord, epochs: int) -> float:
 
 
 def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retrained]:
-    """Trainings that earlier runs of a job have finished; without a job each call trains everything again."""
+    """Return trainings that earlier runs of a job have finished. Without a job each call trains everything again."""
     if job_id is None:
         return []
     rows = confirmed_since_begin_of(store, store.require(plan.record.name).id, job_id)
@@ -297,7 +297,7 @@ def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retra
 def _train(
     store: Store, plan: _Plan, *, say: Say, job_id: int | None, most_nano_usd: Callable[[], int] | None
 ) -> tuple[list[Retrained], int]:
-    """Train under the study's lease, and settle dead controllers' charges; returns results and nano-dollars."""
+    """Train under the study's lease, and settle dead controllers' charges. Returns results and nano-dollars."""
     prepared = plan.prepared
     spec, pool = prepared.spec, pool_of(prepared)
     row = store.require(spec.study)
@@ -319,7 +319,7 @@ def _train(
             mark_used(checkpoint_folder(spec, prepared.base_folder, row.uid), store, lease)
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
-            with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):
+            with draining_signals(drain, say, "the running trainings are stopped, their time is charged"):
                 done = train_again(machine, pool, store, study_id=row.id, lease_token=lease.token, on_end=ended)
                 return done, machine.spent_nano_usd
         finally:
@@ -339,7 +339,7 @@ def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Ite
             pool.post(DrainRequested(reason="stopped", message="automl stop ended it"))
 
     def lost() -> None:
-        pool.post(DrainRequested(reason="error", message="another controller has taken this study over"))
+        pool.post(DrainRequested(reason="error", message="another controller has taken over this study"))
 
     def look_for_price() -> None:
         price = store.price_that_was_set(study_id)
@@ -384,7 +384,7 @@ def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, A
 
 
 def measured_on(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the part of the data used for the measurements; None if no training has succeeded."""
+    """Return the part of the data used for the measurements, or None if no training has succeeded."""
     return next((part for part in ("test", "validation") if any(row[part] for row in rows)), None)
 
 

@@ -25,7 +25,7 @@ REPORT, OPTUNA = "/report/", "/dashboard/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A study on the page; addresses are empty where there is nothing to open."""
+    """A study on the page. Addresses are empty if there is nothing to open."""
 
     name: str
     state: str
@@ -39,7 +39,7 @@ class _Row:
 
 
 def with_front_page(inner: Application, store: Store, id_of: Callable[[str], int | None]) -> Application:
-    """Return an application that answers `/` and `/report/NAME` (drawn at each request), and passes the rest on."""
+    """Return an application that answers `/` and `/report/NAME` (drawn at each request), and forwards other paths."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO", "")) or "/"
@@ -84,7 +84,7 @@ def _row(store: Store, line: StudyLine, optuna_id: int | None) -> _Row:
 
 
 def _mlflow(store: Store, name: str) -> tuple[str, str]:
-    with suppress(StoreError):  # it was deleted meanwhile
+    with suppress(StoreError):  # the study was deleted since
         view = progress(store, name).get("mlflow")
         uri = str(store.require(name).spec.get("mlflow"))
         if view is not None and view.is_wanted and view.link.startswith(("http://", "https://")):

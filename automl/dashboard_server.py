@@ -1,4 +1,4 @@
-"""A store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard with our plots."""
+"""A store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard with plots."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from studies.storage.views.optuna_view import open_storage
 DEFAULT_PORT = 8080
 PORTS_TRIED = 20
 LOOK_SECONDS = 5.0
-"""Time between two looks at the studies for new plots."""
+"""Seconds between scans of the studies for new plots."""
 log = logging.getLogger(__name__)
 
 
 class DashboardError(UserError):
-    """The dashboard cannot be served; one line for the user."""
+    """The dashboard cannot be served. The message is one line for the user."""
 
 
 def serve(
@@ -50,14 +50,14 @@ def serve(
 
     Args:
         port: Port to listen on; None takes 8080 or the next free port.
-        host: Address to listen on; the dashboard has no passwords.
+        host: Address to listen on. The dashboard has no passwords.
 
     Raises:
         StoreError: There is no such store or study.
         DashboardError: The port is taken.
     """
     if not exists(store_url):
-        raise StoreError(f"store: {shown(parse_url(store_url))}: there is no study yet")
+        raise StoreError(f"store: {shown(parse_url(store_url))} has no study yet. Start one with `automl launch SPEC`")
     store = Store(store_url)
     storage = open_storage(store_url)
     try:
@@ -78,17 +78,17 @@ def serve(
 
 
 def _end_on_signals() -> None:
-    """End the server at Ctrl-C or SIGTERM; a shell starts background jobs with SIGINT ignored."""
+    """End the server at Ctrl-C or SIGTERM, since a shell starts background jobs with SIGINT ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
 
 
 def refresh(store: Store, name: str) -> None:
-    """Bring a study's Optuna view up to date, and save our plots with it; errors are logged."""
+    """Bring a study's Optuna view up to date, and save the plots with it. Errors are logged."""
     error = catch_up(store, name, ("optuna",)).get("optuna")
     if error:
-        log.warning("study %s: the Optuna view could not be brought up to date: %s", name, error)
+        log.warning("study %s: the Optuna view could not be updated: %s", name, error)
         return
     _show(store, name)
 
@@ -100,8 +100,8 @@ def _show(store: Store, name: str) -> bool:
             show(storage, load_study(store, name))
         finally:
             storage.engine.dispose()
-    except Exception as problem:  # noqa: BLE001 - the plots are extra: without them the dashboard is still useful
-        log.warning("study %s: no plots and notes on the dashboard: %s", name, one_line(problem))
+    except Exception as problem:  # noqa: BLE001 - the plots are optional: without them the dashboard is still useful
+        log.warning("study %s: the dashboard has no plots and notes: %s", name, one_line(problem))
         return False
     return True
 
@@ -141,7 +141,7 @@ class _Following:
                     self._not_shown.discard(name)
                     refresh(store, name)
                 elif revision != seen[name] and not _show(store, name):
-                    self._not_shown.add(name)  # nobody mirrors it: not even the Optuna study may be there yet
+                    self._not_shown.add(name)  # no process mirrors it, so even its Optuna study may be missing
                 seen[name] = revision
 
 
@@ -152,7 +152,7 @@ def _revision(store: Store, name: str) -> int:
 def application(
     storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
 ) -> Application:
-    """Return the dashboard as a WSGI application; on a loopback address other sites' pages cannot use it."""
+    """Return the dashboard as a WSGI application. On a loopback address other sites' pages cannot use it."""
     inner = pages(optuna_dashboard_of(storage))
     if not is_loopback(host):
         return inner
@@ -167,7 +167,7 @@ def application(
 
 
 def optuna_dashboard_of(storage: Any) -> Application:
-    """Return Optuna Dashboard as a WSGI application for any host name, for servers with a gate of their own."""
+    """Return Optuna Dashboard as a WSGI application for any host name, for servers with their own access control."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dashboard = importlib.import_module("optuna_dashboard")
@@ -176,14 +176,14 @@ def optuna_dashboard_of(storage: Any) -> Application:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread per request: a page sends several requests at once."""
+    """A server with one thread per request, because a page sends several requests at once."""
 
     daemon_threads = True
 
 
 class _QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-        """Keep the terminal free of one line per request."""
+        """Print nothing, where the base class prints a line per request."""
 
 
 def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
@@ -195,7 +195,7 @@ def make_http_server(app: Application, host: str, port: int | None) -> WSGIServe
             return make_server(host, candidate, app, server_class=_Server, handler_class=_QuietHandler)
         except (OSError, OverflowError) as error:
             problem = getattr(error, "strerror", None) or str(error)
-    raise DashboardError(f"port {port} on {host} cannot be had ({problem}); leave --port out to get a free one")
+    raise DashboardError(f"port {port} on {host} is unavailable ({problem}). Leave --port out to get a free port")
 
 
 def _id_of(storage: Any, name: str) -> int | None:

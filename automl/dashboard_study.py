@@ -20,16 +20,16 @@ from studies.records.records import NANO, AttemptRecord, DecisionRecord, StudyRe
 from studies.results import analysis
 
 MOST_BARS = 200
-"""Trials in the timeline, the latest ones: more are no longer told apart."""
+"""Most trials in the timeline, the latest. More bars would be too thin to distinguish."""
 MOST_NOTES = 300
-"""Trials with notes, the confirmed and the latest ones: the dashboard looks through all notes once for each trial."""
+"""Most trials with notes, the confirmed and the latest: the dashboard reads all notes once for each trial."""
 HEADING = "**Decisions**"
-"""First line of our notes; a note that begins otherwise is somebody's own, and stays."""
+"""First line of this project's notes. A note with another beginning is a user's, and stays."""
 
 
 def show(storage: Any, study: StudyRecord) -> None:
     """Save plots and notes with the Optuna study."""
-    import optuna_dashboard  # emits warnings when it is imported, which the dashboard's application silences
+    import optuna_dashboard  # emits warnings on import, which the dashboard's application silences
 
     mirrored = optuna.load_study(study_name=study.name, storage=storage)
     for name, plain in _plots(study):
@@ -76,14 +76,14 @@ class Stretch:
 
 
 def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
-    """The trainings and pauses of a trial in order; the current one ends now."""
+    """Return the trainings and pauses of a trial in order; the current one ends now."""
     found: list[Stretch] = []
     attempts = trial.attempts
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
         begin, end = attempt.started_at.timestamp(), attempt.ended_at.timestamp() if attempt.ended_at else now
         name = f"trial {trial.number}"
         found.append(_stretch(trial, trial.state, begin, end, f"{name}, attempt {attempt.attempt}: {attempt.outcome}"))
-        if attempt.outcome in {"paused", "cut"}:  # one that was cut before it trained a step waits as before
+        if attempt.outcome in {"paused", "cut"}:  # a trial cut before its first step is paused again
             until = following.started_at.timestamp() if following else _end_of_pause(trial, now)
             said = _reason_of_pause(trial, following)
             found.append(_stretch(trial, "paused", end, until, f"{name} paused{said}"))
@@ -134,7 +134,7 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 
 
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
-    """Markdown with the decisions about a trial and their reasons, its state, and its confirmed values."""
+    """Return Markdown with the decisions about a trial and their reasons, its state, and its confirmed values."""
     lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
     lines += ["", f"{trial.state}: {trial_reason(trial, study.name)}"]
     if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
@@ -148,7 +148,7 @@ def _line(one: DecisionRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A trial for the dashboard's note function; Optuna's own class would call the sampler."""
+    """A trial for the dashboard's note function, because Optuna's own class would call the sampler."""
 
     storage: Any
     study: optuna.Study

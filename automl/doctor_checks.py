@@ -1,4 +1,4 @@
-"""Checks of `automl doctor`. They import Torch, Ray and MLflow themselves: a failing import is a finding."""
+"""Checks of `automl doctor`. They import Torch, Ray and MLflow themselves, so that a failing import is a finding."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from trainers.ranks.group_options import BackendChoice, GroupOptions
 PACKAGES = ("torch", "ray", "optuna", "optuna-dashboard", "mlflow", "sqlalchemy", "plotly")
 _CURES: Mapping[Backend, str] = {
     "gloo": "set GLOO_SOCKET_IFNAME to an interface that works, such as lo",
-    "nccl": "NCCL_DEBUG=INFO says more; if --backend gloo works, it is NCCL, and resources.backend: gloo goes round it",
+    "nccl": "NCCL_DEBUG=INFO says more; if --backend gloo works, NCCL is the cause: set resources.backend: gloo",
 }
 
 
 def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoice = "auto") -> list[dict[str, Any]]:
-    """Return the findings: mappings with `what`, `ok`, `found` and `cure`, which is empty where all is well.
+    """Return the findings: mappings with `what`, `ok`, `found` and `cure`, which is empty without a problem.
 
     Args:
-        store: URL of the store; None takes the environment's AUTOML_STORE, else the default.
-        bandwidth: Measure how fast ranks exchange tensors; the last finding then has `exchanges`, a mapping for each
+        store: URL of the store; None takes the environment's AUTOML_STORE, or the default.
+        bandwidth: Measure how fast ranks exchange tensors. The last finding then has `exchanges`, a mapping for each
             collective and size.
 
     Raises:
@@ -51,7 +51,7 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
         ("torch", _torch, "pip install torch for this machine; a GPU build needs the matching driver"),
         ("two ranks", lambda: _two_ranks(places, group), _CURES[carrier]),
         ("Ray", _ray, "pip install ray; look at its logs in /tmp/ray; resources.ray_temp_folder moves them"),
-        ("store", lambda: _store(url), "--store or AUTOML_STORE: a URL whose folder can be written to"),
+        ("store", lambda: _store(url), "set --store or AUTOML_STORE to a URL whose folder can be written"),
         ("MLflow", _mlflow, "pip install mlflow, or set mlflow: off"),
     ]
     findings = [finding(*check) for check in checks]
@@ -97,7 +97,7 @@ def _torch() -> str:
 
 
 def _ranks_on(places: AvailableSlots) -> int:
-    """One rank for each slot, and at least two, so that there is an exchange."""
+    """Return the number of ranks: one for each slot, and at least two, so that there is an exchange."""
     return max(places.slots, 2)
 
 
@@ -148,7 +148,7 @@ def _store(url: str) -> str:
     if not path.exists():
         # Opening the store would create the file.
         with tempfile.NamedTemporaryFile(dir=path.parent):
-            return f"{path} is not there yet, its folder can be written to"
+            return f"{path} does not exist yet, its folder can be written"
     Store(text).close()
     return str(path)
 

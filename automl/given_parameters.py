@@ -1,4 +1,4 @@
-"""Parameters as people type them: `NAME=VALUE`, with suggestions for unknown names."""
+"""Parameters as people type them, `NAME=VALUE`, with suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIASES: Mapping[str, str] = {
     "workers": "data_workers",
     "num_workers": "data_workers",
 }
-"""Names that other programs give to the trainer's parameters."""
+"""Names of the trainer's parameters in other programs."""
 
 
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
@@ -31,7 +31,7 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
         if not sign or not name:
             raise SpecError(source, (), f"found {text!r}, allowed: NAME=VALUE")
         if name in params:
-            raise SpecError(f"{source} {name}", (), f"found {text!r}, but {name} is given twice")
+            raise SpecError(f"{source} {name}", (), f"{name} is given twice, again as {text!r}. Give it once")
         params[name] = read_yaml(value, f"{source} {name}")
     return params
 
@@ -42,7 +42,7 @@ def unknown_parameter(name: str, known: Sequence[str], group: str = "the paramet
 
 
 def _meant(name: str, known: Collection[str]) -> str | None:
-    """The known name of an alias or abbreviation, such as lr or learn_rate, else the nearest in spelling."""
+    """Return the known name of an alias or abbreviation, such as lr or learn_rate, or the nearest in spelling."""
     alias = ALIASES.get(name.lower())
     if alias in known:
         return alias
@@ -51,7 +51,7 @@ def _meant(name: str, known: Collection[str]) -> str | None:
 
 
 def _is_abbreviation(short: str, name: str) -> bool:
-    """Initials of a name's words, as lr, or their beginnings, as lrate or weight."""
+    """Return whether `short` has initials of a name's words, such as lr, or their beginnings, such as lrate."""
     words = name.split("_")
     if len(words) > 1 and short == "".join(word[:1] for word in words):
         return True

@@ -1,4 +1,4 @@
-"""Functions for a program that runs as a trial; outside a trial they do nothing, so a script still works by itself.
+"""Functions for a program that runs as a trial. Outside a trial they do nothing, so that a script also works alone.
 
     import automl
 
@@ -9,8 +9,8 @@
             torch.save(state, folder / "state.pt")
         automl.report(epoch=epoch, val_error=error)
 
-It imports only the standard library: the user's own modules may have the names of ours. Other end:
-`trainers.commands.channel`.
+It imports only the standard library, because the user's modules may have the same names as modules of this project.
+Other end: `trainers.commands.channel`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 CHANNEL = "AUTOML_CHANNEL"
-"""Variable with the path of the socket; it is set inside trials."""
+"""Environment variable with the path of the socket, set inside trials."""
 _PARAMS = "AUTOML_PARAMS"
 
 
@@ -32,13 +32,13 @@ class TrialOver(SystemExit):
 
 
 def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
-    """Report the metrics of an epoch, and wait until the search has decided about the next one.
+    """Report the metrics of an epoch, and wait until the search has decided about the next epoch.
 
-    Rank 0's metrics count; other ranks call this too if they are to end in order with rank 0.
+    Only rank 0's metrics count. Other ranks call this too, so that they end together with rank 0.
 
     Args:
-        epoch: Number of the epoch that has ended, from 1; report each epoch, in order.
-        last: The program ends with this epoch, though more were planned.
+        epoch: Number of the epoch that has ended, from 1. Report each epoch, in order.
+        last: The program ends with this epoch, although more were planned.
         metrics: Numbers, or values that `float` accepts, such as a tensor of one element.
 
     Raises:
@@ -53,13 +53,13 @@ def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
 
 
 def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
-    """Return the folder for the files needed to go on after this epoch; None if no checkpoint is wanted now.
+    """Return the folder for the files needed to continue after this epoch, or None if no checkpoint is wanted now.
 
-    Call it before the epoch's report, which keeps the content of the folder; all ranks get the same answer.
+    Call it before the epoch's report, which saves the content of the folder. All ranks get the same answer.
 
     Args:
         epoch: Number of the epoch that has ended, from 1.
-        last: Its report will say `last=True`: then a checkpoint is wanted.
+        last: The next report has `last=True`, so a checkpoint is wanted.
     """
     if CHANNEL not in os.environ:
         return None
@@ -68,28 +68,28 @@ def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
 
 
 def resume() -> Path | None:
-    """Return the folder with the files of an earlier attempt; None at the first start.
+    """Return the folder with the files of an earlier attempt, or None at the first start.
 
-    Call it before the loop over the epochs: time up to here counts as the start of the trial.
+    Call it before the loop over the epochs: time until this call counts as the start of the trial.
     """
     folder = _ask(ask="resume").get("folder") if CHANNEL in os.environ else None
     return None if folder is None else Path(folder)
 
 
 def params() -> dict[str, Any]:
-    """Return the trial's parameters by name; none outside a trial."""
+    """Return the trial's parameters by name; empty outside a trial."""
     found: dict[str, Any] = json.loads(os.environ.get(_PARAMS, "{}"))
     return found
 
 
 def heartbeat() -> None:
-    """Report that the program is alive; output and used CPU time count as well."""
+    """Report that the program is alive. Output and used CPU time count as well."""
     if CHANNEL in os.environ:
         _ask(ask="heartbeat")
 
 
 class _Connection:
-    """The connection of this process; a forked process opens its own."""
+    """The connection of this process. A forked process opens its own."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -97,7 +97,7 @@ class _Connection:
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.connect(os.environ[CHANNEL])
-        except ConnectionRefusedError:  # nobody listens any more: the rank has ended the trial
+        except ConnectionRefusedError:  # the socket is closed: the rank has ended the trial
             raise TrialOver(0) from None
         except OSError as error:
             raise ConnectionError(
@@ -120,7 +120,7 @@ _connection: _Connection | None = None
 
 
 def _ask(**question: Any) -> dict[str, Any]:
-    global _connection  # noqa: PLW0603 - one for each process
+    global _connection  # noqa: PLW0603 - one connection for each process
     if _connection is None or _connection.process != os.getpid():
         try:
             _connection = _Connection()

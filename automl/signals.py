@@ -21,7 +21,7 @@ from typing import Any
 from automl.terminal.exit_codes import INTERRUPTED
 
 SAME_REQUEST_SECONDS = 1.0
-"""Time in which a second SIGTERM is the first one, sent twice: `timeout` signals a process and then its group."""
+"""Seconds in which a second SIGTERM counts as the first: `timeout` signals a process and then its group."""
 
 
 def leave_at_once() -> None:
@@ -51,7 +51,7 @@ def draining_signals(
         sent_twice = number == signal.SIGTERM == first[0] and now - first[1] < SAME_REQUEST_SECONDS
         if number == signal.SIGHUP or sent_twice:
             return
-        if first[0] == signal.SIGHUP:  # nobody has asked for an end yet: only the terminal has gone
+        if first[0] == signal.SIGHUP:  # the terminal was closed, but nobody has asked for an end yet
             first = (number, now)
             return
         leave()
@@ -71,7 +71,7 @@ def interrupting_signals() -> Iterator[None]:
 def _handlers(
     handler: Handler, numbers: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ) -> Iterator[None]:
-    """Handle signals in this block; only the main thread may, and `nohup` keeps SIGHUP ignored."""
+    """Handle signals in this block. Only the main thread may, and `nohup` keeps SIGHUP ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -32,13 +32,13 @@ class Simulations:
     Attributes:
         objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
         constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
-        seeds: Random seeds: `N`, or `FROM:TO` without its end.
+        seeds: Random seeds: `N`, or `FROM:TO` without `TO` itself.
         pruner: A name, or a mapping in YAML.
         price: Price of a slot in dollars per hour.
-        start_epochs: Cost of a start or a thaw, in mean epochs of the configuration.
-        faults: Probability that an attempt is lost, for the first two of each trial.
+        start_epochs: Cost of a start or a restart from a checkpoint, in mean epochs of the configuration.
+        faults: Probability that one of a trial's first two attempts is lost.
         price_factors: Multiples of the price, separated by commas; None keeps one price.
-        world_sizes: World sizes, separated by commas; None has one rank for each trial.
+        world_sizes: World sizes, separated by commas; None gives each trial one rank.
         efficiency: Efficiency of each doubling of the world size, above 0 and at most 1.
         store: URL of a database for the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
     """
@@ -63,7 +63,7 @@ class Simulations:
 
 
 def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all tasks with all seeds; returns `studies` and `notes`. CurvesError names a wrong argument or table."""
+    """Simulate all tasks with all seeds. Returns `studies` and `notes`. CurvesError names a wrong argument or table."""
     if any(":" in named for named in (wanted.sampler, wanted.pruner)):
         make_importable(Path.cwd())
     objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)
@@ -85,7 +85,7 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
             studies.append(row)
             say(_line(row))
     document: object = analysis.jsonable({"studies": studies, "notes": notes})
-    assert isinstance(document, dict)  # noqa: S101 - it was one before
+    assert isinstance(document, dict)  # noqa: S101 - it was a dict before its conversion
     return document
 
 
@@ -153,7 +153,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
-    """The store for the studies; refused, before the first one starts, if it has one of these names already."""
+    """Return the store for the studies. CurvesError, before the first study starts, if a name exists in it."""
     if not wanted.store:
         return None
     store = Store(absolute_url(wanted.store, Path.cwd()))
@@ -191,7 +191,7 @@ def _tables(wanted: Simulations) -> list[CurveTable]:
     if wanted.world_sizes is not None:
         sizes = [int(size) for size in _numbers("--world-sizes", wanted.world_sizes, whole=True)]
         if max(sizes) > wanted.slots:
-            raise CurvesError(f"--world-sizes: found {max(sizes)}, allowed: at most the {wanted.slots} slots")
+            raise CurvesError(f"--world-sizes: {max(sizes)} ranks need more than the {wanted.slots} slots. Set --slots")
         tables = [with_world_sizes(table, sizes, wanted.efficiency) for table in tables]
     return tables
 
@@ -204,7 +204,7 @@ def _numbers(option: str, text: str, *, whole: bool = False) -> list[float]:
         numbers = []
     good = all(math.isfinite(n) and n > 0 and (not whole or n == int(n)) for n in numbers)
     if not numbers or not good or len(set(numbers)) < len(numbers):
-        raise CurvesError(f"{option}: {found(text, f'{kind} that differ, with commas between them')}")
+        raise CurvesError(f"{option}: {found(text, f'different {kind}, with commas between them')}")
     return numbers
 
 
@@ -243,8 +243,8 @@ def _pruner(text: str) -> str | Mapping[str, object]:
 def _seeds(text: str) -> range:
     first, colon, last = text.partition(":")
     if not (first.isdecimal() and (last.isdecimal() or not colon)):
-        raise CurvesError(f"--seeds: {found(text, 'a seed such as 0, or a range such as 0:20, its end left out')}")
+        raise CurvesError(f"--seeds: {found(text, 'a seed such as 0, or a range such as 0:20, without its end')}")
     seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
     if not seeds or seeds[-1] > MOST_SEED:
-        raise CurvesError(f"--seeds: {found(text, f'a range that is not empty, of seeds up to {MOST_SEED}')}")
+        raise CurvesError(f"--seeds: {found(text, f'a non-empty range of seeds up to {MOST_SEED}')}")
     return seeds

@@ -17,7 +17,7 @@ def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
-        autoescape=False,  # noqa: S701 - no HTML; what a user has named is quoted where it stands
+        autoescape=False,  # noqa: S701 - no HTML; the templates quote names of users
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -30,6 +30,6 @@ def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cluster_name(study: str, prefix: str) -> str:
-    """Return a name for Docker and Kubernetes: small letters, digits and dashes, first a letter, 50 at most."""
+    """Return a name for Docker and Kubernetes: at most 50 small letters, digits and dashes, first a letter."""
     name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
     return f"{prefix}-{name}".rstrip("-") if not name[:1].isalpha() else name

@@ -1,1 +1,1 @@
-"""Our pruners in searches of other frameworks, one file for each framework."""
+"""Pruners of this project in searches of other frameworks, one file for each framework."""

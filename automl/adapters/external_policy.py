@@ -1,4 +1,4 @@
-"""Our pruners for trials that another framework starts, runs and stops.
+"""Pruners of this project for trials that another framework starts, runs and stops.
 
     policy.started(number, params)
     policy.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
@@ -35,12 +35,12 @@ class ExternalPolicy:
 
     Args:
         objectives: Objectives of the search. `cost_usd` is the cost of a trial so far, in dollars.
-        epochs: Number of epochs of a full training; a trial is not judged at the last one.
+        epochs: Number of epochs of a full training. The last epoch is not judged.
         constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: Value of `search.pruner` of a spec.
-        space: Space that trials are drawn from; `break_even` and `suggestion` need it.
+        space: Space that trials are drawn from, needed by `break_even` and `suggestion`.
         sampler: Value of `search.sampler` of a spec.
-        slots: Number of trials that run side by side.
+        slots: Number of trials that run at the same time.
         usd_per_slot_hour: Price of a slot in dollars per hour.
 
     Raises:
@@ -88,11 +88,11 @@ class ExternalPolicy:
 
     @property
     def paused(self) -> frozenset[int]:
-        """Numbers of the paused trials."""
+        """Return the numbers of the paused trials."""
         return frozenset(self._history.paused)
 
     def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
-        """Notes that a trial starts or continues; repeated calls are harmless. `world_size` is its number of ranks."""
+        """Records that a trial starts or continues; may be repeated. `world_size` is its number of ranks."""
         if number not in self._trials:
             self._trials[number] = Snapshot(number=number, params=dict(params), state="running", world_size=world_size)
         self._history.paused.pop(number, None)
@@ -101,19 +101,19 @@ class ExternalPolicy:
     def measured(
         self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0
     ) -> Decision | None:
-        """Notes the end of an epoch.
+        """Records the end of an epoch.
 
         Args:
             epoch: Epoch that has ended, from 1.
-            metrics: Values by name: every objective and bounded metric; `cost_usd` may be left out.
+            metrics: Values by name: every objective and bounded metric. `cost_usd` may be left out.
             paid_usd: Cost of the trial so far, in dollars.
 
         Returns:
             The decision if this epoch is judged (see `rung_of`), else None. At any epoch: a stop if an objective or
-            bounded metric is not finite, and, before the last one, if the trial can never keep the constraints.
+            bounded metric is not finite, and, before the last epoch, if the trial can never keep the constraints.
 
         Raises:
-            ValueError: An objective or a bounded metric is missing, or there is no such epoch; the message names it.
+            ValueError: An objective or a bounded metric is missing, or the epoch does not exist; the message names it.
         """
         if epoch not in range(1, self._epochs + 1):
             raise ValueError(f"epoch: {found(epoch, f'a whole number from 1 to {self._epochs}')}")
@@ -130,10 +130,10 @@ class ExternalPolicy:
         return None if rung is None else self._decided(number, rung)
 
     def rung_of(self, number: int, epoch: int) -> int | None:
-        """Returns the rung at which the end of an epoch is judged; None if it is not judged, as at the last epoch.
+        """Returns the rung that judges the end of an epoch, or None, for example at the last epoch.
 
-        If reports are several epochs apart, the first report after a rung counts for it; a report that passes several
-        rungs is judged at the last of them.
+        If reports are several epochs apart, the first report after a rung counts for the rung. A report that passes
+        several rungs is judged at the last of them.
         """
         rung = max((one for one in self.rungs if one <= epoch < self._epochs), default=None)
         is_judged = rung is not None and number in self._history.at_rung.get(rung, {})
@@ -147,7 +147,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Record an epoch, also at rungs passed since the last report: pruners wait for values there."""
+        """Record an epoch, also at rungs passed since the last report, because pruners wait for values there."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}
@@ -166,7 +166,7 @@ class ExternalPolicy:
                 self._history.violations.setdefault(rung, {})[number] = violation
 
     def _as_at(self, known: Mapping[str, float], epoch: int, to_epoch: int) -> dict[str, float]:
-        """Values at another epoch; cumulative ones in proportion, since the cost of a start is unknown."""
+        """Return the values at another epoch, cumulative values in proportion, since the cost of a start is unknown."""
         share = to_epoch / epoch
         return {name: value * share if name in CUMULATIVE_METRICS else value for name, value in known.items()}
 
@@ -185,26 +185,26 @@ class ExternalPolicy:
         return decision
 
     def thaw(self, *, upcoming: Mapping[str, ParameterValue] | None = None, fresh_allowed: bool = True) -> Thaw | None:
-        """Returns the paused trial that a free slot should continue; None for none.
+        """Returns the paused trial that a free slot should continue, or None.
 
         Args:
-            upcoming: Configuration that would be started instead; None if unknown: any of the space.
-            fresh_allowed: A new configuration may be started instead.
+            upcoming: Configuration that would be started instead. None if unknown: any configuration of the space.
+            fresh_allowed: Whether a new configuration may be started instead.
         """
         history = self._up_to_date()
         history.upcoming, history.fresh_allowed = upcoming or self._drawn(), fresh_allowed
         return self._policy.pruner.thaw(history)
 
     def ended(self, number: int, *, failed: bool = False) -> None:
-        """Notes that a trial is complete, was stopped, or has failed (cannot go on); a failed trial stays failed."""
+        """Records that a trial is complete, was stopped, or has failed for good."""
         if number in self._trials and self._trials[number].state != "failed":
             self._history.paused.pop(number, None)
             self._change(number, state="failed" if failed else "ended")
 
     def suggestion(self) -> dict[str, ParameterValue]:
-        """Returns the parameters for a new trial; ValueError without a space."""
+        """Returns the parameters for a new trial. ValueError without a space."""
         if self._suggester is None:
-            raise ValueError(f"space: {found(None, 'a Space, from which to suggest')}")
+            raise ValueError("space: suggestions need a Space. Pass space=... to the adapter")
         history = tuple(self._observation(self._trials[number]) for number in sorted(self._trials))
         return dict(self._suggester.suggest(len(history), history).params)
 
@@ -224,7 +224,7 @@ class ExternalPolicy:
         )
 
     def _end(self, trial: Snapshot) -> dict[str, float]:
-        """Latest metrics, cumulative ones extrapolated to the last epoch; empty before the first epoch."""
+        """Return the latest metrics, cumulative metrics extrapolated to the last epoch; empty before the first."""
         if not trial.ends:
             return {}
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}

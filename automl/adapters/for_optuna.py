@@ -1,4 +1,4 @@
-"""Our pruners in an Optuna study with several objectives; Optuna has no pruner for them.
+"""Pruners of this project in an Optuna study with several objectives, for which Optuna has no pruner.
 
     pruning = MultiObjectivePruning(study, epochs=30)
 
@@ -33,13 +33,13 @@ class MultiObjectivePruning:
     """Decides which trials to prune. Several threads may call it.
 
     Args:
-        study: Study of the trials; its directions and metric names apply.
+        study: Study of the trials. Its directions and metric names apply.
         epochs: Number of epochs of a full training.
         constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: Value of `search.pruner` of a spec: a name, module:Object, or a mapping with options.
-        space: Space that trials are drawn from; `break_even` needs it.
-        jobs: Number of trials that run side by side.
-        usd_per_hour: Price of a trial in dollars per hour; its time counts from its start.
+        space: Space that trials are drawn from, needed by `break_even`.
+        jobs: Number of trials that run at the same time.
+        usd_per_hour: Price of a trial in dollars per hour. Its time counts from its start.
 
     Raises:
         SpecError: An argument is wrong.
@@ -79,7 +79,7 @@ class MultiObjectivePruning:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which trials are judged, or at the first report after them; other values are only recorded."""
+        """Return the epochs at which trials are judged, or at the first report after them. Others are recorded."""
         return self._policy.rungs
 
     def should_prune(
@@ -91,7 +91,7 @@ class MultiObjectivePruning:
         metrics: Mapping[str, float] | None = None,
         paid_usd: float | None = None,
     ) -> bool:
-        """Return whether the trial should raise `optuna.TrialPruned`; its user attribute `prune_reason` has the reason.
+        """Return whether the trial should raise `optuna.TrialPruned`. Its user attribute `prune_reason` has the reason.
 
         Args:
             epoch: Epoch that has ended, from 1.
@@ -100,8 +100,8 @@ class MultiObjectivePruning:
             paid_usd: Cost of the trial so far in dollars; by default its time at the price.
 
         Raises:
-            ValueError: A bounded metric or an objective is missing, there are too many values, or there is no such
-                epoch.
+            ValueError: A bounded metric or an objective is missing, there are too many values, or the epoch does not
+                exist.
         """
         if len(values) != len(self._names):
             allowed = f"{len(self._names)}, one for each direction of the study"
@@ -123,7 +123,7 @@ class MultiObjectivePruning:
         return True
 
     def _note_finished_trials(self) -> None:
-        """Record trials that are over: Optuna calls nothing when a trial is complete or has raised."""
+        """Record ended trials, because Optuna calls no hook when a trial is complete or has raised."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number in self._began and trial.number not in self._over and trial.state.is_finished():
                 self._over.add(trial.number)

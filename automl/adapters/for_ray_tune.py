@@ -1,4 +1,4 @@
-"""Our search in Ray Tune: a scheduler that prunes by several objectives, and a searcher that shares its model.
+"""The search of this project in Ray Tune: a scheduler that prunes by several objectives, and a matching searcher.
 
     scheduler = MultiObjectiveScheduler(objectives=[("val_error", "min"), ("cost_usd", "min")], epochs=30, space=space)
     tune.Tuner(
@@ -6,9 +6,9 @@
         tune_config=tune.TuneConfig(scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=100),
     ).fit()
 
-Paused trials go on from their last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant: promotion`)
-need a trainable that saves and restores itself. Do not set `max_concurrent_trials` with them: Ray Tune counts paused
-trials too and would start no others. The cluster's resources limit how many run.
+Paused trials continue from their last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant:
+promotion`) need a trainable that saves and restores itself. Do not set `max_concurrent_trials` with them, because Ray
+Tune counts paused trials too and would start no others. The cluster's resources limit how many trials run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class MultiObjectiveScheduler(FIFOScheduler):
     Args:
         objectives: Pairs of a reported metric and "min" or "max". `cost_usd` need not be reported: it is the trial's
             training time (`time_total_s`) at the price.
-        epochs: Number of epochs of a full training; a trial that reports it ends.
+        epochs: Number of epochs of a full training; a trial that reports this epoch ends.
         constraints: Value of `constraints` of a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: Value of `search.pruner` of a spec.
         sampler: Value of `search.sampler` of a spec; for `searcher`.
-        space: Space that trials are drawn from; `break_even` and `searcher` need it.
+        space: Space that trials are drawn from, needed by `break_even` and `searcher`.
         slots: Number of slots that trials share.
         usd_per_slot_hour: Price of a slot in dollars per hour; a trial takes `world_size` slots if its config has it.
         time_attr: Reported metric that counts epochs, from 1.
@@ -95,7 +95,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         Raises:
             ValueError: An objective or a bounded metric is missing, or the epoch is below 1; the message names it.
         """
-        # If reports are several epochs apart, the last one may lie beyond the end.
+        # If reports are several epochs apart, the last report may be after the last epoch.
         number, epoch = self._numbers[trial.trial_id], min(int(result[self._time_attr]), self._epochs)
         self._policy.started(number, trial.config)
         seconds = float(result.get("time_total_s", 0.0))
@@ -109,19 +109,19 @@ class MultiObjectiveScheduler(FIFOScheduler):
         return str(getattr(TrialScheduler, action.upper()))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:  # noqa: ARG002
-        """Notes that the trial is over."""
+        """Records that the trial has ended."""
         self._policy.ended(self._numbers[trial.trial_id])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Notes that the trial has failed."""
+        """Records that the trial has failed."""
         self._policy.ended(self._numbers[trial.trial_id], failed=True)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Notes that the trial is over."""
+        """Records that the trial has ended."""
         self._policy.ended(self._numbers[trial.trial_id])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Returns a paused trial worth continuing, else the next new one; at the end, paused trials stop."""
+        """Returns a paused trial worth continuing, or the next new trial. At the end, paused trials stop."""
         if self._chosen is not None and self._chosen.status == Trial.PENDING:
             return self._chosen  # it waits for resources
         trials: list[Trial] = tune_controller.get_trials()
@@ -136,7 +136,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
 
     def _thawed(self, paused: Sequence[Trial], pending: Trial | None) -> Trial | None:
         by_number = {self._numbers[trial.trial_id]: trial for trial in paused}
-        # Ray Tune itself has paused the trial, without a decision of ours: continue it.
+        # Ray Tune itself has paused the trial, without a decision of the pruner: continue it.
         own = next((trial for number, trial in by_number.items() if number not in self._policy.paused), None)
         if own is not None or not by_number:
             return own
@@ -162,10 +162,10 @@ class _SpaceSearcher(Searcher):
         return not config
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Does nothing: the scheduler has noted it."""
+        """Does nothing, because the scheduler has recorded it."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Does nothing: a Tuner that is restored suggests anew."""
+        """Does nothing: a restored Tuner draws new suggestions."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Does nothing, as `save`."""

@@ -1,8 +1,8 @@
-"""Runs an Optuna objective unchanged as a training function in a rank, with parameters of our search.
+"""Runs an Optuna objective unchanged as a training function in a rank, with parameters of this project's search.
 
     def objective(trial):
         rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)     the search's value, checked against this range;
-                                                                     for unknown names see `Asking`
+                                                                    unknown names: see `Asking`
         for step in range(30):
             ...
             trial.report(error, step)                               the measurement of an epoch
@@ -10,8 +10,8 @@
                 raise optuna.TrialPruned
         return error                                                 the measurement of the last epoch
 
-Optuna is not needed. Such trials have no checkpoints. On several ranks every rank gets the same values, and rank 0's
-reports count.
+Optuna is not needed. Such trials have no checkpoints. With several ranks all ranks get the same values, and only the
+reports of rank 0 count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def as_training_function(
     Args:
         objective: Function of a trial that returns a value for each metric, or a number for a single metric.
         metrics: Names of the values that it returns and reports, in their order.
-        epochs: Number of epochs of a full training; the parameter `epochs` takes precedence.
+        epochs: Number of epochs of a full training. The parameter `epochs` takes precedence.
     """
 
     @functools.wraps(objective)
@@ -52,7 +52,7 @@ def as_training_function(
         shown_trial = ObjectiveTrial(trial, metrics, int(trial.params.get("epochs") or epochs))
         shown_trial.end(objective(shown_trial))
 
-    # The name must lead to the objective.
+    # The training function's name must identify the objective.
     run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -68,7 +68,7 @@ class ObjectiveTrial:
         epochs: Number of epochs of a full training.
 
     Attributes:
-        params: Parameters of this trial by name: the search's choices, and those requested by the objective.
+        params: Parameters of this trial by name, chosen by the search or requested by the objective.
     """
 
     def __init__(self, trial: Trial, metrics: Sequence[str], epochs: int) -> None:
@@ -103,7 +103,7 @@ class ObjectiveTrial:
         return float(value)  # type: ignore[arg-type]
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return the search's value of a parameter; like `suggest_float`."""
+        """Return the search's value of a parameter, as `suggest_float` does."""
         if self._may_ask(name):
             answer = self._answer("suggest_int", name, partial(int_domain, low, high, step=step, log=log))
             return int(answer)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ class ObjectiveTrial:
         return int(value)  # type: ignore[arg-type]
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return the search's value of a parameter; like `suggest_float`."""
+        """Return the search's value of a parameter, as `suggest_float` does."""
         if self._may_ask(name):
             return self._answer("suggest_categorical", name, partial(choice_domain, choices))
         value = self._value("suggest_categorical", name)
@@ -124,7 +124,7 @@ class ObjectiveTrial:
         return value
 
     def report(self, value: float | Sequence[float], step: int) -> None:  # noqa: ARG002 - Optuna's signature
-        """Take the value or values of an epoch; each call counts as one epoch, whatever its step.
+        """Record the value or values of an epoch. Each call counts as one epoch, with any step.
 
         Raises:
             TaskError: There are more reports than epochs, or the number of values differs from the number of metrics.
@@ -136,16 +136,16 @@ class ObjectiveTrial:
         self._pending = self._named("trial.report", value)
 
     def should_prune(self) -> bool:
-        """Wait for the decision about the report. A trial that is over ends here; else this returns False."""
+        """Wait for the decision about the report. A trial that is over ends here; otherwise returns False."""
         if self._pending is not None:
             self._advanced()
         return False
 
     def end(self, result: object) -> None:
-        """Take the objective's return value, as the measurement of the last epoch.
+        """Record the objective's return value, as the measurement of the last epoch.
 
         Raises:
-            TaskError: It is None, or the number of values differs from the number of metrics.
+            TaskError: The value is None, or the number of values differs from the number of metrics.
         """
         if result is None and self._pending is not None:
             self._trial.report(**self._pending)

@@ -1,1 +1,1 @@
-"""Files with which clusters run studies: SLURM, Kubernetes with KubeRay or Kubeflow, and compose."""
+"""Files that let clusters run studies: SLURM, Kubernetes with KubeRay or Kubeflow, and compose."""

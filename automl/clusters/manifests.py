@@ -25,12 +25,12 @@ _NODE_PORT = 6380
 _POSTGRES = "17"
 _GIB_PER_CPU = 4
 _PROGRAM = ("python", "-m", "automl.clusters.ray_job")
-"""Command of a RayJob, without shell syntax: the operator copies it into a script."""
+"""Command of a RayJob, without shell syntax, because the operator copies it into a script."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """Machines of a manifest; None is 4 CPUs for each GPU (all CPUs with compose), or an image named by the study."""
+    """Machines of a manifest. None: 4 CPUs for each GPU (all CPUs with compose), or an image named after the study."""
 
     nodes: int
     gpus_per_node: int
@@ -68,7 +68,7 @@ def write_manifests(
 ) -> None:
     """Write manifests, Dockerfiles and a README of the commands to `out`, a new or empty folder.
 
-    UserError if the spec does not fit the target, or too much code lies beside it. `training` is for
+    UserError if the spec does not fit the target, or too much code is beside it. `training` is for
     `arguments_of_training`.
     """
     values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
@@ -95,7 +95,7 @@ def write_manifests(
 def arguments_of_training(
     spec: StudySpec, nodes: int, ranks: int, *, given: Sequence[str] = (), epochs: int | None = None
 ) -> list[str]:
-    """Return the arguments of torchrun in each pod; Kubernetes substitutes the pod's RANK and MASTER_*.
+    """Return the arguments of torchrun in each pod. Kubernetes substitutes the pod's RANK and MASTER_*.
 
     `given` has parameters as NAME=VALUE. UserError for a command, or a parameter that cannot be read.
     """
@@ -130,7 +130,7 @@ def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
     if not is_url(spec.checkpoints.folder):
         overrides.append(f"checkpoints.folder={CHECKPOINTS}")
     if not spec.mlflow.startswith(("http:", "https:", "postgresql")):
-        overrides.append("mlflow=off")  # a file in a pod is lost with it
+        overrides.append("mlflow=off")  # a file in a pod is lost with the pod
     entrypoint = " ".join([*_PROGRAM, "launch", f"{spec.study}.yaml", *(f"--set {one}" for one in overrides)])
     return {
         "entrypoint": entrypoint,

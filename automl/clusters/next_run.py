@@ -13,7 +13,7 @@ from studies.storage.schema.engine import exists
 from studies.storage.study_store import Store
 
 LEASE_SECONDS = 60.0
-"""Longest wait for the previous run's lease to expire, if the run was killed on another node."""
+"""Most seconds to wait for the previous run's lease to expire, if the run was killed on another node."""
 _LOOK_SECONDS = 1.0
 
 
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _is_stored(study: str) -> bool:
-    """Return whether the store has the study; waits for a controller, which may have died a moment ago."""
+    """Return whether the store has the study. Waits for a controller, which may have died a moment ago."""
     url = store_url(None)
     if not exists(url):
         return False

@@ -1,4 +1,4 @@
-"""Program that waits until NODES nodes have joined the Ray cluster at ADDRESS: a study would count too few slots."""
+"""Waits until NODES nodes have joined the Ray cluster at ADDRESS, because a study would count too few slots."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from studies.gangs.pool_protocol import PoolError
 from studies.gangs.ray_cluster import wait_for_nodes
 
 SECONDS = 600.0
-"""Longest wait; Python and Ray load slowly from a file system that many nodes share."""
+"""Most seconds to wait; Python and Ray load slowly from a file system that many nodes share."""
 
 
 def main() -> None:
-    """Wait; exit with code 1 and one line if nodes are missing."""
+    """Wait. Exit with code 1 and one line if nodes are missing."""
     address, nodes = sys.argv[1:]
     try:
         wait_for_nodes(address, int(nodes), SECONDS)

@@ -1,4 +1,4 @@
-"""Program of a RayJob: runs `automl`; exits with 0 for a study without a complete trial: a retry would be in vain."""
+"""Program of a RayJob: runs `automl`. Exits with 0 for a study without a complete trial, as a retry would not help."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from automl.terminal.exit_codes import NOTHING_COMPLETE
 
 
 def main() -> None:
-    """Run the command line; exit code 3 becomes 0."""
+    """Run the command line. Exit code 3 becomes 0."""
     try:
         run_automl()
     except SystemExit as ended:

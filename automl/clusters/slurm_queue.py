@@ -19,7 +19,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """State of a job in SLURM's words, such as PENDING or RUNNING; GONE if SLURM has forgotten the job."""
+    """State of a job in SLURM's words, such as PENDING or RUNNING; GONE if SLURM no longer knows the job."""
 
     state: str
     reason: str = ""
@@ -27,7 +27,7 @@ class JobState:
 
     @property
     def has_ended(self) -> bool:
-        """True if the job has ended and does not requeue itself."""
+        """Return whether the job has ended and does not requeue itself."""
         return self.state in _ENDED or self.state == "GONE"
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class JobState:
 
 
 def check_installed() -> None:
-    """Raise UserError, with advice, where SLURM's commands are not installed."""
+    """Raise UserError, with advice, if SLURM's commands are not installed."""
     if shutil.which("sbatch") is None:
         raise UserError(
             "--slurm: this machine has no sbatch. Run the command on a machine that submits to SLURM, or write the "
@@ -52,7 +52,7 @@ def job_of_name(name: str) -> str:
 
 
 def submit(script: Path) -> str:
-    """Submit a script and return the job's id; RunError with SLURM's message if it is refused."""
+    """Submit a script and return the job's id. RunError with SLURM's message if it is refused."""
     return _asked("sbatch", "--parsable", str(script)).strip().partition(";")[0]
 
 
@@ -72,11 +72,11 @@ def state_of(job: str) -> JobState:
 
 def _asked(*command: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - SLURM's own commands, with arguments of ours
+        done = subprocess.run(  # noqa: S603 - SLURM's own commands, with checked arguments
             command, capture_output=True, text=True, check=False, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"SLURM: {command[0]} has not answered within {_SECONDS} s") from None
+        raise RunError(f"SLURM: {command[0]} did not answer within {_SECONDS} s") from None
     if done.returncode:
         raise RunError(f"SLURM: {command[0]}: {escaped(' '.join(done.stderr.split()))[:300]}")
     return done.stdout

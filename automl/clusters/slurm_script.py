@@ -1,4 +1,4 @@
-"""The sbatch script of a study: starts Ray on the allocation and the study on it, and requeues at each time limit."""
+"""The sbatch script of a study: starts Ray and the study on the allocation, and requeues at each time limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEAST_WARNING_SECONDS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """Resources of a SLURM job; the study begins to drain `warning_seconds` before the time limit."""
+    """Resources of a SLURM job. The study begins to drain `warning_seconds` before the time limit."""
 
     nodes: int
     gpus_per_node: int
@@ -68,7 +68,7 @@ class Allocation:
 
 
 def script_of(spec: StudySpec, file: Path, allocation: Allocation, *, folder: Path) -> str:
-    """Return a study's sbatch script; relative paths in the spec start in `folder`. UserError if they do not fit."""
+    """Return a study's sbatch script. Relative paths in the spec start in `folder`. UserError if they do not fit."""
     allocation.check()
     _check_room(spec, allocation)
     store = absolute_url(spec.store, folder)
@@ -98,7 +98,7 @@ def job_name(study: str) -> str:
 
 
 def seconds_of(time: str) -> int:
-    """Return a time limit of SLURM's in seconds; UserError for another form, or less than its resolution, a minute."""
+    """Return a SLURM time limit in seconds. UserError for another form, or less than its resolution, a minute."""
     found = _TIME.fullmatch(time)
     parts = [int(part) for part in found["rest"].split(":")] if found else []
     if found and found["days"] is not None:
@@ -138,7 +138,7 @@ MARK = "`automl export-cluster"
 
 
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
-    """Write text files with their folders, all or none; UserError if this program did not write an existing file."""
+    """Write text files with their folders, all or none. UserError if this program did not write an existing file."""
     for file in files:
         _check(file)
     for file, text in files.items():
@@ -148,7 +148,7 @@ def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
             if executable:
                 file.chmod(0o755)
         except OSError as error:
-            raise UserError(f"--out: found {file}, which cannot be written ({error.strerror})") from None
+            raise UserError(f"--out: {file} cannot be written ({error.strerror})") from None
 
 
 def _check(file: Path) -> None:
@@ -159,13 +159,13 @@ def _check(file: Path) -> None:
 
 
 _SQLITE = (
-    "the store is SQLite: each node on which the job may run has to see its file, on a file system that locks files; "
+    "the store is SQLite: each node of the job has to see its file, on a file system with working locks. "
     "PostgreSQL needs neither"
 )
 
 
 def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:
-    """Write a script; returns path and warnings. UserError for an unfit allocation or another program's file."""
+    """Write a script. Returns path and warnings. UserError for an unfit allocation or another program's file."""
     script = (out or Path(f"{spec.study}.sbatch")).absolute()
     write_files({script: script_of(spec, file, allocation, folder=Path.cwd())}, executable=True)
     is_sqlite = parse_url(spec.store).get_backend_name() == "sqlite"

@@ -1,4 +1,4 @@
-"""Submitting a study to SLURM, and following it (`automl submit --slurm`)."""
+"""Submits a study to SLURM, and follows it (`automl submit --slurm`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from studies.storage.study_store import Store
 
 LOOK_SECONDS = 5.0
 PATIENCE_SECONDS = 600.0
-"""Longest time without an answer of SLURM, as while its controller restarts or fails over; the job runs on."""
+"""Most seconds without an answer of SLURM, for example while its controller restarts. The job keeps running."""
 
 
 def follow(
@@ -41,7 +41,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> tuple[JobState, StudyRecord | None]:
-    """Print changes of job and study until the job ends; RunError if SLURM is silent for `PATIENCE_SECONDS`."""
+    """Print changes of job and study until the job ends. RunError if SLURM is silent for `PATIENCE_SECONDS`."""
     told, job, failed_at = "", None, None
     while True:
         try:
@@ -49,7 +49,7 @@ def follow(
         except RunError as error:
             if failed_at is None:
                 failed_at, told = clock(), ""
-                say(f"in a state that is not known now ({error}); it is looked again for {duration(PATIENCE_SECONDS)}")
+                say(f"in an unknown state now ({error}); trying again for {duration(PATIENCE_SECONDS)}")
             if clock() - failed_at >= PATIENCE_SECONDS:
                 raise
         record = look_at_study()
@@ -66,7 +66,7 @@ def follow(
 def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
-    """Write and submit the script; `follow` ends with the study's exit code. UserError if it cannot be submitted."""
+    """Write and submit the script. `follow` ends with the study's exit code. UserError if it cannot be submitted."""
     slurm_queue.check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
@@ -79,7 +79,7 @@ def submit_to_slurm(
     if as_json:
         print_json({"study": parsed.study, "job": job, "out": str(script)})
         return
-    echo(f"job {job} runs {parsed.study} by {script}; its log is {name}-{job}.log in this folder")
+    echo(f"job {job} runs {parsed.study} with {script}; its log is {name}-{job}.log in this folder")
     if follow:
         sys.exit(_followed(job, parsed.study, absolute_url(parsed.store, Path.cwd())))
 
@@ -94,14 +94,14 @@ def _followed(job: str, study: str, url: str) -> int:
             Lines(shown),
         )
     except KeyboardInterrupt:
-        echo(f"job {job} goes on; `scancel {job}` ends it, `automl status {study} --watch` shows the study")
+        echo(f"job {job} continues; `scancel {job}` ends it, `automl status {study} --watch` shows the study")
         return 0
     if record is None:
-        echo(f"automl: job {job} is {state}, and has not launched {study}: {job_name(study)}-{job}.log", err=True)
+        echo(f"automl: job {job} is {state}, but did not launch {study}: see {job_name(study)}-{job}.log", err=True)
         return FAILED
     print_summary(shown, record, report=None)
     if not has_ended(record):
-        echo(f"automl: job {job} is {state}, and {study} has not ended: {job_name(study)}-{job}.log", err=True)
+        echo(f"automl: job {job} is {state}, but {study} has not ended: see {job_name(study)}-{job}.log", err=True)
         return FAILED
     return exit_code_of(record)
 

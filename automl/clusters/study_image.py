@@ -15,9 +15,9 @@ from studies.spec.study_spec import StudySpec
 from trainers.commands.command import COMMAND
 
 FOLDER = "/home/automl/study"
-"""Folder of the spec and its code in the image; working directory of all commands."""
+"""Folder of the spec and its code in the image, and working directory of all commands."""
 CHECKPOINTS = "artifacts"
-"""Folder below it where a volume is mounted."""
+"""Folder in it where a volume is mounted."""
 MLFLOW_FOLDER = "/home/automl/mlflow"
 UPLOADS_FOLDER = "/home/automl/uploads"
 PORT = 8765
@@ -26,10 +26,10 @@ USER_ID = 1000
 _TEMPLATES = Path(__file__).with_name("image_files")
 _PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
 _WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
-"""Extras that may be missing here, and then have no pinned version. KubeRay's jobs need Ray's dashboard."""
+"""Extras that may be missing here, and so have no pinned version. KubeRay's jobs need Ray's dashboard."""
 _NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
 _MOST_FILES = 200
-"""Largest number of Python files that can be the code of a study."""
+"""Most Python files that can be the code of a study."""
 
 
 def values_of_image() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def values_of_image() -> dict[str, Any]:
 
 
 def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
-    """Write Dockerfiles and the files they copy; ExportError if a package is missing, UserError for too many files."""
+    """Write Dockerfiles and the files they copy. ExportError if a package is missing, UserError for too many files."""
     write_texts(folder, rendered(_TEMPLATES, values_of_image()))
     lines = [_with_extra(line) for line in pinned(_PACKAGES)]
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -75,7 +75,7 @@ def _has_own_code(spec: StudySpec) -> bool:
 
 
 def code_beside(file: Path) -> list[Path]:
-    """Return the Python files beside and below a spec, without hidden folders; UserError above `_MOST_FILES`."""
+    """Return the Python files beside and below a spec, without hidden folders. UserError above `_MOST_FILES`."""
     base = file.absolute().parent
     found = []
     for code in sorted(base.rglob("*.py")):

@@ -22,7 +22,7 @@ from reports.phrases import plural
 def audit(study: str, store: str | None, as_json: bool) -> None:
     """Check a study's rows, money, checkpoints and processes.
 
-    It finds what is lost, counted twice or left behind, by queries of its own. Exit code 1 if it finds anything.
+    Finds lost rows, double charges and leftover files with its own queries. Exit code 1 if it finds anything.
     """
     found = look(open_store(store), study)
     if as_json:

@@ -16,19 +16,19 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 @click.option(
-    "--wait", "wait_seconds", default=30.0, show_default=True, cls=StoreOption, help="Wait so many seconds for its end."
+    "--wait", "wait_seconds", default=30.0, show_default=True, cls=StoreOption, help="Seconds to wait for its end."
 )
 def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """End a trial for good; its study goes on.
 
-    A trial that runs is ended within its epoch, which is lost; what it has measured stays. TRIAL is a number, or for
-    what was enqueued and has not started the name that enqueue and trials show, such as q7. Without TRIAL a study of
-    the queue is given up.
+    A running trial is ended within its epoch. That epoch is lost, earlier measurements stay. TRIAL is a number, or the
+    name that enqueue and trials show, such as q7, of an enqueued trial that has not started. Without TRIAL, a study of
+    the queue drains, and is not queued again.
     """
     backend = backend_of(store)
     if trial is None:
         job = backend.cancel(study)
-        print_json(job) if as_json else echo(f"{job['study']} is {job['state']}, and is given up")
+        print_json(job) if as_json else echo(f"{job['study']} is {job['state']}, and will not run again")
         return
     outcome = backend.cancel_trial(study, trial, wait_seconds)
     print_json(outcome) if as_json else echo(outcome["message"])

@@ -27,7 +27,7 @@ from trainers.ranks.group_options import BackendChoice, GroupOptions
 
 
 def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Ranks of each training, ascending, from a text such as 1,2,4."""
+    """Return the ascending numbers of ranks from a text such as 1,2,4."""
     parts = value.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise click.BadParameter(
@@ -44,7 +44,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
     callback=_world_sizes,
     default="1,2",
     show_default=True,
-    help="Ranks of each training.",
+    help="Numbers of ranks, one training each.",
 )
 @param_option
 @task_option_option
@@ -53,8 +53,8 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @device_option
 @backend_option
 @group_seconds_option
-@click.option("--price-per-slot-hour", "usd_per_slot_hour", type=Number(0), help="Dollars; else a list price.")
-@click.option("--min-efficiency", type=Number(0), help="Exit with 1 if a world size has less, such as 0.8.")
+@click.option("--price-per-slot-hour", "usd_per_slot_hour", type=Number(0), help="Dollars; a list price by default.")
+@click.option("--min-efficiency", type=Number(0), help="Exit with 1 if a world size has less, for example 0.8.")
 @json_option
 def compare(
     task: str,
@@ -68,7 +68,7 @@ def compare(
 ) -> None:
     """Train TASK at several world sizes and compare their speed.
 
-    All take the same steps: fewer ranks take more passes for each. Efficiency is the speed-up for each rank.
+    All take the same steps: fewer ranks accumulate more passes per step. Efficiency is speed-up divided by ranks.
     """
     with training_errors(as_json):
         group = GroupOptions(backend=backend, seconds=group_seconds)

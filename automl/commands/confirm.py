@@ -29,11 +29,11 @@ from search_spaces.user_errors import UserError
     "--usd",
     type=Number(0, min_open=True),
     cls=ServiceOption,
-    help="Dollars that it may cost, beside the study's budget.",
+    help="Most dollars to spend, on top of the study's budget.",
 )
 @store_option
 @json_option
-def confirm(  # noqa: PLR0917 - click gives each option by name
+def confirm(  # noqa: PLR0917 - click passes each option by name
     study: str,
     points: tuple[str, ...],
     seeds: int,
@@ -44,11 +44,11 @@ def confirm(  # noqa: PLR0917 - click gives each option by name
 ) -> None:
     """Train models again with new seeds and measure them on test data.
 
-    Without points it takes the recommended model, its neighbours and the best one. A point is trained as it was in the
-    search: with the same schedule, up to its epoch. TRIAL alone is its last kept model.
+    Without points: the recommended model, its neighbours and the best model. A point is trained as in the search, with
+    the same schedule, up to its epoch. TRIAL alone means its last kept model.
 
-    It is charged to the study, whatever is left of its budget. A service trains for at most --usd, says without it what
-    that will probably cost, and prints with --json the study's summary afterwards.
+    The cost is charged to the study, even if its budget is used up. A service spends at most --usd; without --usd it
+    prints the probable cost. With --json it prints the study's summary afterwards.
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):
@@ -76,7 +76,7 @@ def _confirm_here(
             f"It cost {dollars(confirmed['cost_usd'])}; {study} has cost {dollars(confirmed['study_cost_usd'])} in all."
         )
     if confirmed["measured_on"] == "validation":
-        warn("the task has no test part: the search has seen the data that this was measured on")
+        warn("the task has no test part, so these values come from data that the search has seen")
     if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):
         sys.exit(FAILED)
 

@@ -10,7 +10,7 @@ from automl.terminal.options import store_option
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), help="8080, or a free one if that is taken.")
+@click.option("--port", type=click.IntRange(1, 65535), help="8080 by default, or a free port if 8080 is taken.")
 @store_option
 def dashboard(port: int | None, store: str | None) -> None:
     """Serve studies, reports and Optuna Dashboard on 127.0.0.1."""

@@ -25,8 +25,8 @@ from studies.storage.study_store import StoreError
 def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_files: bool) -> None:
     """Delete a study: rows, checkpoints, report and views.
 
-    A study that a controller drives, or that waits for a worker, is refused. Models that were exported or registered
-    stay, and so do its cost in the accounts and what `automl store copy` has copied, but not its checkpoints.
+    A study that is running, or waits for a worker, is refused. Exported and registered models stay, and so do its cost
+    in the accounts and copies by `automl store copy`, which have no checkpoints.
     """
     question, act = backend_of(store).deletion(study, keep_files=keep_files)
     if not yes and not _consents(f"{question}. Delete it?"):
@@ -39,7 +39,7 @@ def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_file
 
 
 def _consents(question: str) -> bool:
-    """Ask on stderr, which leaves stdout to the result."""
+    """Ask on stderr, so that stdout has only the result."""
     try:
         return click.confirm(escaped(question), err=True)
     except click.Abort:

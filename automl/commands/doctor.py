@@ -22,8 +22,8 @@ from trainers.ranks.group_options import BackendChoice
 @json_option
 @click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange tensors, by collective and size.")
 @backend_option
-@click.option("--service", is_flag=True, help="Check what `automl serve` needs around it in place of this machine.")
-@click.option("--artifacts", metavar="FOLDER", help="The service's artifacts, if not those of its latest job.")
+@click.option("--service", is_flag=True, help="Check what `automl serve` needs, not this machine.")
+@click.option("--artifacts", metavar="FOLDER", help="Artifacts of the service; default: of its latest job.")
 def doctor(
     *, store: str | None, as_json: bool, bandwidth: bool, backend: BackendChoice, service: bool, artifacts: str | None
 ) -> None:

@@ -19,7 +19,7 @@ from automl.terminal.output import print_json
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Add a trial with these parameters to a study's queue.
 
-    Active parameters that are not given are drawn at random, parents so that what is given exists.
+    Other active parameters are drawn at random, such that the given parameters are active.
     """
     queued = backend_of(store).enqueue(study, read_params(given))
     if as_json:

@@ -19,23 +19,21 @@ from studies.storage.schema.engine import StoreError
 @click.command()
 @study_argument
 @click.option(
-    "--size", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most members, repeated ones counted."
+    "--size", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most members, with repetitions."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write; STUDY-ensemble by default.")
-@click.option(
-    "--format", "form", type=click.Choice(["package", "mlflow"]), help="What --out holds; package by default."
-)
-@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image.")
+@click.option("--format", "form", type=click.Choice(["package", "mlflow"]), help="Form of --out; package by default.")
+@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="Write the folder of an image instead.")
 @store_option
 @json_option
-def ensemble(  # noqa: PLR0917 - click gives each option by name
+def ensemble(  # noqa: PLR0917 - click passes each option by name
     study: str, size: int, out: Path | None, form: str | None, docker: Path | None, store: str | None, as_json: bool
 ) -> None:
     """Combine the kept models of a study into one model.
 
-    Models of the archive, and those that automl confirm --keep-models kept, are chosen greedily on the validation part.
-    The folder is one that automl predict and automl serve-model take, or MLflow (--format mlflow); with --docker it has
-    what `docker build` needs to make an image of a server with it.
+    Members are chosen greedily on the validation part, from the archive and from models that automl confirm
+    --keep-models kept. automl predict and automl serve-model take the folder; --format mlflow writes it for MLflow.
+    With --docker it holds all that `docker build` needs to make an image of a server.
     """
     if docker is not None:
         if form is not None or out is not None:
@@ -48,7 +46,7 @@ def ensemble(  # noqa: PLR0917 - click gives each option by name
     check_launched(record.spec, record.name)
     out = Path(f"{study}-ensemble") if out is None else out
     if not out.absolute().parent.is_dir():
-        raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
+        raise StoreError(f"--out: {str(out)!r} cannot be written: there is no folder {str(out.absolute().parent)!r}")
     from automl.exporting.ensembles import write_ensemble  # loads torch, which takes seconds
 
     price = row.usd_per_slot_hour
@@ -61,7 +59,7 @@ def ensemble(  # noqa: PLR0917 - click gives each option by name
         print_json(made)
         return
     if made["instead_of"]:
-        echo(f"Chosen by {made['metric']}, since answers alone do not tell {made['instead_of']}.")
+        echo(f"Chosen by {made['metric']}, because {made['instead_of']} cannot be computed from predictions alone.")
     for part in ("validation", "test"):
         found = made[part]
         if found is not None:
@@ -72,11 +70,11 @@ def ensemble(  # noqa: PLR0917 - click gives each option by name
     echo(
         f"A prediction takes {1000 * made['seconds_per_prediction']:.3g} ms and costs {usd(made['usd_per_prediction'])}"
     )
-    echo(f"{made['out']} holds it: {_use(made['format'], made['out'])}")
+    echo(f"Written to {made['out']}. To use it: {_use(made['format'], made['out'])}")
 
 
 def _use(form: str, out: str) -> str:
-    """Return the commands that answer rows with what was written."""
+    """Return the commands that predict rows with the written ensemble."""
     if form == "mlflow":
         return f"mlflow models serve --model-uri {out}"
     return f"docker build {out}" if form == "docker" else f"automl predict {out} DATA, or automl serve-model {out}"

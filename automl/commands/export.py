@@ -18,24 +18,24 @@ from reports.phrases import value_in_words
 @study_argument
 @click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
 @click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write.")
-@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="By default what the ending of --out stands for.")
+@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="Write the folder of an image instead.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="By default the format for the ending of --out.")
 @click.option("--model", help="For a training function: the name of the model in trial.epochs.")
-@click.option("--ensemble", is_flag=True, help="All models that automl confirm --keep-models kept of the trial.")
+@click.option("--ensemble", is_flag=True, help="Combine the trial's models that automl confirm --keep-models kept.")
 @click.option("--licence", help="Name of the licence, for the model card.")
 @store_option
 @json_option
-def export(  # noqa: PLR0917 - click gives each option by name
+def export(  # noqa: PLR0917 - click passes each option by name
     study: str, point: str, out: Path | None, docker: Path | None, form: Target | None,
     model: str | None, ensemble: bool, licence: str | None, store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write a model of a study to a file or a folder.
 
-    A folder (--format package) holds all that is needed to answer rows without the training code: the program, what
-    cells and labels mean, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file each,
-    mlflow is a folder for MLflow. Any other file (weights) has weights and parameters for the task's own code.
+    A folder (--format package) holds all that is needed to predict rows without the training code: the program, the
+    meaning of cells and labels, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file
+    each, mlflow is a folder for MLflow. Any other file (weights) has weights and parameters for the task's own code.
 
-    With --docker the folder has a package and what `docker build` needs to make an image of a server with it.
+    With --docker the folder has a package and all that `docker build` needs to make an image of a server.
     """
     out, form = _target_of(out, docker, form)
     asked = {"model": model, "licence": licence, "ensemble": ensemble}
@@ -49,7 +49,7 @@ def export(  # noqa: PLR0917 - click gives each option by name
 
 
 def _target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
-    """Return what is to be written, and in which form."""
+    """Return the path to write, and the form."""
     if docker is not None:
         if form is not None or out is not None:
             raise click.UsageError(

@@ -19,7 +19,7 @@ _spec = click.argument("spec", type=file_type)
 _folder = click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", required=True, help="The folder; new or empty."
 )
-_image = click.option("--image", metavar="NAME:TAG", help="The image as you push it; named after the study by default.")
+_image = click.option("--image", metavar="NAME:TAG", help="Image name to push; named after the study by default.")
 
 
 @click.group(name="export-cluster")
@@ -36,8 +36,8 @@ def export_cluster() -> None:
 def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **given: Any) -> None:
     """Write an sbatch script that runs the study of SPEC.
 
-    It takes as many time limits as its budget needs. It brings up Ray over the nodes of the job. Before the time limit
-    the study drains, and the job queues again.
+    The job starts Ray on its nodes. Before the time limit the study drains, and the job queues again, until the budget
+    is used up.
     """
     parsed = read_spec(spec, (), store)
     script, warnings = write_job(parsed, spec, allocation_of(given), out)
@@ -58,7 +58,7 @@ def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **g
 def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write a KubeRay RayJob for the study of SPEC.
 
-    It has a cluster of its own; the image for it is written as well.
+    Writes a cluster for the study alone, and the files of its image.
     """
     _write("kuberay", spec, out, given, as_json=as_json)
 
@@ -69,15 +69,15 @@ def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 @nodes_options
 @_image
 @param_option
-@click.option("--epochs", type=click.IntRange(1), help="Number of epochs; the spec's by default.")
+@click.option("--epochs", type=click.IntRange(1), help="Number of epochs; the number in the spec by default.")
 @json_option
 def pytorchjob(
     spec: Path, out: Path, given: tuple[str, ...], *, epochs: int | None, as_json: bool, **machines: Any
 ) -> None:
     """Write a Kubeflow PyTorchJob for one training.
 
-    It trains the task of SPEC once; the image for it is written as well. Each of --nodes pods has a rank for each of
-    its GPUs, or one.
+    Trains the task of SPEC once, and writes the files of its image. Each of --nodes pods has a rank for each of its
+    GPUs, or one rank.
     """
     _write("pytorchjob", spec, out, machines, as_json=as_json, training={"given": given, "epochs": epochs})
 
@@ -91,8 +91,8 @@ def pytorchjob(
 def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write a compose file for the service.
 
-    PostgreSQL, MLflow, the service and a worker with all CPUs of the machine, or --cpus-per-task of them, or
-    --gpus-per-node GPUs are in it; the image for them is written as well.
+    Starts PostgreSQL, MLflow, the service and a worker with all CPUs of the machine, or --cpus-per-task CPUs, or
+    --gpus-per-node GPUs. The files of their image are written as well.
     """
     _write("compose", spec, out, given, as_json=as_json)
 
@@ -106,7 +106,7 @@ def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 def kustomize(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write a kustomize base for the service.
 
-    The service and --nodes workers are in it; the image for them is written as well.
+    Starts the service and --nodes workers. The files of their image are written as well.
     """
     _write("kustomize", spec, out, given, as_json=as_json)
 
@@ -131,4 +131,4 @@ def _write(
     if as_json:
         print_json({"study": parsed.study, "out": str(out)})
         return
-    echo(f"{out} has what {target} needs for {parsed.study}; {out / 'README.md'} has the commands")
+    echo(f"Wrote the {target} files of {parsed.study} to {out}. Next: follow {out / 'README.md'}")

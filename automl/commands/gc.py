@@ -23,7 +23,7 @@ from reports.phrases import plural
 def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
     """List or delete checkpoints that no trial of a study needs.
 
-    They are left by ranks and controllers that died. Only the study's own folder counts; while it runs, only old files.
+    Ranks and controllers that died leave them. Only looks in the study's own folder; while it runs, only at old files.
     """
     found = collect(open_store(store), study, delete=yes)
     orphans = found["orphans"]

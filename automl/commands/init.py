@@ -13,9 +13,9 @@ from automl.terminal.echo import echo
 def init(task: str) -> None:
     """Write a commented example spec for TASK to NAME.yaml.
 
-    TASK is a built-in one, or module:Class for your own, which need not be written yet.
+    TASK is a built-in task, or module:Class for your own task, which may not be written yet.
     """
     written = write_first_spec(task)
     if written.note:
         echo(written.note, err=True)
-    echo(f"{written.path} is written. Next: {written.next_step}")
+    echo(f"Wrote {written.path}. Next: {written.next_step}")

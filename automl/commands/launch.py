@@ -41,7 +41,7 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 @click.option(
     "--task",
     cls=StoreOption,
-    help="A built-in task, in place of SPEC: tabular, text, vision, language_model or digits.",
+    help="A built-in task, without SPEC: tabular, text, vision, language_model or digits.",
 )
 @click.option("--data", cls=StoreOption, metavar="PATH", help="With --task: the file or folder to train on.")
 @click.option(
@@ -56,14 +56,14 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
     "--checkpoint",
     cls=StoreOption,
     metavar="PATH",
-    help="With --task text: a model to fine-tune, a folder or a hub's name.",
+    help="With --task text: a model to fine-tune, as a folder or a hub's name.",
 )
 @click.option("--test-data", cls=StoreOption, metavar="PATH", help="With --task: data that the search never sees.")
 @click.option(
     "--validation-data",
     cls=StoreOption,
     metavar="PATH",
-    help="With --task: validation data, in place of a share of --data.",
+    help="With --task: validation data; a share of --data by default.",
 )
 @click.option(
     "--save-spec",
@@ -85,7 +85,7 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 @priority_at_service_option
 @detach_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Show what would run, with --verbose the whole spec; write no study.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, with --verbose the whole spec; write no study.")
 @quiet_option
 @verbose_option
 @log_file_option
@@ -107,9 +107,9 @@ def launch(
 ) -> None:
     """Search: run the study of SPEC, of a table (--task) or of your code.
 
-    SPEC is a YAML file, or code: train.py:NAME (or module:NAME), a training function or a task, with its space.
-    A second launch of an equal spec goes on with it. A service queues the study, and the command follows it; Ctrl-C
-    leaves it then, and it goes on.
+    SPEC is a YAML file, or code: train.py:NAME (or module:NAME), a training function or a task, with its space. A
+    second launch of an equal spec continues the study. A service queues the study, and the command follows it; Ctrl-C
+    ends only the command, not the study.
     """
     talk = Talk(as_json=as_json, quiet=quiet, verbose=verbose, log_file=log_file)
     talk.check()
@@ -159,7 +159,7 @@ def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:
 def _prepared(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]
 ) -> tuple[Prepared, str]:
-    """Read the spec, or choose one for --task or for code; returns the study, and notes on what was chosen."""
+    """Read the spec, or choose a spec for --task or code. Returns the study, and notes on the choices."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
         code = None if spec is None else code_of(spec)
@@ -184,25 +184,25 @@ def _prepared(
 
 
 def _refuse_data(spec: Path) -> None:
-    """Refuse a file or folder of data in place of SPEC; the message is the command that searches a model for it."""
+    """Refuse data in place of SPEC. The message is the command that searches a model for this data."""
     if spec.is_dir():
         kind, options = "a folder", f"vision --data {spec}"
     elif spec.name.lower().removesuffix(".gz").endswith((*TEXT, *PARQUET)) and spec.is_file():
         kind, options = "a table", f"tabular --data {spec} --target COLUMN"
     else:
         return
-    raise UserError(f"{spec}: this is {kind}, not a spec; to search a model for it: `automl launch --task {options}`")
+    raise UserError(f"{spec} is {kind}, not a spec. To search a model for it: `automl launch --task {options}`")
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:
-    """Refuse options that only --task takes."""
+    """Refuse options that need --task."""
     stray = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if stray:
         raise click.UsageError(f"{stray[0]} needs --task", click.get_current_context())
 
 
 def _of_code(code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None) -> tuple[Prepared, str]:
-    """Choose a spec for code of the user's own; returns the study, and notes on what was chosen."""
+    """Choose a spec for the user's own code. Returns the study, and notes on the choices."""
     if save_spec is not None:
         check_place_of_spec(save_spec, code)
     prepared, picked = prepared_from_code(code, overrides, store)

@@ -33,7 +33,7 @@ def limit() -> None:
 def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
     """Let the user or project NAME spend at most USD dollars.
 
-    Running studies that were promised more drain, and get what the limit leaves them.
+    Running studies with larger caps drain, and get what the limit leaves them.
     """
     queue = _queue(store)
     queue.set_limit(kind, name, round(usd * NANO))
@@ -47,7 +47,7 @@ def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: st
 @click.argument("name")
 @store_option
 def remove(kind: Literal["user", "project"], name: str, store: str | None) -> None:
-    """Take the limit of the user or project NAME away."""
+    """Remove the limit of the user or project NAME."""
     _queue(store).set_limit(kind, name, None)
     echo(f"{kind} {name} has no limit")
 
@@ -56,7 +56,7 @@ def remove(kind: Literal["user", "project"], name: str, store: str | None) -> No
 @store_option
 @json_option
 def list_limits(store: str | None, as_json: bool) -> None:
-    """List limits, with what is spent and promised."""
+    """List limits, with the spent and the promised dollars."""
     accounts = _queue(store).accounts()
     if as_json:
         print_json([plain_account(account) for account in accounts])

@@ -16,7 +16,7 @@ from automl.terminal.study_lines import print_lines
 def list_studies(store: str | None, as_json: bool) -> None:
     """List all studies of the store.
 
-    On a service these are the studies that have started and that you may see; `automl queue` lists what waits.
+    A service lists the started studies that you may see. `automl queue` lists waiting studies.
     """
     rows = backend_of(store).lines()
     print_json(rows) if as_json else print_lines(rows)

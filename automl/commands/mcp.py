@@ -19,20 +19,20 @@ from studies.storage.study_store import Store
 
 @click.command()
 @store_option
-@click.option("--read-only", is_flag=True, help="Refuse all that starts, spends or stops something.")
-@click.option("--code", type=folder_type, multiple=True, help="A folder whose tasks may run; this one without it.")
+@click.option("--read-only", is_flag=True, help="Refuse tools that start, spend or stop anything.")
+@click.option("--code", type=folder_type, multiple=True, help="Folder whose tasks may run; by default this folder.")
 @click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
 @click.option(
     "--price-per-slot-hour",
     "price",
     type=Number(0, MOST_PRICE),
-    help="Dollars of a slot; by default the device's list price.",
+    help="Dollars per slot-hour; by default the device's list price.",
 )
 def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts: str, price: float | None) -> None:
     """Serve studies to programs that speak the Model Context Protocol.
 
-    It speaks on stdin and stdout, for a store of this machine, or with --server for a service; `automl worker` runs
-    what is launched. `automl serve` has the same tools at /mcp.
+    Speaks on stdin and stdout, for a store of this machine, or with --server for a service. `automl worker` runs
+    launched studies. `automl serve` has the same tools at /mcp.
     """
     try:
         from automl.mcp_server.server import serve_stdio
@@ -44,7 +44,7 @@ def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts
 def _backend(
     store: str | None, code: tuple[Path, ...], artifacts: str, price: float | None
 ) -> QueueBackend | ServiceBackend:
-    """What the tools act on: the service that `--server` names, else the queue of the store."""
+    """Return the backend for the tools: the service that `--server` names, or the queue of the store."""
     if (client := connection(store)) is not None:
         return ServiceBackend(client)
     from automl.service.http.gate import local_identity

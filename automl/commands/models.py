@@ -23,7 +23,7 @@ def models(name: str | None, mlflow: str | None, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        echo("no model is registered yet; `automl promote STUDY` registers one")
+        echo("No model is registered yet. Register one with `automl promote STUDY`")
     else:
         console().print(_table(rows))
 

@@ -22,9 +22,9 @@ def price() -> None:
 @store_option
 @json_option
 def set_(study: str, usd_per_slot_hour: float, store: str | None, as_json: bool) -> None:
-    """Let a slot of STUDY cost USD dollars an hour from now on.
+    """Let a slot of STUDY cost USD dollars per hour from now on.
 
-    Time before keeps its price. A study that nobody drives has the new price from its next start on.
+    Earlier time keeps its price. A study that is not running gets the new price at its next start.
     """
     outcome = set_price(open_store(store), study, usd_per_slot_hour)
     print_json(outcome) if as_json else echo(outcome["message"])

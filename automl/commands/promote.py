@@ -19,22 +19,22 @@ from studies.storage.reading.reader import load_study
 @study_argument
 @click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee|ensemble[:TRIAL[@EPOCH]]]", default="best")
 @click.option("--name", help="Name of the registered model; the study's by default.")
-@click.option("--mlflow", help="Tracking URI; that of the study by default, else as for automl models.")
-@click.option("--force", metavar="REASON", help="Promote it although something speaks against it.")
+@click.option("--mlflow", help="Tracking URI; by default the study's, else the same as in automl models.")
+@click.option("--force", metavar="REASON", help="Promote it although a check fails; the reason is recorded.")
 @click.option("--model", help="For a training function: the name of the model in trial.epochs.")
 @store_option
 @json_option
-def promote(  # noqa: PLR0917 - click gives each option by name
+def promote(  # noqa: PLR0917 - click passes each option by name
     study: str, point: str, name: str | None, mlflow: str | None, force: str | None, model: str | None,
     store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Register a model in MLflow as champion or challenger.
 
-    With ensemble it is the models that automl confirm --keep-models kept of a trial's seeds, which answer by their
-    mean: of TRIAL, else of the best trial that has some.
+    --ensemble takes all models of a trial that automl confirm --keep-models kept, and averages their predictions:
+    models of TRIAL, or of the best trial that has some.
 
-    It has to be confirmed, and to keep the thresholds of the spec's `promotion`. It becomes champion if there is none,
-    or if it is better than the champion on the same samples; else challenger.
+    The model has to be confirmed, and to keep the thresholds of the spec's `promotion`. It becomes champion if there is
+    none, or if it is better than the champion on the same samples; otherwise challenger.
     """
     if force is not None and not force.strip():
         raise click.UsageError("--force: the reason is empty")
@@ -49,10 +49,10 @@ def promote(  # noqa: PLR0917 - click gives each option by name
         print_json(done)
         return
     for line in done["objections"]:
-        echo(f"in spite of this: {line}")
+        echo(f"Forced, although: {line}")
     if done["comparison"]:
         echo(f"{done['comparison']}.")
     seeds = "" if done["seeds"] is None else f"the mean of {len(done['seeds'])} seeds of "
     what = f"{seeds}trial {done['trial']} after epoch {done['epoch']} of {study}"
     echo(f"{done['uri']} is version {done['version']}: {what}.")
-    echo(f"To see all of them: automl models {shlex.quote(done['model'])}{registry.option}")
+    echo(f"To list all versions: automl models {shlex.quote(done['model'])}{registry.option}")

@@ -24,7 +24,7 @@ from search_spaces.wording import listed
     "--keep",
     metavar="NAME",
     multiple=True,
-    help="Keep archive (the default), a model such as 2@6, all of a trial such as 2, best, cheapest or knee.",
+    help="Keep archive (the default), a model such as 2@6, a trial such as 2, best, cheapest or knee.",
 )
 @store_option
 @json_option
@@ -32,8 +32,8 @@ from search_spaces.wording import listed
 def prune_checkpoints(study: str, keep: tuple[str, ...], store: str | None, as_json: bool, *, yes: bool) -> None:
     """List or delete checkpoints beyond a study's archive.
 
-    Those from which paused trials go on are kept, and models that `automl confirm` has kept. A study that a controller
-    drives is refused.
+    Checkpoints that paused trials need to continue are kept, and models that `automl confirm` has kept. A running study
+    is refused.
     """
     done = prune(open_store(store), study, keep, delete=yes)
     if as_json:
@@ -58,11 +58,11 @@ def _print(done: dict[str, Any], keep: tuple[str, ...], *, yes: bool) -> None:
     echo(f"{plural(len(files), 'file')}, {done['bytes'] / 2**20:.2f} MiB; {kept} kept{then}")
     if done["not_reopened"]:
         trials, verb = listed(map(str, done["not_reopened"])), "lose" if not yes else "have lost"
-        echo(f"paused at the end, and not reopened by more budget since they {verb} their checkpoints: trials {trials}")
+        echo(f"more budget cannot reopen trials {trials}, paused at the end, because they {verb} their checkpoints")
 
 
 def _left(done: dict[str, Any]) -> int:
-    """Number of files and folders that could not be deleted."""
+    """Return the number of files and folders that could not be deleted."""
     return len(done["freed"]) + len(done["orphans"]) - int(done["deleted"])
 
 

@@ -16,7 +16,7 @@ from automl.terminal.study_lines import print_queue
 def queue(store: str | None, as_json: bool) -> None:
     """List the waiting and the running studies of a queue.
 
-    What runs comes first, then what waits, in the order of the turns. A service lists what you may see.
+    Running studies come first, then waiting studies in their order. A service lists the studies that you may see.
     """
     jobs = backend_of(store).queue()
     print_json(jobs) if as_json else print_queue(jobs)

@@ -19,14 +19,14 @@ from reports.page import write_report
 @click.option(
     "--out",
     type=file_type,
-    help="The file to write; by default the study's own place, and of a service STUDY.html here.",
+    help="File to write; by default the study's own folder, or STUDY.html here for a service.",
 )
 @store_option
 @json_option
 def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_json: bool) -> None:
     """Write a study as one HTML page that works offline.
 
-    Several studies are compared on one page: what each found for its dollars, and what differs in their specs.
+    Several studies are compared on one page: results for their dollars, and differences between their specs.
     """
     if len(set(studies)) < len(studies):
         twice = next(name for name in studies if studies.count(name) > 1)

@@ -31,8 +31,8 @@ from automl.terminal.options import (
 def resume(study: str, overrides: tuple[str, ...], *, store: str | None, detach: bool, **talk: Any) -> None:
     """Continue a study that has stopped, or give it more budget.
 
-    More budget is given by --set budget.usd=5; resources, checkpoints and faults can be changed, too. A service queues
-    it again, and the command follows it; Ctrl-C leaves it then, and it goes on.
+    --set budget.usd=5 gives it more budget. Resources, checkpoints and faults can be changed as well. A service queues
+    it again, and the command follows it; Ctrl-C ends only the command, not the study.
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):

@@ -22,15 +22,15 @@ DEFAULT_PORT = 8765
 
 @click.command()
 @store_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
-@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 takes any.")
-@click.option("--token-file", type=file_type, help="File with an admin's token, such as a mounted secret.")
-@click.option("--code", metavar="[NAME=]FOLDER", multiple=True, help="A folder whose tasks may run.")
-@click.option("--package", "packages", metavar="NAME", multiple=True, help="An installed package whose tasks may run.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listening address; other addresses need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
+@click.option("--token-file", type=file_type, help="File with an admin's token, for example a mounted secret.")
+@click.option("--code", metavar="[NAME=]FOLDER", multiple=True, help="Folder whose tasks may run.")
+@click.option("--package", "packages", metavar="NAME", multiple=True, help="Installed package whose tasks may run.")
 @click.option("--allow-commands", is_flag=True, help="Let studies run any command on the workers.")
-@click.option("--data", "data", type=folder_type, multiple=True, help="A folder that built-in tasks may read.")
-@click.option("--uploads", type=folder_type, help="Folder of uploaded data; without it none are taken.")
-@click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="For each project.")
+@click.option("--data", "data", type=folder_type, multiple=True, help="Folder that built-in tasks may read.")
+@click.option("--uploads", type=folder_type, help="Folder for uploaded data; without it uploads are refused.")
+@click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="Limit for each project.")
 @click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
 @click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow.")
 @click.option("--mlflow-server", metavar="URL", help="MLflow server that admins reach under /mlflow/.")
@@ -38,14 +38,14 @@ DEFAULT_PORT = 8765
     "--price-per-slot-hour",
     "price",
     type=Number(0, MOST_PRICE),
-    help="Dollars of a slot; by default the device's list price.",
+    help="Dollars per slot-hour; by default the device's list price.",
 )
-@click.option("--worker", "worker_slots", type=click.IntRange(0), help="Run a worker with so many slots; 0: all.")
+@click.option("--worker", "worker_slots", type=click.IntRange(0), help="Run a worker with this many slots; 0: all.")
 def serve(store: str | None, host: str, port: int, token_file: Path | None, **given: Any) -> None:
     """Serve a queue of studies over HTTP: pages for people, an API for programs.
 
-    Only code of --code and --package runs, beside the built-in tasks. `automl worker` runs what is submitted, on this
-    and on other machines.
+    Runs only built-in tasks and code of --code and --package. `automl worker` runs submitted studies, on this and on
+    other machines.
     """
     try:
         from automl.service.http.context import ServiceContext
@@ -80,7 +80,7 @@ def _policy(given: dict[str, Any]) -> Any:
 
 
 def _named(text: str) -> tuple[str, Path]:
-    """Name and folder of a code folder, whose own name is taken where none is given."""
+    """Return the name and folder of a code folder. Its own name is the default."""
     name, equals, folder = text.partition("=")
     path = Path(folder if equals else text).absolute()
     if not path.is_dir():
@@ -89,11 +89,11 @@ def _named(text: str) -> tuple[str, Path]:
 
 
 def _server(url: str | None) -> str:
-    """The URL of a server without a path, empty without one."""
+    """Return the URL of a server without its path, or an empty text for None."""
     parts = urlsplit(url or "")
     if url and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query):
         raise UserError(
-            f"--mlflow-server {url}: this is no address of a server. Start `mlflow server --static-prefix /mlflow`, "
+            f"--mlflow-server {url}: not the address of a server. Start `mlflow server --static-prefix /mlflow`, "
             "and pass http://HOST:PORT"
         )
     return (url or "").rstrip("/")

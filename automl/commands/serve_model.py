@@ -17,19 +17,19 @@ _SCHEME = "models:/"
 
 @click.command(name="serve-model")
 @click.argument("model", metavar="PATH|models:/NAME@ALIAS")
-@click.option("--host", help="Address to listen on (127.0.0.1); any that others reach needs a token.")
-@click.option("--port", help="Port to listen on (8000); 0 takes a free one.")
+@click.option("--host", help="Listening address (127.0.0.1); addresses that others reach need a token.")
+@click.option("--port", help="Listening port (8000); 0 takes a free port.")
 @click.option("--workers", help="Number of worker processes (1).")
-@click.option("--threads", help="Threads of torch in a worker; by default its share of the CPUs less one.")
-@click.option("--device", help="Where to compute (cpu), such as cuda.")
-@click.option("--batch-rows", help="Number of rows that go through the model at once (64).")
-@click.option("--batch-wait-ms", help="How long a row may wait for others when requests overlap (5).")
-@click.option("--queue-rows", help="Number of rows that may wait in a worker (4096); more get status 429.")
-@click.option("--request-rows", help="Number of rows that one request may have (1000).")
-@click.option("--body-mib", help="Size of a request's body in MiB (16); more gets status 413.")
-@click.option("--timeout-seconds", help="How long a request may take (30); after that it gets status 503.")
-@click.option("--poll-seconds", help="How often it is looked whether the model was replaced (2).")
-@click.option("--token-file", help="File with the token that requests have to bring; or AUTOML_SERVE_TOKEN.")
+@click.option("--threads", help="Threads of torch in each worker; by default its share of the CPUs minus 1.")
+@click.option("--device", help="Device to compute on (cpu), such as cuda.")
+@click.option("--batch-rows", help="Most rows in one forward pass (64).")
+@click.option("--batch-wait-ms", help="Most milliseconds that a row waits for rows of other requests (5).")
+@click.option("--queue-rows", help="Most rows that wait in a worker (4096); further rows get status 429.")
+@click.option("--request-rows", help="Most rows in one request (1000).")
+@click.option("--body-mib", help="Largest body of a request in MiB (16); larger gets status 413.")
+@click.option("--timeout-seconds", help="Seconds until a request gets status 503 (30).")
+@click.option("--poll-seconds", help="Seconds between checks for a replaced model (2).")
+@click.option("--token-file", help="File with the token that requests need; or AUTOML_SERVE_TOKEN.")
 @click.option("--settings", type=click.Path(path_type=Path), help="File with lines such as AUTOML_SERVE_PORT=8000.")
 @click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
 @click.option("--challenger", hidden=True)
@@ -39,11 +39,11 @@ _SCHEME = "models:/"
 def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: Any) -> None:
     """Serve an exported model over HTTP.
 
-    MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION. When the
-    file is replaced, or the alias moves, the new model is loaded, and no request is lost.
+    MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION. A replaced
+    file or a moved alias loads the new model, and no request is lost.
 
-    Each option is also an environment variable, such as AUTOML_SERVE_PORT. SIGTERM and Ctrl-C answer what has come and
-    end; SIGHUP loads the model again. GET /docs describes the interface.
+    Each option is also an environment variable, such as AUTOML_SERVE_PORT. SIGTERM and Ctrl-C answer the received
+    requests, then end; SIGHUP loads the model again. GET /docs describes the interface.
     """
     try:
         _serve(model, settings, mlflow, given)

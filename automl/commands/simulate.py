@@ -29,18 +29,18 @@ MOST_SLOTS = 4096
     "constraints",
     metavar="METRIC:max:NUMBER",
     multiple=True,
-    help="What a model has to keep to count; :min: for a lower bound.",
+    help="Constraint on models; :min: for a lower bound.",
 )
-@click.option("--pool", is_flag=True, help="All tables as one task; the table becomes a parameter.")
+@click.option("--pool", is_flag=True, help="Search all tables as one task; the table becomes a parameter.")
 @click.option("--slots", type=click.IntRange(1, MOST_SLOTS), default=4, show_default=True)
 @click.option(
     "--budget-full-trials",
     type=Number(0, min_open=True),
     default=20.0,
     show_default=True,
-    help="The budget, in mean costs of a full training.",
+    help="Budget, in mean costs of a full training.",
 )
-@click.option("--seeds", metavar="FROM:TO", default="0", show_default=True, help="The end is left out.")
+@click.option("--seeds", metavar="FROM:TO", default="0", show_default=True, help="Seeds; TO is left out.")
 @click.option("--sampler", default="auto", show_default=True, help="As search.sampler of a spec.")
 @click.option("--pruner", default="auto", show_default=True, help="As search.pruner: a name or a mapping.")
 @click.option(
@@ -51,17 +51,17 @@ MOST_SLOTS = 4096
     type=Number(0),
     default=0.3,
     show_default=True,
-    help="What a start or a thaw costs, in mean epochs of the configuration.",
+    help="Cost of a start or a restart from a checkpoint, in mean epochs of the configuration.",
 )
 @click.option(
     "--faults",
     type=Number(0, 1),
     default=0.0,
     show_default=True,
-    help="Probability that an attempt is lost, for the first two of each trial.",
+    help="Probability that one of a trial's first two attempts is lost.",
 )
-@click.option("--price-factors", metavar="F,F", help="Configurations run on devices of these multiples of the price.")
-@click.option("--world-sizes", metavar="N,N", help="World size becomes a parameter with these values.")
+@click.option("--price-factors", metavar="F,F", help="Price multiples of the devices that configurations run on.")
+@click.option("--world-sizes", metavar="N,N", help="Values of world size, which becomes a parameter.")
 @click.option(
     "--efficiency",
     type=Number(0, 1, min_open=True),
@@ -69,13 +69,13 @@ MOST_SLOTS = 4096
     show_default=True,
     help="Parallel efficiency kept at each doubling of the world size.",
 )
-@click.option("--study", default="simulated", show_default=True, help="With --store: how names of studies begin.")
-@click.option("--store", metavar="URL", help="Keep the studies in this database; they can be reported like real ones.")
+@click.option("--study", default="simulated", show_default=True, help="With --store: prefix of the studies' names.")
+@click.option("--store", metavar="URL", help="Keep the studies in this database, where reports can be made of them.")
 @json_option
 def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **options: Any) -> None:
     """Run studies over recorded learning curves in virtual time.
 
-    CURVES are files or folders of the format curves-v1. Controller, policy, prices and budget are the real ones.
+    CURVES are files or folders of the format curves-v1. Controller, policy, prices and budget are the real components.
     """
     document = run(Simulations(paths=curves, store=store, **options), say=lambda line: echo(line, err=as_json))
     if as_json:

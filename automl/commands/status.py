@@ -21,7 +21,7 @@ from studies.records.records import StudyRecord
 def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> None:
     """Show a study's state, budget, best models and running trials.
 
-    Without a name it is the newest study of the store.
+    Without a name: the newest study of the store.
     """
     if watch and as_json:
         context = click.get_current_context()

@@ -14,11 +14,11 @@ from automl.terminal.output import print_json
 @study_argument
 @store_option
 @json_option
-@click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Wait so many seconds for the drain.")
+@click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Seconds to wait for the drain.")
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """Stop a study: its trials end their epoch and are paused.
 
-    Every trial ends its epoch and writes a checkpoint; automl resume goes on.
+    Every trial ends its epoch and writes a checkpoint; automl resume continues it.
     """
     outcome = backend_of(store).drain(study, wait_seconds)
     print_json(outcome) if as_json else echo(outcome["message"])

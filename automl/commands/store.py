@@ -32,7 +32,7 @@ def store() -> None:
 def copy(source: str, target: str, as_json: bool) -> None:
     """Copy all studies of the store FROM into the empty store TO.
 
-    Both are URLs. It is one transaction, and each row is compared before its end; a store with studies is refused.
+    Both are URLs. It is one transaction, and each row is compared before commit. A target with studies is refused.
     """
     counts = copy_store(open_store(source), Store(absolute_url(target, Path.cwd())))
     if as_json:
@@ -48,10 +48,10 @@ def copy(source: str, target: str, as_json: bool) -> None:
 @store_option
 @json_option
 def backup(file: Path, store: str | None, as_json: bool) -> None:
-    """Write all of the store to FILE, while studies go on.
+    """Write the whole store to FILE, while studies go on.
 
-    All studies, jobs and tokens are in it. FILE is an SQLite database that is not there yet, the store as it is at one
-    moment. `automl store copy sqlite:///FILE TO` restores it. Checkpoints and MLflow's database are not in it.
+    FILE is a new SQLite database with all studies, jobs and tokens, as the store is at one moment. `automl store copy
+    sqlite:///FILE TO` restores it. Checkpoints and MLflow's database are not in it.
     """
     counts = back_up(open_store(store), file)
     if as_json:
@@ -72,13 +72,13 @@ def back_up(source: Store, file: Path) -> dict[str, int]:
             target = Store(f"sqlite:///{made}")
             try:
                 counts = copy_store(source, target, while_driven=True)
-                with target.engine.connect() as connection:  # one file, without a log beside it
+                with target.engine.connect() as connection:  # one file, without a write-ahead log beside it
                     connection.exec_driver_sql("ROLLBACK")
                     connection.exec_driver_sql("PRAGMA journal_mode=DELETE")
             finally:
                 target.close()
-            made.chmod(0o600)  # digests of tokens are in it
-            os.link(made, file)  # refuses, as a rename would not, what somebody has put there meanwhile
+            made.chmod(0o600)  # the file has digests of tokens
+            os.link(made, file)  # unlike a rename, it fails if somebody has created the file since
     except OSError as error:
         raise RunError(f"FILE: {file} cannot be written ({error.strerror})") from None
     return counts

@@ -28,7 +28,7 @@ from automl.terminal.output import print_json
 @priority_option
 @set_option
 @code_option
-@click.option("--slurm", is_flag=True, cls=StoreOption, help="Submit to SLURM, in place of the queue of the store.")
+@click.option("--slurm", is_flag=True, cls=StoreOption, help="Submit to SLURM, not to the queue of the store.")
 @click.option("--follow", is_flag=True, help="With --slurm: follow job and study until both have ended.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="With --slurm: the script; STUDY.sbatch by default."
@@ -48,8 +48,8 @@ def submit(
 ) -> None:
     """Add a study to the queue of a service, a store or SLURM.
 
-    `automl worker` takes what is queued, and `automl queue` lists it. With --slurm the script of `automl export-cluster
-    slurm` is written and handed to sbatch; a study that the store has goes on.
+    `automl worker` runs queued studies, and `automl queue` lists them. --slurm writes the script of `automl
+    export-cluster slurm` and submits it by sbatch; a study in the store continues.
     """
     slurm, follow, out = given.pop("slurm"), given.pop("follow"), given.pop("out")
     _check(slurm=slurm, follow=follow, out=out, as_json=as_json, queueing=bool(priority or overrides))
@@ -61,7 +61,7 @@ def submit(
 
 
 def _check(*, slurm: bool, follow: bool, out: Path | None, as_json: bool, queueing: bool) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that exclude each other."""
     context = click.get_current_context()
     if not slurm and (follow or out is not None):
         raise click.UsageError("--follow and --out need --slurm", context)

@@ -26,9 +26,9 @@ from studies.storage.views.mirror import catch_up, rebuild
 def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> None:
     """Rebuild a study's views in Optuna and MLflow.
 
-    With --models views are caught up and not rebuilt, so that runs keep their ids. Each kept model of the archive then
+    With --models views are completed and not rebuilt, so that runs keep their ids. Each kept model of the archive
     becomes a logged model of MLflow in the run of its trial, with signature, input example, parameters and the values
-    of its epoch; one that has left the archive is deleted.
+    of its epoch. Logged models that have left the archive are deleted.
     """
     opened = open_store(store)
     if with_models and is_off(opened.require(study).spec["mlflow"]):
@@ -52,7 +52,7 @@ def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> Non
 
 
 def _logged_models(store: Store, study: str) -> tuple[dict[str, str], list[str]]:
-    """The ids of the models by point, and a line for each that could not be logged."""
+    """Return the ids of the models by point, and a line for each model that could not be logged."""
     from automl.registry.archive_models import ArchiveModels
 
     problems: list[str] = []

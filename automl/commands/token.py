@@ -16,7 +16,7 @@ from studies.queueing import access_tokens
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 
-days_option = click.option("--days", type=Number(0, min_open=True), help="Days of validity; for ever without it.")
+days_option = click.option("--days", type=Number(0, min_open=True), help="Days of validity; unlimited by default.")
 
 
 @click.group()
@@ -26,7 +26,7 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@click.option("--user", required=True, help="User whom it stands for.")
+@click.option("--user", required=True, help="User of the token.")
 @click.option("--project", required=True, help="Project of the user.")
 @click.option("--role", type=click.Choice(access_tokens.ROLES), default="member", show_default=True)
 @days_option
@@ -42,9 +42,9 @@ def add(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Make a token, which is shown this once.
+    """Create a token and print it, this once.
 
-    A viewer reads what is its project's, a member also submits and stops, an admin does everything everywhere.
+    A viewer reads studies of its project, a member also submits and stops, an admin may do everything everywhere.
     """
     made, line = access_tokens.create(_store(store), name=name, user=user, project=project, role=role, days=days)
     _show(made, line, as_json=as_json)
@@ -69,7 +69,7 @@ def list_tokens(store: str | None, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID", type=click.IntRange(1))
 @store_option
 def revoke(token_id: int, store: str | None) -> None:
-    """Let the token ID be refused from now on."""
+    """Revoke the token ID."""
     line = access_tokens.revoke(_store(store), token_id)
     echo(f"token {line.id} ({line.name}) is revoked")
 
@@ -77,13 +77,13 @@ def revoke(token_id: int, store: str | None) -> None:
 @token.command()
 @click.argument("token_id", metavar="ID", type=click.IntRange(1))
 @days_option
-@click.option("--grace-hours", type=Number(0), default=24.0, show_default=True, help="How long the old one lasts.")
+@click.option("--grace-hours", type=Number(0), default=24.0, show_default=True, help="Hours until the old token ends.")
 @store_option
 @json_option
 def rotate(token_id: int, *, days: float | None, grace_hours: float, store: str | None, as_json: bool) -> None:
-    """Make a token in place of the token ID.
+    """Create a token that replaces the token ID.
 
-    The old one expires soon.
+    The old token expires after --grace-hours.
     """
     made, line = access_tokens.rotate(_store(store), token_id, days=days, grace_seconds=grace_hours * 3600.0)
     _show(made, line, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`automl train`: on this machine and on a service a study of one trial, under torchrun one rank of a training."""
+"""`automl train`: a study of one trial on this machine or a service; under torchrun, one rank of a training."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @task_option_option
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Number of ranks.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--usd", type=Number(0, min_open=True), help="Dollars that it may cost; 1 on a service, else no limit.")
-@click.option("--name", metavar="NAME", help="Name of its study; made from TASK without it.")
+@click.option("--usd", type=Number(0, min_open=True), help="Most dollars to spend; 1 on a service, else no limit.")
+@click.option("--name", metavar="NAME", help="Name of its study; made from TASK by default.")
 @seed_option
 @device_option
 @backend_option
@@ -60,18 +60,16 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
     "--checkpoints",
     cls=StoreOption,
     type=CheckpointsFolder(),
-    help="Folder, or URL, of checkpoints; ./artifacts without it.",
+    help="Folder or URL of checkpoints; ./artifacts by default.",
 )
 @click.option(
     "--checkpoint-every",
     type=Number(0),
     default=60.0,
     show_default=True,
-    help="Seconds between two of them; the last epoch's end always writes one.",
+    help="Seconds between checkpoints; the last epoch always writes one.",
 )
-@click.option(
-    "--resume", cls=StoreOption, is_flag=True, help="Go on with the latest training that is the same, if there is one."
-)
+@click.option("--resume", cls=StoreOption, is_flag=True, help="Continue the latest equal training, if there is one.")
 @click.option(
     "--profile",
     cls=StoreOption,
@@ -84,7 +82,7 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
     type=_file,
     default="trace.json",
     show_default=True,
-    help="With --profile: the file of the trace.",
+    help="With --profile: file of the trace.",
 )
 @click.option("--tensorboard", cls=StoreOption, type=_folder, help="Write each epoch's metrics to this folder.")
 @click.option(
@@ -121,7 +119,7 @@ def train(
 ) -> None:
     """Train TASK once with DDP, without a search.
 
-    `automl logs`, `automl report` and `automl export` know its study by its name. On a service Ctrl-C leaves it.
+    `automl logs`, `automl report` and `automl export` find its study by name. On a service Ctrl-C leaves it running.
     """
     if world_size != 1:
         given = (*given, f"world_size={world_size}")
@@ -157,7 +155,7 @@ def _submit(
     *,
     as_json: bool,
 ) -> None:
-    """Queue the training on a service, and follow it unless it is to be left."""
+    """Queue the training on a service, and follow it unless it is detached."""
     from automl.remote.following import Telling, take_leave_or_follow
 
     body = {"task": task, "params": params, "task_options": task_options}
@@ -173,7 +171,7 @@ def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, An
 
 
 def _refuse(context: click.Context, where: str, names: tuple[str, ...]) -> None:
-    """Refuse options that say nothing here."""
+    """Refuse options without effect here."""
     for name in names:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} has no effect {where}: leave it out", context)

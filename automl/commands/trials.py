@@ -26,14 +26,14 @@ from studies.storage.schema.engine import StoreError
 @json_option
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
 @click.option(
-    "--sort", metavar="COLUMN[:desc]", help="Order by a column of the CSV, such as val_error; :desc turns it."
+    "--sort", metavar="COLUMN[:desc]", help="Order by a column of the CSV, such as val_error; :desc reverses it."
 )
 @click.option("--top", metavar="N", type=click.IntRange(1), help="List the first N trials only.")
 def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str | None, top: int | None) -> None:
     """List trials: parameters, values, state, epochs, cost, reason.
 
-    --sort takes a column of --format csv; values., params. and bounded. can be left out. Trials without a value are
-    last.
+    --sort takes a column of --format csv, whose prefix values., params. or bounded. can be left out. Trials without a
+    value come last.
     """
     record = backend_of(store).record(study)
     places = listed_places(record, sort, top)
@@ -49,7 +49,7 @@ def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str
 
 ASCENDING, DESCENDING = "asc", "desc"
 _GROUPS = ("values.", "params.", "bounded.")
-"""Beginnings of the columns of users' own names, in the order in which a bare name is looked for."""
+"""Prefixes of columns with users' names, in the order in which a bare name is looked up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> lis
 
 
 def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
-    """Return the columns by which a study's trials can be ordered, those without any value yet included."""
+    """Return the columns that can order a study's trials, including columns without any value yet."""
     space = known_space(record)
     wanted = [*TRIAL_COLUMNS, *(f"values.{one.metric}" for one in record.objectives)]
     wanted += [f"params.{name}" for name in space]
@@ -98,14 +98,14 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
 
 
 def _meant(name: str, columns: Sequence[str]) -> str | None:
-    """The column most like an unknown name, in the bare form if the name is bare."""
+    """Return the column most like an unknown name, without its prefix if the name has none."""
     bare = [column for column in columns if "." not in column]
     bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
     return nearest(name, columns if "." in name else bare)
 
 
 def _sorted(values: Sequence[object], *, descending: bool) -> list[int]:
-    """Places of values in order; stable, missing values last."""
+    """Return the places of values in order. The order is stable; missing values come last."""
     there = [place for place, value in enumerate(values) if value is not None and value != ""]
     missing = sorted(set(range(len(values))) - set(there))
     return [*sorted(there, key=lambda place: _key(values[place]), reverse=descending), *missing]

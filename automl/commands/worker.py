@@ -22,17 +22,17 @@ from studies.storage.study_store import Store
 
 @click.command()
 @store_option
-@click.option("--slots", type=click.IntRange(1), help="Number of slots; by default one for each GPU, else each CPU.")
+@click.option("--slots", type=click.IntRange(1), help="Number of slots; by default one per GPU, else one per CPU.")
 @device_option
-@click.option("--name", help="Name of the worker; by default that of the machine and the process id.")
+@click.option("--name", help="Name of the worker; by default the machine's name and the process id.")
 @click.option(
     "--logs", type=folder_type, default=Path("automl_logs"), show_default=True, help="Folder of the jobs' log files."
 )
 def worker(store: str | None, slots: int | None, device: str, name: str | None, logs: Path) -> None:
     """Run the studies in the queue of a store.
 
-    Each runs in a process of its own, on as many slots as it wants. Ctrl-C or SIGTERM lets all of them drain; other
-    workers go on with them.
+    Each study runs in its own process, on as many slots as it wants. Ctrl-C or SIGTERM lets all studies drain; other
+    workers continue them.
     """
     places = find_slots(device, 1, None)
     most = slots or places.slots
@@ -49,11 +49,11 @@ def worker(store: str | None, slots: int | None, device: str, name: str | None, 
         log_folder=logs.absolute(),
         log=log,
     )
-    with draining_signals(one.leave, log, "each study drains, and other workers go on with it"):
+    with draining_signals(one.leave, log, "each study drains, and other workers continue it"):
         one.run()
 
 
 def _gpus(count: int) -> tuple[str, ...]:
-    """Ids of the GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the ids of the GPUs that this process sees, in the form of CUDA_VISIBLE_DEVICES."""
     seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
     return tuple(seen[:count] or map(str, range(count)))

@@ -25,7 +25,7 @@ def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
 
 
 def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
-    """Write an archive's model to `out`, a file or a new or empty folder; return the result of its `export_point`."""
+    """Write an archive's model to `out`, a file or a new or empty folder. Returns the result of its `export_point`."""
     try:
         with ZipFile(file) as archive:
             written: dict[str, Any] = json.loads(archive.read(DESCRIPTION))
@@ -45,6 +45,6 @@ def _extract(archive: ZipFile, out: Path) -> None:
         return
     with new_folder(out) as folder:
         for one in members:
-            one.filename = one.filename.partition("/")[2]  # the folder has the name that its user gives it
+            one.filename = one.filename.partition("/")[2]  # the folder gets the name that the user chose
             if one.filename:
                 archive.extract(one, folder)

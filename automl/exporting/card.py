@@ -25,14 +25,14 @@ _ANSWERS = {
     "array": "the model's `outputs` as they are",
 }
 _OUT_OF_FOLD = (
-    "Each row of the validation metrics was answered by the one model of the trial that had not seen it. This model "
-    "answers by the mean of all of them, which is as a rule a little better: expect what is measured on a test part, "
-    "or with no test part at least the validation metrics.\n"
+    "The validation metrics of each row come from the model of the trial that had not seen the row. This model "
+    "answers with the mean of all these models, which is usually slightly better: expect the metrics of the test "
+    "part, or without a test part at least the validation metrics.\n"
 )
 
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
-    """Return the card as Markdown with Hugging Face's metadata; `file` is the single-file model's name, else empty."""
+    """Return the card as Markdown with Hugging Face's metadata. `file` is a single-file model's name, or empty."""
     parts = [
         _head(manifest),
         _title(manifest),
@@ -54,20 +54,20 @@ def _title(manifest: Mapping[str, Any]) -> str:
 
 
 def _head(manifest: Mapping[str, Any]) -> str:
-    licence = json.dumps((manifest["licence"] or "other").lower())  # a text of JSON is one of YAML, whatever is in it
+    licence = json.dumps((manifest["licence"] or "other").lower())  # any JSON text is also a YAML text
     tag = json.dumps(manifest["task"].rpartition(":")[2])
     return f"---\nlicense: {licence}\nlibrary_name: pytorch\ntags:\n- {tag}\n---\n"
 
 
 def _about(manifest: Mapping[str, Any]) -> str:
     data = manifest["data"]
-    samples = f"{data['training_samples']} samples" if "training_samples" in data else "not known"
+    samples = f"{data['training_samples']} samples" if "training_samples" in data else "unknown"
     checksum = f", SHA-256 {data['sha256'][:16]}..." if "sha256" in data else ""
     rows = [
         ("Task", f"`{manifest['task']}`"),
         ("Trained on", f"{samples}{checksum}"),
-        ("Training cost", usd(manifest["cost_usd"]) if manifest.get("cost_usd") is not None else "not known"),
-        ("Study cost", usd(manifest["study_cost_usd"]) if manifest.get("study_cost_usd") is not None else "not known"),
+        ("Training cost", usd(manifest["cost_usd"]) if manifest.get("cost_usd") is not None else "unknown"),
+        ("Study cost", usd(manifest["study_cost_usd"]) if manifest.get("study_cost_usd") is not None else "unknown"),
         ("Licence", manifest["licence"] or "not stated: fill it in before you pass the model on"),
         ("Made with", ", ".join(f"{name} {one}" for name, one in manifest["environment"].items())),
     ]
@@ -93,7 +93,7 @@ def _members(manifest: Mapping[str, Any]) -> str:
         if told[part] is not None
     ]
     lines = "".join(f"- {part}\n" for part in [*parts, f"price of a prediction: {usd(told['usd_per_prediction'])}"])
-    said = "Chosen greedily on the validation part; answers are means, in which a model counts by its weight.\n"
+    said = "Chosen greedily on the validation part. Answers are means over the models, with these weights.\n"
     return f"{said}\n{lines}\n{_table('Members', 'model', 'weight', weights)}"
 
 
@@ -130,7 +130,7 @@ def _mean(spread: Mapping[str, Any]) -> str:
 
 
 def _use_of_file(manifest: Mapping[str, Any], file: str) -> str:
-    answers = "" if manifest["rows"] is None else f"\n`automl predict {file} ROWS` answers rows of a file.\n"
+    answers = "" if manifest["rows"] is None else f"\n`automl predict {file} ROWS` predicts rows of a file.\n"
     if file.endswith(".onnx"):
         code = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{file}")'
     else:
@@ -146,7 +146,7 @@ def _use(manifest: Mapping[str, Any]) -> str:
     columns = [one["name"] for one in (*rows["numbers"], *rows["categories"])] if rows["kind"] == "table" else []
     cells = ", ".join(f'"{name}": ...' for name in columns[:3]) + (", ..." if len(columns) > 3 else "")
     return (
-        f"## Use\n\nTakes {what.format(shape=rows.get('shape'))}; answers {_ANSWERS[answers]}.\n\n"
+        f"## Use\n\nTakes {what.format(shape=rows.get('shape'))}; returns {_ANSWERS[answers]}.\n\n"
         "```\npip install -r requirements.txt\n```\n\n"
         "```python\nfrom predictor.model import load\n\n"
         f'model = load(".")\nprint(model.predict({example.format(cells=cells)}))\n```\n'
@@ -176,7 +176,7 @@ def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
 
 
 def example_image(manifest: Mapping[str, Any]) -> bytes | None:
-    """Return a grey PNG image of the model's input size; None for other models."""
+    """Return a grey PNG image of the model's input size, or None for other models."""
     rows = manifest["rows"]
     if rows is None or rows["kind"] != "image":
         return None

@@ -1,4 +1,4 @@
-"""Answers and quality of several models together: an ensemble's answer is a mean of probabilities or of numbers."""
+"""Predictions and metrics of several models together: an ensemble averages probabilities or numbers."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class Part:
 
 
 def check_kind(source: Source) -> None:
-    """Raise ExportError, naming the kind, for a model whose answers have no mean."""
+    """Raise ExportError, naming the kind, for a model whose predictions cannot be averaged."""
     kind = source.answers["kind"]
     if kind not in MEANS or source.task is None:
         raise ExportError(f"ensemble: the models return {kind!r}; only classes and numbers can be averaged")
 
 
 def meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the meaning of outputs: the classes, or the standardisation of numbers."""
+    """Return the meaning of outputs: the classes, or the standardization of numbers."""
     return tuple(answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
 
 
 def part_of_test(sources: Sequence[Source]) -> Part | None:
-    """Return the answers of models on the test part; None where the task has none."""
+    """Return the predictions of models on the test part, or None if the task has none."""
     if not hasattr(sources[0].task, "test_data"):
         return None
     try:
@@ -55,7 +55,7 @@ def part_of_test(sources: Sequence[Source]) -> Part | None:
 
 
 def part_of(sources: Sequence[Source], part: str) -> Part:
-    """Return models' answers on a part; ExportError for a stream or unreadable data, NoTestPartError without it."""
+    """Return models' predictions on a part. ExportError for a stream or unreadable data, NoTestPartError without it."""
     with as_a_line(_WHAT):
         return _part_of(sources, part)
 
@@ -65,7 +65,7 @@ def _part_of(sources: Sequence[Source], part: str) -> Part:
     answers = []
     for source in sources:
         task = source.task
-        assert task is not None  # noqa: S101 - `check_kind` asks for one
+        assert task is not None  # noqa: S101 - `check_kind` needs a task
         samples = load_samples(task, part, source.content["spec"]["params"], _CPU)
         if isinstance(samples, StreamSamples):
             raise ExportError(
@@ -83,17 +83,17 @@ def _part_of(sources: Sequence[Source], part: str) -> Part:
 
 
 def mean(answers: Sequence[Tensor]) -> Tensor:
-    """Return the mean of models' answers."""
+    """Return the mean of models' predictions."""
     return torch.stack(tuple(answers)).mean(dim=0)
 
 
 def weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Return the mean of models' answers, weighted by counts."""
+    """Return the mean of models' predictions, weighted by counts."""
     return mean([one for one, count in zip(answers, counts, strict=True) for _ in range(count)])
 
 
 def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
-    """Return the metrics of answers by the task's evaluation; ExportError where the task's code raised."""
+    """Return the metrics of predictions by the task's evaluation. ExportError if the task's code raises."""
     assert source.task is not None  # noqa: S101 - as above
     samples = TensorSamples(_outputs(answers, source.answers["kind"]), targets, _CPU)
     params = source.content["spec"]["params"]
@@ -102,13 +102,13 @@ def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
 
 
 def validated(sources: Sequence[Source]) -> dict[str, float]:
-    """Return the metrics of the mean answer on the validation part; ExportError if it is a stream, or not readable."""
+    """Return the metrics of the mean prediction on the validation part. ExportError if it is a stream or unreadable."""
     part = part_of(sources, "validation")
     return measured(sources[0], mean(part.answers), part.targets)
 
 
 def outputs_together(outputs: Sequence[Tensor], counts: Sequence[int], kind: str) -> Tensor:
-    """Return outputs that give the ensemble's answers, or a single model's own; several need a `kind` of `MEANS`."""
+    """Return outputs that give the ensemble's predictions, or one model's own. Several need a `kind` of `MEANS`."""
     if len(outputs) == 1:
         return outputs[0]
     return _outputs(weighted([_answers(one.double(), kind) for one in outputs], counts), kind)
@@ -119,5 +119,5 @@ def _answers(outputs: Tensor, kind: str) -> Tensor:
 
 
 def _outputs(answers: Tensor, kind: str) -> Tensor:
-    """Return outputs that give these answers; probabilities become logarithms, whose softmax they are."""
+    """Return outputs that give these predictions: for probabilities their logarithms, since softmax inverts these."""
     return (answers.clamp_min(_SMALLEST).log() if kind == "classes" else answers).float()

@@ -35,7 +35,7 @@ def selected(
     score: Callable[[Outputs], Score],
     size: int,
 ) -> list[int]:
-    """Return how often each member counts in the best ensemble; ties go to the smaller ensemble, then the first one."""
+    """Return how often each member counts in the best ensemble. Ties go to the smaller ensemble, then the first."""
     chosen: list[int] = []
     best: tuple[Score, int] | None = None
     for _ in range(size):
@@ -56,7 +56,7 @@ WHAT = "ensemble"
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A kept model; `training` is its trial, and its seed in `automl confirm --keep-models`, else None."""
+    """A kept model. `training` is its trial and its seed in `automl confirm --keep-models`, or None."""
 
     name: str
     source: Source
@@ -69,7 +69,7 @@ class Choice:
     """The best combination of members.
 
     Attributes:
-        instead_of: First objective of the study, if a mean of answers does not have it, such as a price; else None.
+        instead_of: First objective of the study if predictions do not determine it, such as a price; else None.
         counts: How often each member counts; 0 if left out.
     """
 
@@ -83,7 +83,7 @@ class Choice:
 def write_ensemble(
     record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float, form: str = "package"
 ) -> dict[str, Any]:
-    """Choose and write an ensemble of at most `size` kept models; StoreError below two, ExportError if it is unfit."""
+    """Choose and write an ensemble of at most `size` kept models. StoreError below two, ExportError if it is unfit."""
     check_new_folder(out)
     members = _members(record, base_folder)
     best_together = choose(record.objectives, members, size)
@@ -116,7 +116,7 @@ def write_ensemble(
 
 
 def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int) -> Choice:
-    """Choose the best members on the validation part by the first objective that means of answers have, else loss."""
+    """Choose the best members on the validation part, by the first objective that predictions determine, else loss."""
     validation, source = part_of(_sources(members), "validation"), members[0].source
     known = measured(source, validation.answers[0], validation.targets)
     objective = next((one for one in objectives if one.metric in known), Objective(metric=_LOSS))
@@ -135,7 +135,7 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
 
 
 def _members(record: StudyRecord, base_folder: str) -> list[Member]:
-    """Return the kept models, of the archive and of confirmed seeds, that share the form of rows and answers."""
+    """Return the kept models, of the archive and of confirmed seeds, with the same form of rows and predictions."""
     named: list[tuple[str, str | None, tuple[int, int | None], int]] = [
         (f"{point.trial}@{point.epoch}", point.checkpoint, (point.trial, None), _cost(record, point.trial, point.epoch))
         for point in takeable(record)
@@ -169,7 +169,7 @@ def _cost(record: StudyRecord, trial: int, epoch: int) -> int:
 
 
 def cost_of(members: Sequence[Member]) -> int:
-    """Return the nano-dollars of all trainings, each counted once: a later epoch's cost includes the earlier epochs."""
+    """Return the nano-dollars of all trainings, each counted once: a later epoch's cost includes earlier epochs."""
     costs: dict[tuple[int, int | None], int] = {}
     for one in members:
         costs[one.training] = max(one.cost_nano_usd, costs.get(one.training, 0))
@@ -189,7 +189,7 @@ def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) 
 def _told(
     members: Sequence[Member], objective: Objective, part: Part, counts: Sequence[int], best: int
 ) -> dict[str, float] | None:
-    """Return the objective of ensemble and best member on a part; None where the task cannot derive it there."""
+    """Return the objective of ensemble and best member on a part, or None where the task cannot compute it."""
     source, metric = members[0].source, objective.metric
     ensemble = measured(source, weighted(part.answers, counts), part.targets)
     best_member = measured(source, part.answers[best], part.targets)
@@ -197,13 +197,13 @@ def _told(
 
 
 def _seconds(source: Source) -> float:
-    assert source.task is not None  # noqa: S101 - members have one
+    assert source.task is not None  # noqa: S101 - members have a task
     params = source.content["spec"]["params"]
     with as_a_line(WHAT):
         return latency_ms(source.call.model, load_samples(source.task, "validation", params, _CPU)) / 1000.0
 
 
-def _write(  # noqa: PLR0917 - one caller, which has them all at hand
+def _write(  # noqa: PLR0917 - one caller passes all of them
     record: StudyRecord, writer: Writer, out: Path, chosen: Sequence[tuple[Member, int]], metrics: Mapping[str, float],
     told: Mapping[str, Any], metric: str, price: float,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""Errors of exports, registries and served models, in one line for the user."""
+"""Errors of exports, registries and served models, as one line for the user."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from search_spaces.user_errors import RunError, UserError
 
 
 class ExportError(UserError):
-    """A model cannot be exported as asked; the message says what is allowed."""
+    """A model cannot be exported in this way. The message names the cure."""
 
 
 @contextmanager
 def as_a_line(what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into an ExportError with its last line; a NoTestPartError passes through."""
+    """Turn an exception of the user's code into an ExportError with its last line. NoTestPartError passes through."""
     from trainers.contract.user_code import error_line
     from trainers.protocol import NoTestPartError, TaskError
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
 Target = Format | Literal["docker"]
-"""Output kinds: a format, or the folder of an image that serves a package."""
+"""Forms of output: a format, or the folder of an image that serves a package."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FOLDERS = ("package", "mlflow", "docker")
 _BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}
@@ -37,7 +37,7 @@ def format_of(out: Path) -> Format:
 def check_target(out: Path, form: Target) -> None:
     """Raise StoreError if the parent folder of `out` is missing, ExportError if something would be replaced."""
     if not out.absolute().parent.is_dir():
-        raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
+        raise StoreError(f"--out: {str(out)!r} cannot be written: there is no folder {str(out.absolute().parent)!r}")
     if form in _FOLDERS:
         check_new_folder(out)
     elif form != "weights" and out.is_dir():
@@ -65,8 +65,8 @@ def export_point(
         place: Final path for the lines that load the model; None takes `out`.
 
     Raises:
-        StoreError: The point has another form, or no model of it is kept.
-        ExportError: The format does not suit, or `out` cannot be written.
+        StoreError: The point is malformed, or no model of it is kept.
+        ExportError: The model cannot have this format, or `out` cannot be written.
         TrainingError: The checkpoint cannot be read, or its model cannot be traced.
     """
     form = form or format_of(out)
@@ -99,7 +99,7 @@ def export_point(
 def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, place: Path | None) -> dict[str, Any]:
     extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
     from trainers.checkpoints.model_export import (
-        export_model,  # loads torch, which takes seconds: what is wrong is refused before
+        export_model,  # loads torch, which takes seconds, so wrong arguments are refused first
     )
 
     written = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]), place=place)
@@ -109,7 +109,7 @@ def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, 
 def opened_source(
     record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str, like: Source | None = None
 ) -> Source:
-    """Return the model of a checkpoint of a study; ExportError, naming `what` was asked for, if it cannot be built."""
+    """Return the model of a checkpoint of a study. ExportError, naming the request `what`, if it cannot be built."""
     from automl.exporting.source import source_of
 
     with as_a_line(what):
@@ -119,14 +119,14 @@ def opened_source(
 def opened_sources(
     record: StudyRecord, checkpoints: Sequence[str], base_folder: str, model: str | None, *, what: str
 ) -> list[Source]:
-    """Return models of a study that share their task's data, as `opened_source`; only the first knows training data."""
+    """Return models of a study that share their task's data, as `opened_source`. Only the first has training data."""
     first = opened_source(record, checkpoints[0], base_folder, model, what=what)
     rest = [opened_source(record, one, base_folder, model, what=what, like=first) for one in checkpoints[1:]]
     return [first, *rest]
 
 
 def check_rows(source: Source, *, what: str) -> None:
-    """Raise ExportError, naming `what` was asked for, if only the model's own code knows its rows."""
+    """Raise ExportError, naming the request `what`, if only the model's own code knows its rows."""
     if source.rows is None:
         raise ExportError(
             f"{what}: the model takes or returns several tensors, which no general form of rows describes. Use "
@@ -135,7 +135,7 @@ def check_rows(source: Source, *, what: str) -> None:
 
 
 def traced_program(source: Source, *, what: str) -> ExportedProgram:
-    """Return the traced program of a model; ExportError, naming `what` was asked for, if it cannot be traced."""
+    """Return the traced program of a model. ExportError, naming the request `what`, if it cannot be traced."""
     from trainers.model.traced_program import traced
 
     with as_a_line(what):

@@ -26,12 +26,12 @@ from search_spaces.wording import install_command
 from trainers.model.traced_program import quiet
 
 FAR = 1e-4
-"""Tolerance of an answer, absolute and relative."""
+"""Tolerance for predictions of an export, absolute and relative."""
 MISSING = f"--format onnx needs more packages: {install_command('onnx')}"
 
 
 def check_answers(path: Path, program: ExportedProgram) -> None:
-    """Raise ExportError if ONNX Runtime is missing, does not run the file, or answers the example differently."""
+    """Raise ExportError if ONNX Runtime is missing, cannot run the file, or predicts the example differently."""
     args, kwargs = program.example_inputs
     inputs = [leaf.numpy() for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     with torch.no_grad():
@@ -50,13 +50,13 @@ def _check_near(expected: list[Tensor], found: list[Tensor]) -> None:
     for mine, its in zip(expected, found, strict=True):
         if mine.shape != its.shape:
             raise ExportError(
-                f"--format onnx: found answers of the shape {list(its.shape)}, allowed: {list(mine.shape)}, as the "
-                "program gives them"
+                f"--format onnx: the exported file answers with the shape {list(its.shape)}, the model with "
+                f"{list(mine.shape)}"
             )
         if not torch.allclose(mine.double(), its.double(), rtol=FAR, atol=FAR, equal_nan=True):
             far = float((mine.double() - its.double()).abs().max())
             raise ExportError(
-                f"--format onnx: found answers that differ from the program's by {far:.2g}, allowed: {FAR:g}; does the "
+                f"--format onnx: answers of the file differ from the model's by {far:.2g}, more than {FAR:g}. Does the "
                 "model draw random numbers?"
             )
 
@@ -64,14 +64,14 @@ def _check_near(expected: list[Tensor], found: list[Tensor]) -> None:
 CARD = "README.md"
 REQUIREMENTS = "requirements.txt"
 RUNTIME = "predictor"
-"""Folder of a package with the code that runs the model, a copy of `automl.standalone`."""
+"""Folder in a package for the code that runs the model, a copy of `automl.standalone`."""
 _OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
 """Keys of torch's notes on the source code of each operation."""
 _EXAMPLE = "input_example.json"
 
 
 def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a package: programs, manifest, and the code that runs them. `out` must not exist, or be empty."""
+    """Write a package: programs, manifest, and the code that runs them. `out` must be missing or empty."""
     with new_folder(out) as folder:
         for name, program in zip(manifest["programs"], programs, strict=True):
             save_program(program, manifest, folder / name)
@@ -93,7 +93,7 @@ def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write an .onnx file with metadata; ExportError if a package or operation is missing, or its answers differ."""
+    """Write an .onnx file with metadata. ExportError if a package or operation is missing, or its answers differ."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch needs it
@@ -106,7 +106,7 @@ def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any],
         model = made.model_proto  # type: ignore[union-attr]
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise ExportError(f"--format onnx: ONNX cannot say what the model computes: {reason}") from error
+        raise ExportError(f"--format onnx: ONNX cannot express the model's operations: {reason}") from error
     onnx.helper.set_model_props(model, {MANIFEST: json.dumps(manifest), **_papers(manifest, out.name)})
     with new_file(out) as path:
         onnx.save(model, str(path))
@@ -133,9 +133,9 @@ def _papers(manifest: Mapping[str, Any], file: str) -> dict[str, str]:
 def save_program(
     program: ExportedProgram, manifest: Mapping[str, Any], path: Path, papers: Mapping[str, str] | None = None
 ) -> None:
-    """Write a program without example rows (user data), lines of the user's code and shape checks (Python).
+    """Write a program without its example rows (user data), lines of the user's code and shape checks (Python).
 
-    ExportError if it takes or returns a user's own container.
+    ExportError if it takes or returns a container type of the user's own.
     """
     _own_memory(program.state_dict)
     program._example_inputs = None  # noqa: SLF001 - there is no public way
@@ -156,7 +156,7 @@ def save_program(
 
 
 def _own_memory(weights: dict[str, Tensor]) -> None:
-    """Copy weights that are views of a larger tensor, which torch would write whole; shared weights stay shared."""
+    """Copy weights that are views of a larger tensor, which torch would write whole. Shared weights stay shared."""
     copies: dict[int, Tensor] = {}
     for name, one in weights.items():
         if one.untyped_storage().nbytes() != one.numel() * one.element_size():
@@ -165,7 +165,7 @@ def _own_memory(weights: dict[str, Tensor]) -> None:
 
 
 def requirements(manifest: Mapping[str, Any]) -> str:
-    """Return lines for pip: the packages that the model needs, in the versions of the export."""
+    """Return requirement lines for pip: the packages that the model needs, in the versions of the export."""
     versions = {name: one for name, one in manifest["environment"].items() if name != "python"}
     return "".join(f"{name}=={one.partition('+')[0]}\n" for name, one in versions.items())
 

@@ -28,7 +28,7 @@ def manifest_of(
 
     Args:
         origin: Study, trial, epoch, cost and other facts of the study's record.
-        together: Validation metrics of the ensemble's mean answer; None takes the means of the models' metrics.
+        together: Validation metrics of the ensemble's mean prediction; None takes the means of the models' metrics.
     """
     source = sources[0]
     metrics = _means([one.content["metrics"] for one in sources]) if together is None else dict(together)
@@ -61,7 +61,7 @@ def packages_of(source: Source) -> tuple[str, ...]:
 
 
 def _answers(sources: Sequence[Source], together: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the meaning of outputs; without ensemble metrics, the mean of the models' errors is an upper bound."""
+    """Return the meaning of outputs. Without ensemble metrics, the mean of the models' errors is an upper bound."""
     answers, task = _means([one.answers for one in sources]), sources[0].task
     if task is None or answers.get("mse") is None or not hasattr(task, "postprocessing"):
         return answers
@@ -79,7 +79,7 @@ def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = each[0]
     return {
         name: statistics.fmean(one[name] for one in each)
-        if isinstance(value, float) and any(one[name] != value for one in each)  # the mean of equal ones may round
+        if isinstance(value, float) and any(one[name] != value for one in each)  # the mean of equal values may round
         else value
         for name, value in first.items()
         if all(name in one for one in each)
@@ -87,7 +87,7 @@ def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _signature(source: Source) -> dict[str, Any]:
-    """Return types and shapes of inputs and outputs; -1 is a variable length."""
+    """Return types and shapes of inputs and outputs. A size of -1 is a variable length."""
     args = [*source.call.args, *source.call.kwargs.values()]
     inputs = [
         _tensor(leaf, source.longest is not None) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)

@@ -1,4 +1,4 @@
-"""A package as a model of MLflow, which `mlflow.pyfunc` loads from code, without pickles."""
+"""Writes a package as a model of MLflow, which `mlflow.pyfunc` loads from code, without pickles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlflow.types import Schema
 
 _LOADER = '''\
-"""Loads the model that lies beside this file, for MLflow."""
+"""Loads the model beside this file, for MLflow."""
 
 import importlib
 import importlib.util
@@ -30,16 +30,16 @@ from mlflow.pyfunc import PythonModel
 
 
 class Predictor(PythonModel):
-    """Rows in, answers out."""
+    """A model that takes rows and returns predictions."""
 
-    _skip_type_hint_validation = True  # the model checks its rows by itself, and MLflow need not warn that it does not
+       _skip_type_hint_validation = True  # the model checks its rows itself
 
     def load_context(self, context):
         folder = Path(context.artifacts["model"])
         self.model = _code_in(folder / "predictor").load(folder)
 
     def predict(self, context, model_input, params=None):
-        """Answer rows: a list, or a data frame, of which one column alone is taken for the rows themselves."""
+               """Predict rows: a list, or a data frame, whose only column may be the rows themselves."""
         rows = model_input
         if hasattr(rows, "to_dict"):
             rows = rows.astype(object).where(rows.notna(), None)
@@ -51,7 +51,7 @@ class Predictor(PythonModel):
 
 
 def _code_in(folder):
-    """Import a package under a name of its own, since another model of this process may have another version."""
+       """Import a package under its own name, since another model of this process may have another version."""
     name = f"predictor_{abs(hash(str(folder))):x}"
     found = importlib.util.spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -66,9 +66,9 @@ mlflow.models.set_model(Predictor())
 
 
 def save_model(package: Path, folder: Path) -> None:
-    """Write a package, as `write_package` has written it, as a model of MLflow into a new folder."""
+    """Write a package of `write_package` as a model of MLflow into a new folder."""
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    with warnings.catch_warnings():  # some of MLflow's own modules warn while they are imported
+    with warnings.catch_warnings():  # some of MLflow's own modules warn during import
         warnings.simplefilter("ignore")
         _save(package, folder)
 
@@ -92,7 +92,7 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
-    """Return MLflow's signature of rows and answers; None where only the model's own code knows its rows."""
+    """Return MLflow's signature of rows and predictions, or None if only the model's own code knows its rows."""
     from mlflow.models import ModelSignature
 
     rows = manifest["rows"]
@@ -100,7 +100,7 @@ def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
 
 
 def _inputs(rows: Mapping[str, Any]) -> Schema:
-    """Return the schema of rows; table cells are `any`, as MLflow would refuse integers, texts and dates as numbers."""
+    """Return the schema of rows. Table cells are `any`, as MLflow would refuse integers, texts and dates as numbers."""
     import numpy as np
     from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
@@ -142,5 +142,5 @@ def _example(manifest: Mapping[str, Any], package: Path) -> Any:
     if manifest["rows"]["kind"] == "image":
         import pandas as pd
 
-        return pd.DataFrame({"image": [(package / EXAMPLE_IMAGE).read_bytes()]})  # a list's bytes are not read back
+        return pd.DataFrame({"image": [(package / EXAMPLE_IMAGE).read_bytes()]})  # MLflow loses bytes of a list
     return rows

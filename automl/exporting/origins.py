@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from automl.exporting.source import Source
 
 NAMES = {
-    "best": "the best in the first objective",
-    "cheapest": "the one whose training cost least",
+    "best": "the best value of the first objective",
+    "cheapest": "the cheapest training",
     "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
 }
 
 
 def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
-    """Return trial and epoch (None: the last kept model); StoreError for another form, or without a kept model."""
+    """Return trial and epoch (None: the last kept model). StoreError for another form, or without a kept model."""
     if text not in NAMES:
         return parse_point(text, names=NAMES)
     points = [point for point in takeable(record) if point.checkpoint]
     if not points:
-        raise StoreError(f"point: found {text!r}, but the archive of {record.name} has no kept model yet")
+        raise StoreError(f"{text!r} cannot be chosen: {record.name} has no saved models yet")
     signed = expected_values(record, points)
     if text == "best":
         chosen = min(range(len(points)), key=signed.__getitem__)
@@ -51,12 +51,12 @@ def _cost_usd(record: StudyRecord, point: analysis.ArchivePoint) -> float:
 
 _SEVERAL = ("package", "mlflow", "docker")
 ENSEMBLE = "ensemble"
-"""Stands for the models of a trial's seeds in place of a point: `ensemble`, or with `:TRIAL` or `:TRIAL@EPOCH`."""
+"""Name of the models of a trial's seeds in place of a point: `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`."""
 _OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
 def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:
-    """Return the manifest's origin of a point's model."""
+    """Return the origin of a point's model for the manifest."""
     epoch = int(source.content["position"]["epoch"])
     return {
         **_of_trial(record, trial, confirmation_of(record, trial, epoch)),
@@ -67,7 +67,7 @@ def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]
 
 
 def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return the origin of the models of a point's seeds: `values` has their means, `confirmed` their own metrics."""
+    """Return the origin of a point's seeds for the manifest: `values` has means, `confirmed` each seed's metrics."""
     names = [one.metric for one in record.objectives if all(one.metric in run.metrics for run in runs)]
     return {
         **_of_trial(record, runs[0].trial, confirmation_by(runs)),
@@ -79,9 +79,9 @@ def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> 
 
 
 def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[ConfirmationRecord]:
-    """Return a point's confirmation trainings with kept models; without an epoch, as in `seeds_named`.
+    """Return a point's confirmation trainings with kept models. Without an epoch, chosen as in `seeds_named`.
 
-    ExportError if none are kept, or the format holds only one model; StoreError for another form of point.
+    ExportError if none are kept, or the format holds only one model. StoreError for another form of point.
     """
     if form not in _SEVERAL:
         raise ExportError(f"--ensemble: --format {form} holds one model. Use one of {', '.join(_SEVERAL)}")
@@ -91,17 +91,17 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
     if not runs:
         after = f" after epoch {epoch}" if is_of_epoch else ""
         raise ExportError(
-            f"--ensemble: found no kept models of the seeds of trial {trial}{after}, allowed: a trial that "
-            f"`automl confirm {record.name} {point if is_of_epoch else trial} --keep-models` has trained again"
+            f"--ensemble: trial {trial} has no saved models of several seeds{after}. Train them with `automl confirm "
+            f"{record.name} {point if is_of_epoch else trial} --keep-models`"
         )
     return runs
 
 
 def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
-    """Return the kept seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names; None for another name.
+    """Return the kept seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names. None for another name.
 
-    `ensemble` alone takes the trial with the best expected value that has two kept models; without an epoch, the last
-    confirmed one counts. StoreError, which says how to get them, if there are no such models.
+    `ensemble` alone takes the trial with the best expected value that has two kept models. Without an epoch, it takes
+    the last confirmed epoch. If there are no such models, the message of StoreError says how to get them.
     """
     name, sign, rest = text.partition(":")
     if name != ENSEMBLE:
@@ -113,16 +113,16 @@ def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | No
         epoch = named["epoch"] if named else None
         runs = _kept(record, int(named["trial"]), int(epoch) if epoch else None) if named else []
         if len(runs) < 2:
-            have = f"; allowed: {', '.join(f'{ENSEMBLE}:{trial}' for trial in kept)}" if kept else ""
-            raise StoreError(f"point: found {text!r}, of which no models of two seeds are kept{have or _how(record)}")
+            have = f". Name one of {', '.join(f'{ENSEMBLE}:{trial}' for trial in kept)}" if kept else ""
+            raise StoreError(f"{text!r} needs saved models of two seeds, and has none{have or _how(record)}")
         return runs
     if not kept:
-        raise StoreError(f"point: found {text!r}, but no models of two seeds of a trial are kept{_how(record)}")
+        raise StoreError(f"{text!r} needs saved models of two seeds of a trial, and there are none{_how(record)}")
     return kept[_best_of(record, kept)]
 
 
 def _how(record: StudyRecord) -> str:
-    return f"; `automl confirm {record.name} best --seeds 3 --keep-models` keeps some"
+    return f". Train some with `automl confirm {record.name} best --seeds 3 --keep-models`"
 
 
 def _best_of(record: StudyRecord, kept: Mapping[int, list[ConfirmationRecord]]) -> int:
@@ -133,13 +133,13 @@ def _best_of(record: StudyRecord, kept: Mapping[int, list[ConfirmationRecord]]) 
 
 
 def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
-    """Return the recorded objectives at an epoch; a checkpoint holds no costs."""
+    """Return the recorded objectives at an epoch, since a checkpoint has no costs."""
     metrics = next(one.metrics for one in record.started[trial].epochs if one.epoch == epoch)
     return {objective.metric: metrics[objective.metric] for objective in record.objectives}
 
 
 def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return the kept trainings of one epoch; None takes the last confirmed epoch, with two kept seeds if possible."""
+    """Return the kept trainings of an epoch. None takes the last confirmed epoch, with two kept seeds if possible."""
     runs = [
         run
         for run in record.confirmations

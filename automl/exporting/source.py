@@ -1,4 +1,4 @@
-"""The model of a checkpoint with everything an export needs: the eager model, its rows, and its answers."""
+"""The model of a checkpoint with all that an export needs: the eager model, its rows, and its predictions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Model to export, with its task (None for a training function) and data.
+    """A model to export, with its task (None for a training function) and data.
 
     Attributes:
-        rows: How a row becomes numbers, see `automl.standalone`; None where only the model's own code knows.
+        rows: How a row becomes numbers, see `automl.standalone`; None if only the model's own code knows.
         answers: Meaning of outputs, see `automl.standalone.answers`.
         data: Known facts of the training data; `out_of_fold` if metrics are of models that had not seen the row.
         content: The checkpoint without its weights.
@@ -58,12 +58,12 @@ def source_of(
     """Return the model of a checkpoint of the user's own study.
 
     Args:
-        named: Name of the task; the checkpoint's own is not trusted.
+        named: Name of the task. The checkpoint's own name is not trusted.
         like: Another model of the study, whose task and data are reused if the options are equal.
 
     Raises:
-        TaskError: The study's task cannot be built any more, or does not train a torch model.
-        CheckpointError: The checkpoint cannot be read, or does not fit.
+        TaskError: The study's task can no longer be built, or does not train a torch model.
+        CheckpointError: The checkpoint is unreadable, or does not fit the task.
     """
     content = read_checkpoint(checkpoint)
     spec = content["spec"]
@@ -85,19 +85,19 @@ def source_of(
     network = rebuild(checkpoint, task, params, content["model"])
     samples = few_of(load_samples(task, "validation", params, _CPU), 2)
     inputs, _ = next(iter(samples.batches([torch.arange(min(2, len(samples)))])))
-    new_rows = getattr(task, "new_rows", None)  # what only training and validation know of a row is left out
+    new_rows = getattr(task, "new_rows", None)  # leaves out columns that only training and validation rows have
     rows = inputs if new_rows is None else new_rows(inputs)
     call = example_call(network, (rows,))
     answers = _answers(task, call, content["metrics"])
     data = _data(task, params) if shared is None else {}
     if isinstance(inputs, Tensor) and isinstance(rows, Tensor) and rows.shape != inputs.shape:
-        data["out_of_fold"] = True  # a column says which model of the trial has not seen the row
+        data["out_of_fold"] = True  # a column names the model of the trial that has not seen the row
     return Source(call=call, rows=_rows(task, call), answers=answers, data=data, content=rest, task=task)
 
 
 def with_data(source: Source) -> Source:
     """Return the model with all facts of its training data."""
-    assert source.task is not None  # noqa: S101 - the caller has looked
+    assert source.task is not None  # noqa: S101 - the caller has checked
     return replace(source, data=_data(source.task, source.content["spec"]["params"]) | dict(source.data))
 
 
@@ -107,7 +107,7 @@ def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpe
 
 
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
-    """Return the task's form of rows, else plain numbers for a model of one tensor; None for several outputs."""
+    """Return the task's form of rows, or plain numbers for a model of one tensor. None for several inputs."""
     if not isinstance(call.outputs(), Tensor):
         return None
     if hasattr(task, "preprocessing"):
@@ -119,13 +119,13 @@ def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
 
 
 def _as_stored(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a form as stored in a manifest, with lists for tuples, to compare it with a champion's."""
+    """Return a form as stored in a manifest, with lists for tuples, to compare it with a champion's form."""
     stored: dict[str, Any] = json.loads(json.dumps(form))
     return stored
 
 
 def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Return the task's form of answers; else classes, where the task judges outputs as classes."""
+    """Return the task's form of predictions, or classes if the task evaluates outputs as classes."""
     if hasattr(task, "postprocessing"):
         answers = _as_stored(task.postprocessing())
         error = answers.pop("error", None)

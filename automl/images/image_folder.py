@@ -1,4 +1,4 @@
-"""A folder with a package, a Dockerfile, and files for a Hugging Face Space and Kubernetes; `files` has the texts."""
+"""A folder with a package, a Dockerfile, and files for a Hugging Face Space and Kubernetes. `files` has the texts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PORT = 7860
 """Port of a Hugging Face Space."""
 _USER_ID = 1000
 _MIB_WITHOUT_MODEL = 768
-"""Memory of a worker with torch and the server, and of batches of rows."""
+"""MiB of a worker's memory for torch, the server and batches of rows, without the model."""
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder for `docker build` of an image that serves the model; ExportError if a package is missing here."""
+    """Write a folder for `docker build` of an image that serves the model. ExportError if a package is missing here."""
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
         write_package(programs, manifest, folder / _MODEL)
@@ -34,8 +34,8 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
-    """Return the texts of the files beside the package, by name; `model_bytes` is the size of the model's files."""
-    # Weights are in memory twice: as read, and as torch lays them out.
+    """Return the texts of the files beside the package, by name. `model_bytes` is the size of the model's files."""
+    # Weights are in memory twice: as read from the file, and as torch arranges them.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
     values = {
         "model": _MODEL,

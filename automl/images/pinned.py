@@ -11,7 +11,7 @@ from automl.exporting.export_errors import ExportError
 from search_spaces.wording import install_command
 
 _OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
-"""Torch's dependencies for GPUs, which its build for CPUs does not need."""
+"""Prefixes of torch's dependencies for GPUs, which its build for CPUs does not need."""
 
 
 def pinned(packages: tuple[str, ...]) -> list[str]:
@@ -22,13 +22,13 @@ def pinned(packages: tuple[str, ...]) -> list[str]:
     for name in packages:
         if _found(name) is None:
             raise ExportError(
-                f"--docker: found no package {name}, of which the version is needed; {install_command('serve')}"
+                f"--docker: the package {name} is missing, and its version is needed; {install_command('serve')}"
             )
     waiting, versions = [canonicalize_name(name) for name in packages], dict[str, str]()
     while waiting:
         name = waiting.pop()
         found = None if name in versions or name.startswith(_OF_ACCELERATORS) else _found(name)
-        if found is not None:  # else it is known, or needed on another platform only
+        if found is not None:  # else it is listed already, or needed only on another platform
             versions[name] = found.version.partition("+")[0]
             waiting += _needed_by(found)
     return [f"{name}=={version}" for name, version in sorted(versions.items())]

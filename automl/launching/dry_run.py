@@ -28,7 +28,7 @@ from studies.spec.yaml_reader import write_yaml
 
 FIRST_TRIALS = 3
 LONGEST_TASK = 300
-"""Characters of the line about task and data."""
+"""Most characters of the line about task and data."""
 
 
 def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
@@ -137,9 +137,9 @@ _LARGE = 10**6
 
 
 def size_in_words(space: Space) -> str:
-    """Return the number of parameters by kind, their names, and the number of configurations if that is finite."""
+    """Return the number of parameters by kind, their names, and the number of configurations if it is finite."""
     if not len(space):
-        return "no parameter, so that every trial is the same"
+        return "no parameter, so all trials are equal"
     kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
     shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     total = configurations(space)
@@ -152,7 +152,7 @@ def _count(total: int) -> str:
 
 
 def configurations(space: Space) -> int | None:
-    """Return the number of configurations of a space; None with a continuous parameter."""
+    """Return the number of configurations of a space, or None if it has a continuous parameter."""
     entries = dict(space.entries())
     if any(isinstance(one := _parameter(entry), Float) and one.step is None for entry in entries.values()):
         return None

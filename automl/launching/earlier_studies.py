@@ -1,4 +1,4 @@
-"""Reads earlier studies from our stores or any Optuna storage; they are stored with the new study, for `resume`."""
+"""Reads earlier studies from a store of this project or any Optuna storage, and stores them with the new study."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """Return the study with its earlier studies: the stored ones if it exists. SpecError if one cannot be used."""
+    """Return the study with its earlier studies, stored ones if it exists. SpecError if one cannot be used."""
     names = prepared.spec.search.from_studies
     if not names:
         return prepared
@@ -89,16 +89,16 @@ def _opened(url: str) -> Iterator[Store]:
 
 
 class _UnfitError(Exception):
-    """A study cannot be prior data of this study; one line."""
+    """A study cannot be prior data of the new study; the message is one line."""
 
 
 def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
-    """The usable trials of a study, and the number of all its trials. A store of another version is not migrated."""
+    """Return the usable trials of a study, and the number of all its trials. Never migrates the store."""
     wanted = (spec.objective_records, spec.constraint_records)
     known: list[str] = []
     if _has_table(url, "automl_studies"):
         if url != spec.store and not is_current(url):
-            allowed = f"a store of this version: automl list --store {redact(url)} brings it up to date"
+            allowed = f"a store of this version. To migrate it, run `automl list --store {redact(url)}`"
             raise _UnfitError(found(name, allowed))
         with _opened(url) as store:
             known = store.study_names()
@@ -108,7 +108,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
     import optuna
 
     with _optuna_storage(url) as storage:
-        # Optuna's tables also contain our own studies, for its dashboard.
+        # Optuna's tables also contain this project's studies, for Optuna Dashboard.
         names = optuna.get_all_study_names(storage) if storage is not None else []
         if storage is None or study not in names:
             every = list(dict.fromkeys([*known, *names]))
@@ -120,7 +120,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
 
 def _why_none(url: str, name: str) -> str:
     if "://" not in name:
-        return f"one of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
+        return f"a study of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
     missing = _missing_file(url)
     return "there is none yet" if missing is None else f"there is no file {missing}"
 
@@ -133,7 +133,7 @@ def _missing_file(url_text: str) -> Path | None:
 
 @contextmanager
 def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
-    """Optuna's tables behind a URL, None if there are none; creates nothing."""
+    """Yield Optuna's tables behind a URL, or None if there are none; creates nothing."""
     if not _has_table(url, "trial_values"):
         yield None
         return
@@ -150,7 +150,7 @@ def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
 
 
 def _has_table(url_text: str, name: str) -> bool:
-    """Whether a database has a table; does not change the database, not even an SQLite file to WAL."""
+    """Return whether a database has a table. Leaves the database unchanged: an SQLite file is not switched to WAL."""
     url = parse_url(url_text)
     if _missing_file(url_text):
         return False
@@ -167,12 +167,12 @@ def _has_table(url_text: str, name: str) -> bool:
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return the complete trials of one of our studies, and the incomplete ones with their forecast end."""
+    """Return the complete trials of a study of this project, and the incomplete trials with their forecast end."""
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:
         metrics = sorted({name for trial in measured for name in trial.epochs[-1].metrics})
         if measured and objective.metric not in metrics:
-            allowed = f"studies that measured {objective.metric}; {record.name} has {listed(metrics)}"
+            allowed = f"studies that measured {objective.metric}; {record.name} measured {listed(metrics)}"
             raise _UnfitError(found(record.name, allowed))
     epochs = last_epoch(record.spec) or max((len(trial.epochs) for trial in measured), default=1)
     cut_short = {trial.number for trial in measured if trial.state != "complete" and len(trial.epochs) < epochs}
@@ -211,7 +211,7 @@ def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, ep
 
 
 def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
-    """A metric's last value, extrapolated if it is cumulative and the trial was stopped early; NaN without one."""
+    """Return a metric's last value, extrapolated if cumulative and the trial was stopped early; NaN without a value."""
     last = trial.epochs[-1]
     if metric in last.metrics and metric in CUMULATIVE_METRICS:
         return extrapolated_metric(trial, last, metric, epochs)
@@ -252,17 +252,17 @@ def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives
     if names is not None:
         missing = [metric for metric in metrics if metric not in names]
         if missing:
-            raise _UnfitError(found(name, f"a study with the objective {missing[0]}; this one has {listed(names)}"))
+            raise _UnfitError(found(name, f"a study with the objective {missing[0]}; this study has {listed(names)}"))
         columns = [names.index(metric) for metric in metrics]
     elif len(directions) == len(metrics):
         columns = list(range(len(metrics)))
     else:
         allowed = (
-            f"a study with {len(metrics)} objectives, or metric names; this one has {len(directions)} without names"
+            f"a study with {len(metrics)} objectives, or metric names; this study has {len(directions)} without names"
         )
         raise _UnfitError(found(name, allowed))
     for objective, column in zip(objectives, columns, strict=True):
         if directions[column] != objective.direction:
             problem = f"a study that has to {objective.direction} {shown(objective.metric)}"
-            raise _UnfitError(found(name, f"{problem}; this one has to {directions[column]} it"))
+            raise _UnfitError(found(name, f"{problem}; this study has to {directions[column]} it"))
     return columns

@@ -26,27 +26,27 @@ HOUR = 3600.0
 
 
 def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
-    """Return one line: the expected cost, or why it is unknown (`earlier` is None), and the highest possible cost."""
+    """Return one line: the expected cost or why it is unknown (`earlier` is None), and the highest possible cost."""
     budget, place = prepared.spec.budget, prepared.place
     most = most_slot_seconds(prepared)
-    ceiling = f"at most {_amount(prepared, most)}" if math.isfinite(most) else "no limit but the number of trials"
+    ceiling = f"at most {_amount(prepared, most)}" if math.isfinite(most) else "only the number of trials is limited"
     if earlier is None:
-        return f"not known before the first epoch, since no study of this store has trained this task; {ceiling}"
+        return f"unknown until the first epoch, because no study of this store has trained this task; {ceiling}"
     if earlier.other_slots:
         source = f"trials of {earlier.study} ran on {earlier.other_slots}"
-        return f"not known before the first epoch, since {source}; {ceiling}"
+        return f"unknown until the first epoch, because {source}; {ceiling}"
     scale = prepared.spec.training.epochs / earlier.epochs
     by_trials = math.inf if budget.trials is None else budget.trials * earlier.slot_seconds_per_trial * scale
     likely = min(by_trials, most)
     if not math.isfinite(likely):
-        return f"not known: {ceiling}"
+        return f"unknown: {ceiling}"
     ends = "when all trials are started" if by_trials <= most else "when the budget is used up"
     time = duration(likely / place.slots)
     return f"about {_amount(prepared, likely)} in {time}, {ends} ({ceiling}); {_trainings(prepared, earlier, most)}"
 
 
 def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
-    """Number of full trainings in the budget, and the study that the estimate comes from."""
+    """Return the number of full trainings in the budget, and the study that the estimate comes from."""
     full = earlier.slot_seconds_per_epoch * prepared.spec.training.epochs
     source = f"by {plural(earlier.trials, 'trial')} of {earlier.study}"
     each = f"{_amount(prepared, full)} each, {source}"
@@ -58,7 +58,7 @@ def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
 
 
 def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> float:
-    """Return the slot time that dollars and hours pay, in seconds; `set_price` is the price of `automl price set`."""
+    """Return the slot-seconds that dollars and hours pay; `set_price` is the price of `automl price set`."""
     budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
     by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
     by_hours = math.inf if budget.hours is None else budget.hours * HOUR * prepared.place.slots
@@ -72,12 +72,12 @@ def _amount(prepared: Prepared, slot_seconds: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierCost:
-    """Slot time of the trials of one study, overhead of the study included.
+    """Slot time of one study's trials, with the overhead of the study.
 
     Attributes:
-        slot_seconds_per_epoch: Median over the trials of their mean slot time of an epoch.
+        slot_seconds_per_epoch: Median over trials of the mean slot-seconds per epoch.
         other_slots: Difference from the plan's slots, such as "slots of 8 CPUs, not 1", which makes the seconds
-            incomparable; empty if they are alike.
+            incomparable. Empty if the slots are alike.
     """
 
     study: str
@@ -89,7 +89,7 @@ class EarlierCost:
 
 
 def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCost | None:
-    """Return the cost of trials of the same task and options in the newest study that has any.
+    """Return the cost of trials of the same task and options, from the newest study that has any.
 
     Studies on slots like the plan's come before newer studies on other slots. An unreadable store counts as empty.
     """
@@ -123,7 +123,7 @@ def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
 
 
 def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
-    """Differences from the plan's slots; prices distinguish devices of kind `auto`."""
+    """Return the differences from the plan's slots. Prices distinguish devices of kind `auto`."""
     there, here, price = mapping(row.spec.get("resources")), prepared.spec.resources, prepared.price.usd_per_slot_hour
     device, cpus = there.get("device", "auto"), there.get("cpus_per_rank", here.cpus_per_rank)
     if device not in {"auto", prepared.place.device}:
@@ -137,7 +137,7 @@ def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
 
 
 def _prices_paid(store: Store, study_id: int) -> list[float]:
-    """Charged prices of a slot in dollars per hour, the latest last."""
+    """Return the charged prices of a slot in dollars per hour, the latest last."""
     c = t.charges.c
     query = sa.select(c.usd_per_slot_hour).where(c.study_id == study_id).group_by(c.usd_per_slot_hour)
     with store.snapshot() as connection:
@@ -145,7 +145,7 @@ def _prices_paid(store: Store, study_id: int) -> list[float]:
 
 
 def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
-    """Return what the trials of a study took; None as long as none has measured an epoch."""
+    """Return the cost of a study's trials, or None until a trial has measured an epoch."""
     measured = [trial for trial in record.started if trial.epochs]
     training = record.spec.get("training")
     epochs = training.get("epochs") if isinstance(training, Mapping) else None

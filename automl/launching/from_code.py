@@ -22,7 +22,7 @@ from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from trainers.protocol import OUR_METRICS
 
 EPOCHS = 20
-"""Epochs of a training of which nothing but its code is known."""
+"""Epochs of a training of code without a spec."""
 
 _FILE = re.compile(r"(?P<file>.*\.py):(?P<name>.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -45,20 +45,20 @@ class Code:
 
 
 def code_of(given: Path) -> Code | None:
-    """Return the code of `FILE.py:NAME` or `module:NAME`; None for a spec's file, SpecError without such a task."""
+    """Return the code of `FILE.py:NAME` or `module:NAME`, or None for a spec file. SpecError if the code is missing."""
     text = str(given)
     match = _FILE.fullmatch(text)
     if match is not None:
         return _in_file(Path(match["file"]), match["name"], text)
     if given.suffix == ".py":
-        raise SpecError("launch", (), found(text, f"{text}:NAME, NAME being a training function or a task in it"))
+        raise SpecError("launch", (), found(text, f"{text}:NAME, where NAME is a training function or a task in it"))
     if ENTRY_POINT.fullmatch(text) and not given.exists():
         return Code(task=text, folder=Path.cwd(), given=text)
     return None
 
 
 def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) -> tuple[Prepared, Quickstart]:
-    """Choose and check a spec for the user's own code; SpecError if the code or an override does not allow it."""
+    """Choose and check a spec for the user's own code. SpecError if the code or an override makes this impossible."""
     changes = store_overrides(overrides, store)
     paths = [split_override(one)[0] for one in changes]
     facts = _facts(code, apply_overrides({"task": code.task}, changes), sets_space=("space",) in paths)
@@ -81,7 +81,7 @@ def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) 
 
 
 def check_place_of_spec(path: Path, code: Code) -> None:
-    """Raise SpecError if the spec's folder is not the module's, because a spec looks for its code beside it."""
+    """Raise SpecError if the spec's folder is not the module's folder, where the spec looks for its code."""
     if path.absolute().parent.resolve() != code.folder.resolve():
         allowed = f"a file in {os.path.relpath(code.folder)}, since a spec finds its code beside it"
         raise SpecError("--save-spec", (), found(str(path), allowed))
@@ -91,7 +91,7 @@ def _in_file(file: Path, name: str, text: str) -> Code:
     path = file.absolute()
     if not path.is_file():
         hint = nearest(file.name, [one.name for one in path.parent.glob("*.py")])
-        raise SpecError(f"launch {text}", (), found(str(file), "a Python file that is there", hint))
+        raise SpecError(f"launch {text}", (), found(str(file), "a Python file that exists", hint))
     if not _NAME.fullmatch(name):
         raise SpecError(f"launch {text}", (), found(name, "the name of a training function or a task in the file"))
     parts, folder = [path.stem], path.parent
@@ -99,7 +99,7 @@ def _in_file(file: Path, name: str, text: str) -> Code:
         parts.insert(0, folder.name)
         folder = folder.parent
     if not all(part.isidentifier() for part in parts):
-        allowed = "a file that can be imported, with letters, digits and _ in its name"
+        allowed = "a file that can be imported, with only letters, digits and _ in its name"
         raise SpecError(f"launch {text}", (), found(str(file), allowed))
     return Code(task=f"{'.'.join(parts)}:{name}", folder=folder, given=text)
 
@@ -125,7 +125,7 @@ def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
 def _no_space(code: Code, facts: TaskFacts) -> str:
     module, _, name = code.task.partition(":")
     own = f"`space = {{...}}` in {module}.py" if facts.parameters is None else f"a method space() of {name}"
-    return f"found none, allowed: {own}, or {_SET_SPACE}"
+    return f"this code has no search space. Add {own}, or pass {_SET_SPACE}"
 
 
 def _notes(
@@ -136,7 +136,7 @@ def _notes(
     metrics = [one.metric for one in spec.objectives if one.metric not in (*facts.reported, *OUR_METRICS)]
     unsure = (f"{listed(metrics)}: {code.task.partition(':')[2]} has to report it; {_SET_OBJECTIVES} names another",)
     return (
-        f"study {spec.study}: a name from the code's; --set study=NAME gives another",
+        f"study {spec.study}: named after the code; --set study=NAME changes it",
         f"task {spec.task}: a {'training function' if is_function else 'task'} in {code.folder}",
         objectives_note(spec),
         *(unsure if is_function and metrics else ()),
@@ -151,4 +151,4 @@ def _guessed_direction(metric: str) -> tuple[str, ...]:
     if not direction_is_guess(metric):
         return ()
     objectives = f"[{{metric: {metric}, direction: maximize}}, {{metric: cost_usd, direction: minimize}}]"
-    return (f"{metric}: that less of it is better is a guess; --set 'objectives={objectives}' turns it",)
+    return (f"{metric}: minimized, which is a guess; --set 'objectives={objectives}' changes it",)

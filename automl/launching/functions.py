@@ -1,4 +1,4 @@
-"""Names training functions for ranks and `automl resume`; saves those that no other process can import as modules."""
+"""Names training functions for ranks and `automl resume`, and saves functions that other processes cannot import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from studies.spec.spec_errors import SpecError
 from trainers.contract.training_function import is_training_function, problem_of
 
 FOLDER = "automl_functions"
-"""Folder, beside a study, of functions that were saved."""
+"""Folder for saved functions, beside a study."""
 _PLACE = "automl.search"
 _WIDTH = 100
 _MOST_BYTES = 32 * 2**20
@@ -44,10 +44,10 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     """Return a training function's name for a spec, and the folder of its module.
 
     Args:
-        study: Name of the study; each has its own file, because functions of one source may refer to different things.
+        study: Name of the study. Each study has its own file, because equal source may refer to different things.
 
     Raises:
-        SpecError: It is not a training function, or cannot be saved.
+        SpecError: The function is no training function, or cannot be saved.
     """
     name = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
@@ -73,14 +73,12 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
     path = folder / FOLDER / f"{module}.py"
     try:
         saved = _pickled(function)
-    except Exception as error:  # noqa: BLE001 - pickling runs code of whatever the function refers to
+    except Exception as error:  # noqa: BLE001 - pickling runs code of any object that the function refers to
         problem = f"found {name}, which refers to something that cannot be saved ({type(error).__name__}: {error})"
         raise SpecError(_PLACE, (), " ".join(problem.split())) from None
     if len(saved) > _MOST_BYTES:
-        problem = (
-            f"found {name}, which refers to {len(saved) / 2**20:.0f} MiB outside itself, allowed: {_MOST_BYTES >> 20}"
-        )
-        raise SpecError(_PLACE, (), f"{problem}; read the data in the function")
+        problem = f"{name} refers to {len(saved) / 2**20:.0f} MiB outside itself, more than {_MOST_BYTES >> 20} MiB"
+        raise SpecError(_PLACE, (), f"{problem}. Read the data inside the function")
     shown = source.replace("\\", "\\\\").replace('"""', "'''")
     before, after = _MODULE.format(name=name, source=shown, content="\0").split("\0")
     try:
@@ -97,7 +95,7 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
 
 
 def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
-    """Whether the module exists with equal meaning: it is left alone, so that no code seems to have changed."""
+    """Return whether the module exists with equal meaning. It is left unchanged, so that code does not seem changed."""
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")
@@ -105,7 +103,7 @@ def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
         return False
     try:
         return say_the_same(base64.b64decode(text[len(before) : -len(after)]), saved)
-    except ValueError:  # somebody has edited it
+    except ValueError:  # a user has edited it
         return False
 
 
@@ -128,13 +126,13 @@ def _pickled(function: Callable[..., object]) -> bytes:
 def _source_of(function: Callable[..., Any]) -> str:
     try:
         return inspect.getsource(function)
-    except (OSError, TypeError):  # typed into a plain interpreter
+    except (OSError, TypeError):  # the function was typed into a plain interpreter
         return function.__qualname__
 
 
 _TRACKER_ID = re.compile(r"[0-9a-f]{32}")
 _AFTER_TRACKER_ID = [("NONE", None), ("TUPLE", None), ("REDUCE", None)]
-"""What follows a tracker id: the last argument of cloudpickle's `_make_skeleton_class`, the end of them, the call."""
+"""Opcodes after a tracker id: the last argument of cloudpickle's `_make_skeleton_class`, its tuple and the call."""
 _CELL = re.compile(r"(?<=[/\\]ipykernel_)\d+(?=[/\\])|(?<=<ipython-input-)\d+(?=-)")
 _LITERALS = frozenset({"NONE", "NEWTRUE", "NEWFALSE"})
 _SETS = frozenset({"FROZENSET", "ADDITEMS"})
@@ -142,7 +140,7 @@ _Instruction = tuple[str, Any]
 
 
 def say_the_same(one: bytes, other: bytes) -> bool:
-    """Whether two pickles of functions differ only in values that each run chooses anew."""
+    """Return whether two pickles of functions differ only in values that each run chooses anew."""
     return one == other or _said(one) == _said(other)
 
 
@@ -156,12 +154,12 @@ def _said(pickled: bytes) -> list[_Instruction]:
 
 
 def _is_tracker_id(said: list[_Instruction], place: int) -> bool:
-    """Whether 32 digits stand at a tracker id's place, rather than in a checksum or path of the user's."""
+    """Return whether 32 digits are a tracker id, and not a checksum or path of the user."""
     return said[place + 1 : place + 1 + len(_AFTER_TRACKER_ID)] == _AFTER_TRACKER_ID
 
 
 def _instructions(pickled: bytes) -> list[_Instruction]:
-    """Return a pickle's instructions with set members sorted and memo numbers resolved, independent of hashes."""
+    """Return a pickle's opcodes with sorted set members and resolved memo numbers, so that hashes have no influence."""
     said: list[_Instruction] = []
     memo: list[_Instruction] = []
     objects = 0

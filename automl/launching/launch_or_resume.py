@@ -33,7 +33,7 @@ from trainers.contract.user_code import hash_of
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
-    """Create or find the study, and drive it with its spec in force; SpecError if the stored spec is another."""
+    """Create or find the study, and drive it with its spec in force. SpecError if the stored spec differs."""
     prepared = with_earlier(prepared)
     store = _store_of(prepared)
     row, is_new = _find_or_create(store, prepared)
@@ -57,7 +57,7 @@ def _store_of(prepared: Prepared) -> Store:
 
 
 def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
-    """Return the row of a new study, or of one with an equal spec; SpecError lists the differences to another spec."""
+    """Return the row of a new study, or of a study with an equal spec. SpecError lists the differences otherwise."""
     return _find_or_create(store, prepared)[0]
 
 
@@ -67,7 +67,7 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
     row = store.study_row(name)
     if row is None:
         earlier = [one.to_plain() for one in prepared.earlier]
-        with contextlib.suppress(StudyExistsError):  # another launch was quicker
+        with contextlib.suppress(StudyExistsError):  # another launch was faster
             store.create_study(name, stored_form(prepared.spec), str(prepared.base_folder), time.time(), earlier)
             return store.require(name), True
         row = store.require(name)
@@ -76,25 +76,25 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
     if lines:
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         problem = (
-            f"found {name!r}, which exists with another spec: {lines[0]}{more}; "
+            f"a study {name!r} exists with another spec: {lines[0]}{more}. "
             "Take another name (study), or `automl resume` to continue the stored study"
         )
         raise SpecError(prepared.source, ("study",), problem)
     if stored.budget != prepared.spec.budget:
         problem = (
-            f"found {name!r}, which exists with another budget; allowed: "
-            f"`automl resume {shlex.quote(name)} --set budget...` changes it"
+            f"a study {name!r} exists with another budget. To change it, run "
+            f"`automl resume {shlex.quote(name)} --set budget...`"
         )
         raise SpecError(prepared.source, ("study",), problem)
     return row, False
 
 
 PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
-"""Overrides with which the spec's price replaces the one of `automl price set`."""
+"""Overrides that replace the price of `automl price set` with the spec's price."""
 
 
 def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
-    """Continue a study with overrides of budget, resources and checkpoints; SpecError or StoreError if it may not."""
+    """Continue a study with overrides of budget, resources and checkpoints. SpecError or StoreError if it may not."""
     row = store.require(name)
     spec = from_store(row.spec, name)
     check = partial(leases.refuse_driven, study_id=row.id, name=name)
@@ -122,20 +122,20 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
 
 
 def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: StudySpec) -> str:
-    """Return a line about changes that a second launch ignores, or ""; values as first `launched` are accepted."""
+    """Return a line about changes that a second launch ignores, or "". Values as first `launched` are accepted."""
     sections = [section for section in NOT_COMPARED if section != "store"]
     again = differing_keys(launched, given, sections)
     ignored = [key for key in differing_keys(in_force, given, sections) if key in again]
     if not ignored:
         return ""
     changeable = [key for key in ignored if key.partition(".")[0] in CHANGEABLE]
-    cure = f"; `automl resume {shlex.quote(name)} --set {changeable[0]}=...` changes it" if changeable else ""
+    cure = f". To change it: `automl resume {shlex.quote(name)} --set {changeable[0]}=...`" if changeable else ""
     verb = "differs and is" if len(ignored) == 1 else "differ and are"
-    return f"{name} is stored already, and its stored spec holds: {', '.join(ignored)} {verb} ignored{cure}"
+    return f"{name} exists already, and its stored spec stays in force: {', '.join(ignored)} {verb} ignored{cure}"
 
 
 def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str]) -> None:
-    """Raise SpecError if an override sets a limit below the amount used; the message gives the amount."""
+    """Raise SpecError if an override sets a limit below the amount used. The message gives the amount."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] != "budget":
@@ -151,14 +151,14 @@ def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
     if line is None or limit is None:
         return ""
     if name == "trials":
-        least = f"at least the {line.spent:g} trials that have been started"
+        least = f"at least the {line.spent:g} trials that have started"
         return f"found {limit:g}, allowed: {least}" if limit < line.spent else ""
     spent = exact_usd(line.spent) if name == "usd" else f"{line.spent:.4g} hours"
-    return f"found {limit:g}, allowed: more than what is spent ({spent})" if limit <= line.spent else ""
+    return f"found {limit:g}, allowed: more than the amount spent ({spent})" if limit <= line.spent else ""
 
 
 def changed_code(record: StudyRecord, folder: Path) -> str:
-    """Return a line about the task's files that differ from the latest trial's, or ""."""
+    """Return a line about the task's files that changed since the latest trial, or ""."""
     known = [
         (attempt.started_at, trial.number, attempt.facts["code_files"])
         for trial in record.started
@@ -175,7 +175,7 @@ def changed_code(record: StudyRecord, folder: Path) -> str:
     verb = "has" if len(changed) == 1 else "have"
     return (
         f"{listed(changed)} {verb} changed since trial {number} was started: "
-        "values before and after may not be comparable; another study name starts anew"
+        "values before and after the change may not be comparable. Another study name starts a new study"
     )
 
 

@@ -1,4 +1,4 @@
-"""Counts parameters and FLOPs of models in a process with torch, beside the pool's start; `resume` counts nothing."""
+"""Counts parameters and FLOPs of models in a process with torch while the pool starts; not when a study resumes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Counting:
-    """Counts while the `with` block runs, unless counts are stored or of no use (`process` is None)."""
+    """Counts models while the `with` block runs, unless counts are stored or of no use (`process` is None)."""
 
     def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
         self._store, self._study_id, self._spec = store, row.id, prepared.spec
@@ -43,7 +43,7 @@ class Counting:
             self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
 
     def sizes(self) -> SizeModel | None:
-        """Return the model of sizes; None without counts."""
+        """Return the model of sizes, or None without counts."""
         return self._sizes
 
     def wait(self) -> None:
@@ -60,10 +60,10 @@ class Counting:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End the process and its children: a study that has ended needs no sizes."""
+        """End the process and its children, because a study that has ended needs no sizes."""
         self._is_over = True
         if self.process is not None and self._thread is not None and self._thread.is_alive():
-            # The thread reads until the last process of the group has closed the pipes, such as a worker of the task.
+            # The thread reads until the last process of the group, such as a worker of the task, has closed the pipes.
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.wait()
@@ -78,7 +78,7 @@ class Counting:
             self._store.keep_counted(self._study_id, [one.to_plain() for one in counted])
         except SQLAlchemyError as error:
             log.warning(
-                "the counts of models cannot be stored, the next controller counts again: %s",
+                "the counts of models cannot be stored, so the next controller will count again: %s",
                 str(error).splitlines()[0],
             )
 
@@ -94,14 +94,14 @@ def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict
 
 
 def _started() -> subprocess.Popen[str]:
-    # A process group of its own: Ctrl-C drains the study, and must not interrupt the counting.
-    return subprocess.Popen(  # noqa: S603 - our own module
+    # The counting has its own process group, so that Ctrl-C drains the study without interrupting the counting.
+    return subprocess.Popen(  # noqa: S603 - a module of this project
         PROBE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
 
 
 def _read(out: str, err: str) -> list[Counted]:
-    """The counts of the process; empty if it died, since they are optional."""
+    """Return the counts of the process; empty if it died, since they are optional."""
     try:
         answer = json.loads(out)
     except ValueError:

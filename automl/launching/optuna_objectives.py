@@ -1,7 +1,7 @@
 """Recognises objectives written for Optuna, and reads their search space from literal `suggest_...` calls.
 
-Trials here have their parameters before they start, since slots and cost depend on them. Other parameters are learnt as
-trials run.
+Trials of this project have their parameters before they start, since slots and cost depend on them. Other parameters
+are learned as trials run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from studies.spec.study_spec import StudySpec
 
 PREFIX = "suggest_"
 MEASURED = frozenset({"cost_usd", "wall_seconds", "peak_memory_bytes"})
-"""Metrics that an objective's trials have without reporting them."""
+"""Metrics of an objective's trials that the objective need not report."""
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "suggest_float": ("name", "low", "high", "step", "log"),
     "suggest_int": ("name", "low", "high", "step", "log"),
@@ -43,19 +43,19 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_optuna_objective(function: Callable[..., object]) -> bool:
-    """Return whether a function, or one of the user's own that it calls, calls `suggest_float` or the like."""
+    """Return whether a function, or one of the user's functions that it calls, calls `suggest_float` or the like."""
     return any(name.startswith(PREFIX) for one in _functions(function) for name in _names(one.__code__))
 
 
 def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str) -> StudySpec:
     """Return the spec with the objective's space, if the spec has none.
 
-    Parameters of single branches are in each trial, and unused elsewhere. If the source does not show the whole space,
-    `search.learn_space` is set. A given space is complete unless it sets `search.learn_space`.
+    Parameters of only some branches are in each trial, and unused in the other branches. If the source does not show
+    the whole space, `search.learn_space` is set. A given space is complete unless it sets `search.learn_space`.
 
     Raises:
-        SpecError: There is no space and a `suggest_...` call that no trial can answer; the search needs a complete
-            space; or the spec asks for more ranks than the objective uses.
+        SpecError: There is no space and a `suggest_...` call has invalid arguments; the search needs a complete space;
+            or the spec asks for more ranks than the objective uses.
     """
     name = getattr(objective, "__name__", "objective")
     if spec.space is None:
@@ -67,7 +67,7 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
             search = learning(search, listed(described.unclear) or name, source)
         spec = spec.model_copy(update={"space": Space(described.parameters), "search": search})
     if spec.space is not None and "world_size" in spec.space and not _prepares_a_model(objective):
-        problem = f"found a number of ranks for {name}, an objective for Optuna that calls no trial.prepare"
+        problem = f"{name} is an objective for Optuna that does not call trial.prepare"
         raise SpecError(
             source, ("space", "world_size"), f"{problem}, so it trains on one rank. Remove world_size from the space"
         )
@@ -75,17 +75,17 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
 
 
 def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
-    """Return section `search` for a space that is learnt; SpecError, naming `unclear`, if it needs the whole space."""
+    """Return section `search` for a learned space. SpecError, naming `unclear`, if it needs the whole space."""
     problem = search.problem_of_learning()
     if problem is not None:
         path, text = problem
-        known = f"{text}, or space={{...}} with what {unclear} asks for"
+        known = f"{text}, or space={{...}} with the parameters of {unclear}"
         raise SpecError(source, ("search", *path), known)
     return search.model_copy(update={"learn_space": True})
 
 
 def _prepares_a_model(objective: Callable[..., object]) -> bool:
-    """Whether an objective, or a function of the user's own that it calls, may train on several ranks."""
+    """Return whether an objective, or a function of the user that it calls, may train on several ranks."""
     return any("prepare" in _names(one.__code__) for one in _functions(objective))
 
 
@@ -124,7 +124,7 @@ def _described(function: Callable[..., object]) -> _Described:
 
 
 def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
-    """The function, and the user's own functions that it refers to, without duplicates."""
+    """Yield the function, and the user's own functions that it refers to, without duplicates."""
     waiting, seen = [function], set[int]()
     while waiting:
         one = inspect.unwrap(waiting.pop(0))
@@ -159,7 +159,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _calls(function: FunctionType) -> list[ast.Call] | None:
-    """Its calls of `suggest_...` in order; None if the source is not available."""
+    """Return the calls of `suggest_...` in order, or None if the source is not available."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -184,7 +184,7 @@ def _literal(call: ast.Call) -> dict[str, Any] | None:
 
 
 def _problem_of(call: ast.Call) -> str | None:
-    """Why no trial can answer a call, as far as its literals show."""
+    """Return why a call must fail, as far as its literals show, or None."""
     if _kind_of(call) not in _ARGUMENTS:
         return f"found {_kind_of(call)}, allowed: {listed(_ARGUMENTS)}"
     values = _literal(call)
@@ -196,7 +196,7 @@ def _problem_of(call: ast.Call) -> str | None:
     except SpaceError as error:
         return str(error)
     except TypeError:
-        return "found an argument too few"
+        return "an argument is missing"
     return None if isinstance(name, str) and name else f"name: found {name!r}, allowed: a text that is not empty"
 
 

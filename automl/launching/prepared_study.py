@@ -36,11 +36,11 @@ from trainers.protocol import ALWAYS_MEASURED, Diagnostics
 from trainers.trial_settings import unheeded
 
 _MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
-"""Metrics of a training function that it need not report, the first one if it prepares its model."""
+"""Metrics of a training function that it need not report: the first needs a prepared model."""
 _LEARNT = (
-    "search.learn_space: what trials ask for beside the space ({}) is learnt as they run, as in Optuna (sampler {}, "
-    "pruner {}); the model of the search (cokriging, break_even) and from_studies need a whole space, and only what is "
-    "in the space can be enqueued or named in first_trials"
+    "search.learn_space: parameters that trials request beyond the space ({}) are learned as trials run, as in Optuna "
+    "(sampler {}, pruner {}). The model of the search (cokriging, break_even) and from_studies need a complete space. "
+    "Only parameters of the space can be enqueued or named in first_trials"
 )
 
 
@@ -51,7 +51,7 @@ class Prepared:
     Attributes:
         base_folder: Base of relative paths and of the user's own task.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
-        has_countable_models: False for a training function or a command, whose models nobody sees.
+        has_countable_models: False for a training function or a command, whose models cannot be inspected.
     """
 
     spec: StudySpec
@@ -137,15 +137,15 @@ def _check_store_url(spec: StudySpec, source: str) -> None:
 
 
 def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
-    """Refuse to learn the space of a task that never asks for a parameter at run time."""
+    """Refuse a space to learn for a task that never requests parameters at run time."""
     if spec.search.learn_space and (declares or spec.task == COMMAND):
         what = "a command" if spec.task == COMMAND else "a task"
-        problem = f"found true with {what}, allowed: an objective for Optuna, which asks for parameters as it runs"
+        problem = f"only objectives for Optuna request parameters at run time, and this is {what}. Set it to false"
         raise SpecError(source, ("search", "learn_space"), problem)
 
 
 def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -> tuple[int, ...]:
-    """Build the search as a controller does, and ask it for a first trial, so that no study exists without one."""
+    """Build the search as a controller does, and suggest a first trial, so that no study exists without a trial."""
     name = spec.search.sampler
     is_own = ":" in name
     if is_own or ":" in spec.search.pruner.name:
@@ -163,7 +163,7 @@ def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -
 
 
 def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
-    """The rungs of the pruner; the user's own pruner may return wrong ones."""
+    """Return the rungs of the pruner; a user's own pruner may return wrong rungs."""
     name, epochs = spec.search.pruner.name, spec.training.epochs
     problem = None
     try:
@@ -206,7 +206,7 @@ def _price(spec: StudySpec, places: AvailableSlots) -> Price:
 def _warnings(spec: StudySpec, places: AvailableSlots, slots: int) -> tuple[str, ...]:
     if places.device == "cpu" and slots > places.slots and not spec.resources.autoscale:
         needed, there = slots * spec.resources.cpus_per_rank, places.slots * spec.resources.cpus_per_rank
-        return (f"{slots} slots want {needed} CPUs, this machine has {there}: trials will be slower",)
+        return (f"{slots} slots want {needed} CPUs, but this machine has {there}, so trials will be slower",)
     return ()
 
 
@@ -216,37 +216,37 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
         known, chosen = listed(spec.space.names() if spec.space else ()) or "empty", spec.search.chosen
         found_odd.append(_LEARNT.format(known, chosen.sampler, chosen.pruner.name))
     elif spec.space is not None and not len(spec.space) and spec.budget.trials != 1:
-        found_odd.append("space: it has no parameter, so all trials are alike")
+        found_odd.append("space: it has no parameter, so all trials are equal")
     if spec.search.pruner.name not in {"none", "auto"} and not rungs:
         epochs = spec.training.epochs
         found_odd.append(
-            f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}, and prunes nothing"
+            f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}, so it never prunes"
         )
     return tuple(found_odd)
 
 
 def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str, ...]:
-    """Warn about metrics that a function or a command will hardly report: its trials would fail."""
+    """Warn about metrics that a function or a command will probably not report, so that its trials would fail."""
     is_command = spec.task == COMMAND
     owner = "command" if is_command else "training function"
     known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else _MEASURED_OF_FUNCTIONS)}
-    doubtful = {*ALWAYS_MEASURED} - {"train_loss", "val_loss"}  # libraries report losses, nobody reports the others
+    doubtful = {*ALWAYS_MEASURED} - {"train_loss", "val_loss"}  # libraries report these two losses
     named = [("objectives", one.metric) for one in spec.objectives]
     named += [("constraints", one.metric) for one in spec.constraints]
     return tuple(
         f"{section}: {metric} is measured only if the {owner} reports it"
-        f"{f', which by its source reports {listed(reported)}' if reported else ''}; a trial without it fails"
+        f"{f', whose source reports {listed(reported)}' if reported else ''}; a trial without it fails"
         for section, metric in named
         if metric not in known and (reported or metric in doubtful)
     )
 
 
 def _warnings_of_function(spec: StudySpec) -> tuple[str, ...]:
-    """Warn about options that need a helper of ours in a training function, or that it ignores."""
+    """Warn about options that a training function ignores, or follows only through a helper."""
     given = {name: getattr(spec.training, name) for name in spec.training.model_fields_set}
     return tuple(
-        f"training.{name}: a training function follows it only where it calls {helper}"
+        f"training.{name}: a training function follows it only if it calls {helper}"
         if helper is not None
-        else f"training.{name}: no training function follows it"
+        else f"training.{name}: training functions ignore it"
         for name, helper in unheeded(given).items()
     )

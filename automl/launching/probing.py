@@ -1,4 +1,4 @@
-"""Asks a task for its parameters and metrics in a process of its own: a controller never runs a user's task."""
+"""Asks a task for its parameters and metrics in another process, because a controller never runs a user's task."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from trainers.contract.task_loading import load_task
 from trainers.protocol import OUR_METRICS, TaskError
 
 PROBE = (sys.executable, "-P", "-m", "trainers.local.try_out_task")
-"""Command that answers questions about a task in a process of its own."""
+"""Command of the process that answers questions about a task."""
 PROBE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFacts:
-    """Answers of a task about itself.
+    """Properties of a task.
 
     Attributes:
-        parameters: Its parameters besides the trainer's; None for a training function or a command, which take any.
-        metrics: Metrics that it measures; None for a training function or a command, which report any.
-        space: Search space of its own; None if it has none.
+        parameters: Its parameters besides the trainer's. None for a training function or a command, which take any.
+        metrics: Metrics that it measures. None for a training function or a command, which report any.
+        space: Its own search space, or None.
         reported: Metrics found in the source of a training function; it may report others.
         baselines: Baselines of its models, as `trainers.contract.task.baselines_of` returns them.
     """
@@ -55,10 +55,10 @@ def facts_of(
     space: Space | None = None,
     by_module: bool = False,
 ) -> TaskFacts:
-    """Ask a task for its parameters, metrics and space.
+    """Return the parameters, metrics and space of a task.
 
-    A built-in task that declares its metrics answers in this process, without torch. All others are tried out in a
-    process of their own: they build data and a model, and measure a few samples.
+    A built-in task that declares its metrics answers in this process, without torch. Other tasks are tried out in
+    another process: they build data and a model, and measure a few samples.
 
     Args:
         task: Name of a built-in task, or `module:Class`.
@@ -105,7 +105,7 @@ def facts_of(
 
 
 def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:
-    """Check that a command can be run here; its parameters and metrics are unknown before it runs."""
+    """Check that a command can be run here. Its parameters and metrics are unknown before it runs."""
     problem = missing_program(Command.of(options), folder, search_path())
     if problem is not None:
         raise SpecError(source, ("task", COMMAND), problem)
@@ -113,26 +113,26 @@ def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> 
 
 
 def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Ask `trainers.local.try_out_task` in its own process; SpecError if it fails, ends or exceeds `PROBE_SECONDS`."""
+    """Call `trainers.local.try_out_task` in its own process. SpecError if it fails, ends or exceeds `PROBE_SECONDS`."""
     task = question["task"]
     try:
-        done = subprocess.run(  # noqa: S603 - our own module
+        done = subprocess.run(  # noqa: S603 - a module of this project
             PROBE, input=json.dumps(question), capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        problem = f"found {task!r}, which had given no answer after {PROBE_SECONDS:g} s when it was tried out"
+        problem = f"{task!r} was tried out, and gave no answer within {PROBE_SECONDS:g} s"
         raise SpecError(source, ("task",), problem) from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise SpecError(source, ("task",), f"found {task!r}, which {_ending(done)}") from None
+        raise SpecError(source, ("task",), f"{task!r} {_ending(done)}") from None
     if answer["error"]:
         raise SpecError(source, ("task",), answer["error"])
     return answer
 
 
 def _ending(done: subprocess.CompletedProcess[str]) -> str:
-    """The exit of the trial process in words, with the last line that it printed."""
+    """Return the exit of the trial process in words, with the last line that it printed."""
     code = done.returncode
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
     last = done.stderr.strip().splitlines()[-1:]
@@ -140,7 +140,7 @@ def _ending(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def quality_of(facts: TaskFacts) -> str:
-    """Return the metric of a task to optimise; for a training function a reported one, validation metrics first."""
+    """Return the metric of a task to optimize; for a training function a reported metric, validation metrics first."""
     reported = [name for name in facts.reported if name not in OUR_METRICS]
     of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
     return quality_metric(facts.metrics or of_validation or ("val_error",))

@@ -23,7 +23,7 @@ from trainers.contract.task_loading import built_in_tasks, load_task, options_of
 from trainers.protocol import TaskError
 
 HOURS, USD = 0.25, 2.0
-"""Budget of a study that is launched without a spec; a number of trials would end a search of short ones early."""
+"""Budget of a study without a spec. A limit on the number of trials would end a search of short trials early."""
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tabular": {"data": "train", "test_data": "test", "validation_data": "validation", "target": "target"},
@@ -38,7 +38,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "vision": {"data": "train", "test_data": "test", "validation_data": "validation"},
     "language_model": {"data": "train", "test_data": "test", "validation_data": "validation"},
 }
-"""The task's option behind each option of the command line."""
+"""Options of tasks by option of the command line."""
 
 _EPOCHS: Mapping[str, tuple[float, int, int]] = {
     "tabular": (2500.0, 5, 60),
@@ -46,9 +46,9 @@ _EPOCHS: Mapping[str, tuple[float, int, int]] = {
     "vision": (2000.0, 5, 40),
     "language_model": (400.0, 3, 20),
 }
-"""Factor, least and most epochs of a training: the factor is divided by the square root of the training samples.
+"""Factor, least and most epochs of a training; the factor is divided by the square root of the training samples.
 
-Few samples are seen more often, though not in proportion, since a model soon overfits them.
+Fewer samples are trained for more epochs, though not in proportion, since a model soon overfits them.
 """
 
 _CHECKPOINT_EPOCHS = 3
@@ -68,10 +68,10 @@ class Quickstart:
 def quickstart(
     task: str, arguments: Mapping[str, str | None], overrides: Sequence[str] = (), store: str | None = None
 ) -> Quickstart:
-    """Choose a spec for a built-in task from the command line's options; SpecError if an option or a file is wrong."""
+    """Choose a spec for a built-in task from the command line's options. SpecError if an option or a file is wrong."""
     source = f"launch --task {task}"
     if task not in built_in_tasks():
-        allowed = f"{listed(built_in_tasks())}; a task of your own needs a spec, see `automl init module:Class`"
+        allowed = f"{listed(built_in_tasks())}. For your own task write a spec with `automl init module:Class`"
         raise SpecError("--task", (), found(task, allowed))
     given = {name: value for name, value in arguments.items() if value is not None}
     given_options = _task_options(task, given)
@@ -94,7 +94,7 @@ def quickstart(
 
 
 def write_spec(path: Path, picked: Quickstart) -> None:
-    """Write the chosen spec with comments to a new file; SpecError if it exists or cannot be written."""
+    """Write the chosen spec with comments to a new file. SpecError if it exists or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(as_yaml(picked))
@@ -110,13 +110,13 @@ def as_yaml(picked: Quickstart) -> str:
     comments = {
         "task_options": "arguments of the task's constructor; docs/tasks.md lists them",
         "objectives": "always measured: cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss",
-        "space": "what may vary; the learning rate is the one at reference_batch (64) samples a step",
+        "space": "parameters to search; learning_rate is for a batch of reference_batch (64) samples",
         "training": "the same for all trials",
-        "budget": "whichever comes first",
+        "budget": "the search ends at the first limit reached",
     }
-    if ":" in picked.mapping["task"]:  # a training function measures less
+    if ":" in picked.mapping["task"]:  # a training function measures fewer metrics
         del comments["objectives"]
-    lines = [f"# {one_line(note)}" for note in picked.notes]  # a line break of a data file must not write a key
+    lines = [f"# {one_line(note)}" for note in picked.notes]  # so that a line break in the data cannot write a key
     for key, value in picked.mapping.items():
         lines += ["", f"# {comments[key]}"] if key in comments else []
         lines.append(_section(key, value))
@@ -137,7 +137,7 @@ def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
             problem = f"the task {task} does not take {_flag(name)}. Its options: {flags}"
             raise SpecError(f"launch --task {task}", (), problem)
     if taken and "data" not in given:
-        what = {"vision": "a folder of images", "language_model": "a text file, or a folder of them"}.get(
+        what = {"vision": "a folder of images", "language_model": "a text file, or a folder of text files"}.get(
             task, "a CSV, TSV or Parquet file"
         )
         raise SpecError(f"launch --task {task}", (), f"--data is missing: name {what}")
@@ -160,7 +160,7 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
 
 
 def _samples(task: Task) -> int:
-    """Number of training samples if the task knows it without torch, else 0."""
+    """Return the number of training samples if the task knows it without torch, else 0."""
     return int(getattr(task, "training_samples", 0))
 
 
@@ -185,7 +185,7 @@ def _epochs(name: str, samples: int, mapping: Mapping[str, Any]) -> int:
 
 
 def _study_name(data: str | None, task: str) -> str:
-    """A study's name from the data file's name, with the folder's for names like train.csv."""
+    """Return a study's name from the data file's name, with the folder's name before names like train.csv."""
     if data is None:
         return task
     path = Path(data).absolute()
@@ -201,7 +201,7 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
         why = f"for {samples} training samples" if samples else "by default"
     parameters = listed(spec.space.names()) if spec.space is not None else "none"
     return (
-        f"study {spec.study}: a name from the data's; --set study=NAME gives another",
+        f"study {spec.study}: named after the data; --set study=NAME changes it",
         *(describe() if describe is not None else ()),
         objectives_note(spec),
         f"space: {parameters}",
@@ -213,7 +213,7 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
 def objectives_note(spec: StudySpec) -> str:
     """Return the line about the objectives."""
     objectives = " and ".join(f"{one.metric} ({one.direction})" for one in spec.objectives)
-    return f"objectives: {objectives}; the archive keeps every model that no other one beats in all of them"
+    return f"objectives: {objectives}; the archive keeps every model that no other model beats in all objectives"
 
 
 def budget_note(spec: StudySpec) -> str:

@@ -1,4 +1,4 @@
-"""Reads a spec from a file or a mapping: overrides, absolute paths, and a check that its places can be written to."""
+"""Reads a spec from a file or a mapping: overrides, absolute paths, and a check that outputs can be written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainers.contract.task_loading import options_of_new_studies, path_options
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
-    """Read a spec with overrides (`path=value`); SpecError if the file cannot be read, or the spec is wrong."""
+    """Read a spec with overrides (`path=value`). SpecError if the file cannot be read, or the spec is wrong."""
     return load_spec(path, store_overrides(overrides, store))
 
 
@@ -37,7 +37,7 @@ def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
 def parse_with_overrides(
     spec: StudySpec | Mapping[str, Any], overrides: Sequence[str] = (), source: str = "spec"
 ) -> StudySpec:
-    """Parse a spec from Python code, with overrides `path=value`; SpecError if one of them is wrong."""
+    """Parse a spec from Python code, with overrides `path=value`. SpecError if the spec or an override is wrong."""
     if not overrides:
         return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
     mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else as_plain(spec)
@@ -47,7 +47,7 @@ def parse_with_overrides(
 def absolute_task_options(
     task: str, options: Mapping[str, Any], folder: Path, *, source: str = "spec"
 ) -> dict[str, Any]:
-    """Return a built-in task's options with absolute paths below `folder`; SpecError for `~` of an unknown user."""
+    """Return a built-in task's options with absolute paths below `folder`. SpecError for `~` of an unknown user."""
     always, if_there = path_options(task)
     changed = dict(options)
     for name, value in options.items():
@@ -60,22 +60,22 @@ def absolute_task_options(
 
 
 def expanded(value: str, source: str, name: str) -> Path:
-    """Return an option's path with `~` expanded; SpecError for an unknown user name."""
+    """Return an option's path with `~` expanded. SpecError for an unknown user name."""
     try:
         return Path(value).expanduser()
     except RuntimeError:
-        allowed = "a path, with ~ before the name of a user of this machine only"
+        allowed = "a path; ~NAME needs a user NAME of this machine"
         raise SpecError(source, ("task_options", name), found(value, allowed)) from None
 
 
 def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
-    """Return a new study's spec with its task's options for new studies; the spec's own options win."""
+    """Return a new study's spec with its task's options for new studies. The spec's own options win."""
     options = {**options_of_new_studies(spec.task), **spec.task_options}
     return spec.model_copy(update={"task_options": options})
 
 
 def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
-    """Return a spec with absolute paths or URLs (relative ones start `here`); SpecError if `mlflow` is wrong."""
+    """Return a spec with absolute paths or URLs; relative paths start at `here`. SpecError if `mlflow` is wrong."""
     resources, checkpoints = spec.resources, spec.checkpoints
     if resources.ray_temp_folder is not None:
         ray_folder = str((here / resources.ray_temp_folder).absolute())
@@ -101,11 +101,11 @@ def _absolute_mlflow(spec: StudySpec, source: str, here: Path) -> str:
 
 TRIED_BYTES = 1024
 LONGEST_RAY_FOLDER = 40
-"""Characters of the folder's path: Ray appends about 65 for its sockets, and Unix limits a socket's path to 107."""
+"""Most characters of Ray's folder: Ray appends about 65 for its sockets, and Unix limits a socket's path to 107."""
 
 
 def check_outputs(spec: StudySpec, source: str) -> None:
-    """Check that outputs can be written, except on servers, which may start later; SpecError names the key."""
+    """Check that outputs can be written, except on servers, which may start later. SpecError names the key."""
     folder, ray_folder = spec.checkpoints.folder, spec.resources.ray_temp_folder
     if is_url(folder):
         _check_object_store(source, folder, joined(folder, spec.study))
@@ -128,7 +128,7 @@ def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
 
 
 def _check_object_store(source: str, value: str, folder: str) -> None:
-    """Try to write to a store. An unreachable store is no mistake of the spec: the study waits for it."""
+    """Try to write to a store. An unreachable store is not an error of the spec: the study waits for it."""
     key = ("checkpoints", "folder")
     try:
         check_library(value)
@@ -137,16 +137,16 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
         raise SpecError(source, key, str(error)) from None
     except OSError as error:
         if getattr(error, "is_lasting", True):
-            here = f": {error.filename}" if error.filename else ""  # a copy is made on this machine before
+            here = f": {error.filename}" if error.filename else ""  # a local copy is made first, and may be what failed
             problem = f"found {value!r}, but it cannot be written to ({error.strerror}{here})"
             raise SpecError(source, key, f"{problem}. Name a place that can be written") from None
 
 
 def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
-    """Raise SpecError if the nearest existing parent folder is not writable; the others are created later."""
+    """Raise SpecError if the nearest existing parent folder is not writable. Missing folders are created later."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
-        # Permissions do not show read-only and virtual file systems. The file has no name, or loses it at once.
+        # Permissions do not show read-only and virtual file systems, so write a file: unnamed, or deleted at once.
         with tempfile.TemporaryFile(dir=there):
             return
     except NotADirectoryError:

@@ -1,4 +1,4 @@
-"""Runs a study's controller in this process: its pool, a drain at a signal, views, the report at the end."""
+"""Runs a study's controller in this process, with its pool, its drain at a signal, its views and its final report."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Watcher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """A study after its controller has ended; if it was `interrupted`, another controller may go on with it."""
+    """A study after its controller has ended. If it was `interrupted`, another controller may continue it."""
 
     record: StudyRecord
     report: Path
@@ -82,7 +82,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         watcher,
         counted=counting.sizes,
         on_commit=_hurrying(views, watcher, SmallBudget(most, watcher.warn)),
-        on_room=views.start,  # they may have died meanwhile, with what was on the full disk
+        on_room=views.start,  # they may have died because the disk was full
         own_logging=replace(logging, diagnostics=prepared.diagnostics),
     )
     what_ends = "every trial ends its epoch and is paused"
@@ -114,14 +114,14 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
 
 
 def runs_text(record: StudyRecord, link: str) -> str:
-    """Return `runs in MLflow: http://...`, or the command that serves them if no server does."""
+    """Return `runs in MLflow: http://...`, or the command that serves the runs if no server does."""
     uri = str(record.mlflow_uri)
     is_served = uri.startswith(("http:", "https:"))
     return f"runs in MLflow: {link}" + ("" if is_served else f", after `mlflow ui --backend-store-uri {redact(uri)}`")
 
 
 class _Sessions:
-    """Repeats sessions of a study until something other than a full disk ends them."""
+    """Repeats sessions of a study until one ends for another reason than a full disk."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Sessions:
         self._epochs = 0
 
     def drain(self, reason: str) -> None:
-        """End the session, or the wait for a disk; interrupts any work after the last session."""
+        """End the session, or the wait for disk space. Interrupts any work after the last session."""
         if self._over:
             raise KeyboardInterrupt
         self._drain_reason = reason
@@ -152,7 +152,7 @@ class _Sessions:
             self._session.drain(reason)
 
     def run(self) -> StudyMachine | None:
-        """Drive the study, waiting while its checkpoints cannot be written; returns as `Session.run` does."""
+        """Drive the study, waiting while its checkpoints cannot be written. Returns as `Session.run` does."""
         waiter: RoomWaiter | None = None
         while True:
             self._session = self._new_session()
@@ -164,31 +164,31 @@ class _Sessions:
             folder = machine.setup.checkpoint_folder
             waiter = waiter or RoomWaiter(folder, self._is_stopped)
             problem = storage_problem(folder) or _refusal(folder)
-            self._watcher.warn(f"checkpoints cannot be written ({problem}); the study waits, and goes on when they can")
+            self._watcher.warn(f"checkpoints cannot be written ({problem}); the study waits until they can")
             epochs = sum(trial.epochs_done for trial in machine.trials.values())
             made_progress, self._epochs = epochs > self._epochs, epochs
             if not waiter.wait(made_progress=made_progress):
                 break
-            if self._store.require(self._row.name).stop_reason == "stopped":  # while the disk was tried out
-                break  # else the row of the launch remains: the session refuses a spec that was changed meanwhile
+            if self._store.require(self._row.name).stop_reason == "stopped":  # while the disk was tested
+                break  # otherwise keep the row of the launch, so that the session refuses a spec that has changed since
             self._on_room()
         self._over = True
         return machine
 
     def was_interrupted(self, machine: StudyMachine | None) -> bool:
-        """Whether a signal ended the work of `run`; not if nothing was left to end."""
+        """Return whether a signal ended the work of `run`; False if no work was left."""
         if self._drain_reason is None or (machine is None and not self._stood_by):
             return False
         return machine is None or machine.state == "drained"
 
     def _is_stopped(self) -> bool:
-        with suppress(DBAPIError):  # its disk may be the one that is full
+        with suppress(DBAPIError):  # the store may be on the full disk
             return self._drain_reason is not None or self._store.require(self._row.name).stop_reason == "stopped"
         return False
 
     def _say_who_drives(self, holder: str) -> None:
         self._stood_by = True
-        self._watcher.say(f"{holder} drives this study; standing by")
+        self._watcher.say(f"{holder} runs this study already. Waiting, to take over if it ends")
 
     def _new_session(self) -> Session:
         return Session(
@@ -205,8 +205,10 @@ class _Sessions:
 
 
 def _refusal(folder: str) -> str:
-    """The problem of a place that takes small files, but did not take a checkpoint."""
-    what = "it did not take or give a checkpoint" if is_url(folder) else "no room for a checkpoint, or it gave none"
+    """Return the problem of a place that takes small files, but failed to save or load a checkpoint."""
+    what = (
+        "a checkpoint could not be saved or loaded" if is_url(folder) else "no room for a checkpoint, or it is broken"
+    )
     return f"{folder}: {what}"
 
 
@@ -215,15 +217,15 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         write_report(record, report)
     except OSError as error:
         watcher.warn(f"the report cannot be written ({report}: {error.strerror}); `automl report` writes it later")
-    except Exception as error:  # noqa: BLE001 - a study that has ended does not fail for its picture
+    except Exception as error:  # noqa: BLE001 - a study that has ended does not fail because of its report
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
 def _hurrying(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
-    """Hurry the views with the last commit: they catch up while the pool ends."""
+    """Hurry the views at the last commit, so that they catch up while the pool ends."""
 
     def on_commit(machine: StudyMachine) -> None:
-        if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk goes on
+        if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk continues
             views.hurry()
         budget.look(machine)
         watcher.on_commit(machine)
@@ -232,7 +234,7 @@ def _hurrying(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Cal
 
 
 def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool) -> bool:
-    """Wait for the views; also brings late views up to date when a launch had nothing to do."""
+    """Wait for the views. Also brings late views up to date when a launch had no work."""
     if not ran:
         if not any(lag(store, study).values()):
             return True
@@ -241,11 +243,11 @@ def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool)
 
 
 ASKED_WITHIN_SILENCE = 4
-"""Number of questions to a rank within the longest silence."""
+"""Number of health checks of a rank within the longest silence."""
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
-    """Return an unopened pool; where it `grows`, devices that join become slots, unless the spec sets their number."""
+    """Return an unopened pool. If it `grows`, devices that join become slots, unless the spec sets their number."""
     resources = prepared.spec.resources
     joins = resources.slots == "auto" and resources.ray_address is not None
     return RayPool(
@@ -264,9 +266,9 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
 
 
 FEWEST_TRAININGS = 3.0
-"""A search of a budget of fewer full trainings has next to nothing to compare."""
+"""Fewest full trainings in a budget with which a search can compare anything."""
 _ENOUGH_EPOCHS = 3
-"""Number of epochs after which their price is told; the first one of a process takes longer."""
+"""Number of epochs before their price is reported; the first epoch of a process takes longer."""
 
 
 class SmallBudget:
@@ -289,16 +291,16 @@ class SmallBudget:
         count = self._most / full if full > 0 else math.inf
         if count < FEWEST_TRAININGS:
             baselines = len(machine.setup.baselines)
-            taken = f"; {plural(baselines, 'baseline')} first, trained to the last epoch (`baselines: []` has none)"
+            taken = f". It also pays for {plural(baselines, 'baseline')} to the last epoch (`baselines: []` has none)"
             self._warn(
                 f"the budget pays about {math.floor(10 * count) / 10:g} full trainings of {plural(epochs, 'epoch')} "
-                f"(budget.usd, budget.hours), by the first epochs: a search needs at least {FEWEST_TRAININGS:g}; "
+                f"(budget.usd, budget.hours), by the first epochs. A search needs at least {FEWEST_TRAININGS:g}: "
                 f"take a larger budget, or fewer epochs (training.epochs){taken if baselines else ''}"
             )
 
 
 def full_training_slot_seconds(measured: Sequence[Trial], epochs: int) -> float:
-    """Return the slot time of a full training: median over trials of their mean epoch, times epochs."""
+    """Return the slot-seconds of a full training: the median over trials of their mean epoch, times epochs."""
     return epochs * median(trial.world_size * fmean(trial.whole_epoch_seconds) for trial in measured)
 
 
@@ -309,11 +311,11 @@ _MOST_BYTES = 2**24
 
 
 def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLogging, str]:
-    """Return where the code of a study logs, and a warning or ""; the spec's paths are absolute."""
+    """Return the MLflow settings for the user's own code, and a warning or "". The spec's paths are absolute."""
     wanted = spec.mlflow != "off" and "MLFLOW_TRACKING_URI" not in os.environ and uses_mlflow(spec, folder)
     problem = _made(spec.mlflow, spec.study) if wanted else ""
     uri = spec.mlflow if wanted and not problem else ""
-    warning = f"the code's own calls of MLflow are left alone: {problem}" if problem else ""
+    warning = f"MLflow calls of your own code are not redirected: {problem}" if problem else ""
     return OwnLogging(study=spec.study, study_uid=study_uid, mlflow=uri), warning
 
 
@@ -337,12 +339,12 @@ def _files(spec: StudySpec, folder: Path) -> Iterator[Path]:
 
 
 def _made(uri: str, study: str) -> str:
-    """Create the experiment in a process of its own, which loads MLflow; returns the problem, or ""."""
+    """Create the experiment in another process, which loads MLflow. Returns the problem, or ""."""
     question = json.dumps({"uri": uri, "study": study})
     try:
-        done = subprocess.run(  # noqa: S603 - our own module
+        done = subprocess.run(  # noqa: S603 - a module of this project
             _PROGRAM, input=question, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"MLflow has given no answer within {_SECONDS:g} s"
+        return f"MLflow gave no answer within {_SECONDS:g} s"
     return done.stdout.strip() or (f"exit status {done.returncode}" if done.returncode else "")

@@ -20,34 +20,34 @@ from trainers.contract.task_loading import built_in_tasks, load_task, path_optio
 from trainers.protocol import OUR_METRICS
 
 _TEMPLATE = """\
-# A study: what to search, for what, and with how much money. Start it with `automl launch FILE`.
+# A study: what to search, for which objectives, and with how much money. Start it with `automl launch FILE`.
 # Any key can be set for one launch with --set, for instance --set budget.usd=5
 
 study: {study}
-task: {task}             # a built-in task, or module:Class for your own beside this file
+task: {task}             # a built-in task, or module:Class for your own task beside this file
 task_options: {options}
 
 objectives:               # always measured: {measured}
   - {{metric: {metric}, direction: {direction}}}{about_metric}
   - {{metric: cost_usd, direction: minimize}}
-reference_point: auto     # where the hypervolume starts; or a number for each: {{{metric}: 0.5, cost_usd: 0.02}}
-# constraints: [{{metric: {bound}}}]   # bounds that a model has to keep: min, max or both, inclusive
+reference_point: auto     # origin of the hypervolume; or a number for each: {{{metric}: 0.5, cost_usd: 0.02}}
+# constraints: [{{metric: {bound}}}]   # bounds on models: min, max or both, inclusive
 
 {space}
 
-baselines: null           # what models are compared with; null is the task's own, [] none
+baselines: null           # models to compare with; null: the task's own, []: none
 
 training:
   epochs: 20
   reference_batch: 64
   lr_scaling: auto        # auto, linear, sqrt, none or adascale; auto is linear for sgd and sqrt for adam and adamw
   warmup_epochs: 1
-  schedule: cosine        # or constant, under which a model from mid-training is as good as one trained that long;
+  schedule: cosine        # or constant, where a model from mid-training is as good as after a shorter training;
                           # step, one_cycle
   precision: auto         # bf16 on a GPU that has it, else fp32; or bf16, fp32, fp16
   accumulate: 1           # backward passes per optimizer step: a larger batch in the same memory
   clip_norm: null         # the largest norm of the whole gradient, such as 1.0
-  early_stop_patience: null   # a trial is complete after so many epochs without a better val_loss
+  early_stop_patience: null   # a trial is complete after this number of epochs without a better val_loss
   # and more: ema, label_smoothing, compress, shard, activation_checkpointing, compile, samples_per_epoch
 
 search:
@@ -56,25 +56,25 @@ search:
   seed: 0
   from_studies: []        # earlier studies to learn from: a name of this store, or URL#NAME, also of an Optuna study
 
-budget:                   # whichever comes first; null is no limit
+budget:                   # the search ends at the first limit reached; null is no limit
   usd: 1.0
   hours: 1.0
   trials: 200
   usd_per_trial: null
   hours_per_trial: null
-  least_percent_per_10_usd: null   # close the study once ten more dollars buy less hypervolume than that
-  finish: 0.1             # share kept to train leaders that were cut short to their last epoch
+  least_percent_per_10_usd: null   # close the study once ten more dollars buy less hypervolume than this
+  finish: 0.1             # share reserved to train the best stopped trials to their last epoch
 
 resources:
   device: auto            # auto, cpu or cuda
   cpus_per_rank: 1
-  slots: auto             # how many ranks run at once
+  slots: auto             # number of ranks that run at once
   price_per_slot_hour: auto   # dollars; auto looks the device up in a table
-  backend: auto           # nccl or gloo: what carries gradients between ranks
+  backend: auto           # nccl or gloo: communication backend of the ranks
   environment: []         # variables for ranks on other machines, besides NCCL_*, GLOO_*, HF_* and CUDA_*
   on_lost_node: wait      # shrink lets a trial go on with fewer ranks while a node is gone
   ray_address: null       # a cluster to join; null starts Ray here
-  autoscale: false        # whether that cluster's autoscaler brings the slots, up to so many
+  autoscale: false        # true: that cluster's autoscaler brings the slots, up to their number
 
 checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gib: null}}   # or s3://BUCKET/FOLDER, gs://
 faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3, group_seconds: 600}}   # silent ranks
@@ -84,7 +84,7 @@ promotion: {{}}                 # bounds of confirmed metrics before `automl pro
 """
 
 _MEASURED_OF_A_TASK = "cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss"
-_MEASURED_OF_A_FUNCTION = "cost_usd, wall_seconds, peak_memory_bytes, and whatever the training function reports"
+_MEASURED_OF_A_FUNCTION = "cost_usd, wall_seconds, peak_memory_bytes, and metrics that the training function reports"
 
 _GENERAL_SPACE = Space.from_dict(
     {
@@ -94,10 +94,10 @@ _GENERAL_SPACE = Space.from_dict(
         "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
     }
 )
-"""Parameters of the trainer, for a task whose own space is not known."""
+"""Parameters of the trainer, for a task whose own space is unknown."""
 
 _SPACE_COMMENTS = (
-    "  # The learning rate is the one at reference_batch samples a step; it is scaled to the batch size of the trial.",
+    "  # The learning rate is for a batch of reference_batch samples; it is scaled to the batch size of the trial.",
     "  # A prior says where good values are expected: prior: {center: 0.1, confidence: high}",
 )
 _WORLD_SIZE = "  world_size: {type: categorical, choices: [1]}       # [1, 2, 4] on a machine with 4 slots"
@@ -113,10 +113,10 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
 
     Args:
         task: Name of a built-in task, or `module:Class`.
-        facts: Parameters, metrics and space of the task; None if unknown: not written yet, or dependent on its data.
+        facts: Parameters, metrics and space of the task. None if unknown: not written yet, or dependent on its data.
 
     Raises:
-        SpecError: This cannot be the name of a task.
+        SpecError: No task can have this name.
     """
     study = parse_spec({"task": task}, source="automl init").study
     needs_data = facts is None and "train" in path_options(task)[0]
@@ -137,7 +137,7 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
 
 def _options(needs_data: bool) -> str:
     if needs_data:
-        return "{train: PATH}   # put the path of your data here; docs/tasks.md lists all options of the task"
+        return "{train: PATH}   # the path of your data; docs/tasks.md lists all options of the task"
     return "{}          # arguments of the task's constructor"
 
 
@@ -146,16 +146,16 @@ def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> 
         return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
     named = () if facts is None else facts.metrics or facts.reported
     others = [one for one in named if one != chosen and one not in OUR_METRICS]
-    said = ["whether less is better is a guess"] if direction_is_guess(chosen) else []
+    said = ["the direction is a guess"] if direction_is_guess(chosen) else []
     said += [f"the task also measures {', '.join(others)}"] if others else []
     return f"   # {'; '.join(said)}" if said else ""
 
 
 def _space_lines(facts: TaskFacts | None) -> list[str]:
-    """The section `space`; the world size is 1, which fits every machine."""
+    """Return the section `space`. Its world size is 1, which fits every machine."""
     own = facts.space if facts is not None else None
     parameters = {name: form for name, form in (own or _GENERAL_SPACE).to_dict().items() if name != "world_size"}
-    lines = ["space:                    # leave it out to take the task's own", *_SPACE_COMMENTS]
+    lines = ["space:                    # leave it out to use the task's own space", *_SPACE_COMMENTS]
     lines += [*parameter_lines(parameters), _WORLD_SIZE]
     if own is None and facts is not None:
         lines += [
@@ -167,7 +167,7 @@ def _space_lines(facts: TaskFacts | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstSpec:
-    """A written spec; `note` says why it has a general space instead of the task's own, else it is empty."""
+    """A written spec. `note` says why it has a general space instead of the task's own space, or is empty."""
 
     path: Path
     note: str
@@ -177,15 +177,15 @@ class FirstSpec:
 def write_first_spec(task: str) -> FirstSpec:
     """Write a spec with the task's own space and metrics to a file of the task's name in this folder.
 
-    The user's own task is loaded and tried out in a process of its own.
+    The user's own task is loaded and tried out in another process.
 
     Raises:
         TaskLoadError: There is no such built-in task.
-        SpecError: This cannot be the name of a task, or the file exists; it is not changed.
+        SpecError: No task can have this name, or the file exists; it is not changed.
     """
     if ":" not in task and task not in built_in_tasks():
-        load_task(task)  # raises, and names the tasks that exist
-    template(task)  # raises if this cannot be the name of a task
+        load_task(task)  # raises, and lists the existing tasks
+    template(task)  # raises if no task can have this name
     path = Path(f"{task.rpartition(':')[0].rpartition('.')[2] or task}.yaml")
     if path.exists():
         raise _exists(path)
@@ -200,7 +200,7 @@ def write_first_spec(task: str) -> FirstSpec:
 
 
 def _exists(path: Path) -> SpecError:
-    return SpecError(str(path), (), "it exists, and is left as it is")
+    return SpecError(str(path), (), "this file exists already, and is left unchanged")
 
 
 def _needs_data(task: str) -> bool:
@@ -210,14 +210,14 @@ def _needs_data(task: str) -> bool:
 def _facts(task: str, path: Path) -> tuple[TaskFacts | None, str]:
     missing = _missing_module(task)
     if missing:
-        return None, f"{missing} cannot be imported yet: it is to be written beside {path}"
+        return None, f"{missing} cannot be imported yet. Write it beside {path}"
     if _needs_data(task):
         return None, ""
     try:
         return facts_of(task, {}, source=str(path), folder=Path.cwd()), ""
     except SpecError as error:
-        reason = f"the task cannot be asked for its space and metrics ({error.problem})"
-        return None, f"{reason}, so {path} has general ones: adapt `space` and `objectives`"
+        reason = f"the task did not return its space and metrics ({error.problem})"
+        return None, f"{reason}, so {path} has general values: adapt `space` and `objectives`"
 
 
 def _missing_module(task: str) -> str | None:
@@ -237,7 +237,7 @@ def flow(value: Any) -> str:
 
 
 def parameter_lines(space: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a space as indented lines, one for each."""
+    """Return the parameters of a space as indented lines, one line for each."""
     return [f"  {name}: {flow(parameter)}" for name, parameter in space.items()]
 
 

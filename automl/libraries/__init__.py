@@ -1,1 +1,1 @@
-"""Training functions with libraries that drive the training loop themselves, one file for each library."""
+"""Training functions with libraries that have their own training loop, one file for each library."""

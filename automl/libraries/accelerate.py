@@ -9,7 +9,7 @@
             ...
             trial.report(val_error=error)
 
-It uses the process group of the trial's gang.
+The accelerator uses the process group of the trial's gang.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
 
     Args:
         options: Arguments of `accelerate.Accelerator`. Defaults: the trial's `gradient_accumulation_steps`, and a
-            `dataloader_config` whose sample order depends on seed and epoch alone (`loader.set_epoch(epoch)`).
+            `dataloader_config` whose sample order depends only on seed and epoch (`loader.set_epoch(epoch)`).
     """
     join_gang(trial)
     ddp = DistributedDataParallelKwargs(**trial.ddp_options())
@@ -46,15 +46,15 @@ def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
 
 
 def join_gang(trial: Trial) -> None:
-    """Let the next accelerator find this trial's gang, not the earlier trial's, until the trial is over.
+    """Let the next accelerator use this trial's gang, not an earlier trial's, until the trial is over.
 
     Accelerate keeps the gang in shared objects, and reads it from environment variables, which are then restored.
     """
-    AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - as transformers does for the same reason
+    AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - transformers does the same
     GradientState._reset_state()  # noqa: SLF001
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
-    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # otherwise Accelerate takes all cores for each rank
+    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # otherwise Accelerate uses all cores for each rank
     if trial.world_size > 1:
         local_rank = trial.rank if trial.device.index is None else trial.device.index
         os.environ |= {"RANK": str(trial.rank), "WORLD_SIZE": str(trial.world_size), "LOCAL_RANK": str(local_rank)}

@@ -12,11 +12,11 @@ from trainers.protocol import TaskError
 class EpochCalls:
     """The steps of `for epoch in trial.epochs(...)` as separate calls.
 
-    An epoch ends where the next one begins (the last: with the training function), so that a library's validation,
-    schedule and callbacks are done before the epoch is measured and its checkpoint is written.
+    An epoch ends where the next epoch begins (the last epoch ends with the training function), so that a library's
+    validation, schedule and callbacks run before the epoch is measured and its checkpoint is written.
 
     Args:
-        state: Content of checkpoints, as for `trial.epochs`; it is restored at once.
+        state: Content of checkpoints, as for `trial.epochs`. It is restored at once.
 
     Attributes:
         done: Number of epochs that earlier attempts have trained.
@@ -28,7 +28,7 @@ class EpochCalls:
         self.done = trial.epoch
 
     def begin(self) -> None:
-        """End the current epoch, and begin the next. Waits where the search has to decide.
+        """End the current epoch, and begin the next. Waits for the search's decision where one is due.
 
         Raises:
             TrialOver: The trial is pruned, paused or stopped.
@@ -41,11 +41,11 @@ class EpochCalls:
             )
 
     def are_all_done(self) -> bool:
-        """Return whether an earlier attempt has trained all epochs; if so, this ends the loop."""
+        """Return whether an earlier attempt has trained all epochs. If so, end the loop."""
         return self.done >= self._trial.max_epochs and next(self._loop, None) is None
 
     def report(self, metrics: Mapping[str, Any], library: str) -> None:
-        """Report the metrics that a library measured in this epoch; TaskError if there are none."""
+        """Report the metrics that a library measured in this epoch. TaskError if there are none."""
         if not metrics and self._trial.rank == 0:
             raise TaskError(
                 f"epoch {self._trial.epoch}: {library} measured nothing. Validate in every epoch, so that the "

@@ -7,7 +7,7 @@
         trainer = Trainer(model, arguments, train_dataset=..., eval_dataset=..., compute_metrics=...)
         hugging_face.fit(trial, trainer)
 
-The trainer uses the ranks of the gang. It evaluates after each epoch, and its metrics are reported; checkpoints hold
+The trainer uses the ranks of the gang. It evaluates after each epoch, and its metrics are reported. Checkpoints hold
 model, optimizer, schedule, gradient scaler and the trainer's own state.
 """
 
@@ -34,19 +34,19 @@ from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
 
 _TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_time", "_compilation_time")
-"""How names of what an evaluation says of itself end: no metrics of a model."""
+"""Suffixes of an evaluation's timings, which are no metrics of a model."""
 
 
 def options(trial: Trial) -> dict[str, Any]:
     """Return arguments for `transformers.TrainingArguments`: the gang, the trial's parameters, the number of epochs.
 
-    The trainer's own checkpoints, progress bar and reports are off; an argument of the same name switches them on:
-    `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`. Set `output_dir` if the trainer saves files: the
-    default folder is deleted with the trial.
+    The trainer's own checkpoints, progress bar and reports are off. An argument of the same name switches them on:
+    `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`. Set `output_dir` if the trainer saves files,
+    because the default folder is deleted with the trial.
     """
     join_gang(trial)
     ddp = trial.ddp_options()
-    folder = tempfile.mkdtemp(prefix="transformers-")  # the trainer makes one in any case, with nothing in it
+    folder = tempfile.mkdtemp(prefix="transformers-")  # the trainer always creates a folder, and leaves it empty
     weakref.finalize(trial, shutil.rmtree, folder, ignore_errors=True)
     return {
         "output_dir": folder,
@@ -55,7 +55,7 @@ def options(trial: Trial) -> dict[str, Any]:
         "learning_rate": trial.learning_rate,
         "per_device_train_batch_size": trial.batch_per_rank,
         "gradient_accumulation_steps": trial.accumulate,
-        "seed": trial.seed % 2**32,  # transformers seeds numpy with it
+        "seed": trial.seed % 2**32,  # transformers seeds numpy with it, which takes 32 bits
         "eval_strategy": "epoch",
         "save_strategy": "no",
         "report_to": "none",
@@ -66,7 +66,7 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: Trainer) -> None:
-    """Call `trainer.train` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
+    """Call `trainer.train` as the trial's loop over its epochs, after the epochs of earlier attempts.
 
     Args:
         trainer: Trainer whose arguments were made with `options`.
@@ -77,20 +77,20 @@ def fit(trial: Trial, trainer: Trainer) -> None:
     ranks = trainer.args.world_size, trainer.args.process_index
     if ranks != (trial.world_size, trial.rank):
         raise TaskError(
-            f"transformers.Trainer: found rank {ranks[1]} of {ranks[0]} in rank {trial.rank} of a trial of "
-            f"{trial.world_size}; make its arguments by TrainingArguments(**options(trial))"
+            f"transformers.Trainer has rank {ranks[1]} of {ranks[0]}, but this is rank {trial.rank} of "
+            f"{trial.world_size}. Create its arguments with TrainingArguments(**options(trial))"
         )
     _keep_to_one_gpu(trainer)
     kept = _Kept(trainer)
     calls = EpochCalls(trial, hugging_face=kept)
     trial.modules.append(trainer.model)
     trainer.callback_handler.callbacks.insert(0, TrialCallback(trial, calls))
-    trainer.remove_callback(PrinterCallback)  # it prints what is reported, on every rank 0 of a study
+    trainer.remove_callback(PrinterCallback)  # it would print all reports, on every rank 0 of a study
     if calls.are_all_done():
         return
     if not has_length(trainer.train_dataset):
-        # The trainer counts all steps of a stream as one epoch, and would skip finished ones. Attempts continue at the
-        # start of an epoch, and each epoch reads the stream from its beginning.
+        # The trainer counts all steps of a stream as one epoch, and would skip finished steps. But attempts continue at
+        # the start of an epoch, and each epoch reads the stream from its beginning.
         trainer.args.ignore_data_skip = True
     with ExitStack() as files:
         folder = None
@@ -101,14 +101,14 @@ def fit(trial: Trial, trainer: Trainer) -> None:
 
 
 def _keep_to_one_gpu(trainer: Trainer) -> None:
-    """Let the trainer use this rank's GPU alone: a single rank would take all visible GPUs, and multiply the batch."""
+    """Let the trainer use only this rank's GPU. Otherwise a single rank uses all visible GPUs, with a larger batch."""
     if trainer.args.n_gpu > 1:
-        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model that lies on several GPUs
-        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - worked out when it was made
+        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model on several GPUs
+        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - computed from the old number of GPUs
 
 
 class TrialCallback(TrainerCallback):
-    """Reports the evaluation's metrics after each epoch, and begins the next one; `fit` adds it.
+    """Reports the evaluation's metrics after each epoch, and begins the next epoch; `fit` adds it.
 
     Metrics have the trainer's names: `eval_loss`, and the results of `compute_metrics` with the prefix `eval_`.
     """
@@ -119,7 +119,7 @@ class TrialCallback(TrainerCallback):
         self._is_trained = False
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """End the epoch before and begin this one."""
+        """End the previous epoch and begin this one."""
         if self._is_trained:
             self._report()
         self._calls.begin()
@@ -150,7 +150,7 @@ class TrialCallback(TrainerCallback):
 
 
 class _Kept:
-    """A trainer's state in a checkpoint of the trial; `content` is empty without a checkpoint."""
+    """A trainer's state in a checkpoint of the trial. `content` is empty without a checkpoint."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -171,7 +171,7 @@ class _Kept:
         self.content = content
 
     def how_to_load(self, state: str) -> str:
-        return f'model.load_state_dict({state}["model"])  # a model that you have made for exported["params"]'
+        return f'model.load_state_dict({state}["model"])  # a model that you have built for exported["params"]'
 
     def write(self, folder: Path) -> None:
         """Write the restored state as a checkpoint of transformers."""

@@ -27,13 +27,13 @@ from trainers.protocol import TaskError
 def fit(
     trial: Trial, model: keras.Model, *data: Any, callbacks: Sequence[keras.callbacks.Callback] = (), **options: Any
 ) -> None:
-    """Call `model.fit` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
+    """Call `model.fit` as the trial's loop over its epochs, after the epochs of earlier attempts.
 
     Args:
-        model: A compiled model with a known input shape, so that it has its weights.
+        model: A compiled model with a known input shape, so that its weights exist.
         data: Inputs and targets, or other training data of `model.fit`; `x` and `y` may also be options.
         callbacks: Callbacks besides the trial's own.
-        options: Other arguments of `model.fit`; for arrays `batch_size` is by default the trial's.
+        options: Other arguments of `model.fit`. For arrays, `batch_size` is by default the trial's.
 
     Raises:
         TaskError: The trial has several ranks, the model has no weights yet, or the trial sets an argument itself.
@@ -59,7 +59,7 @@ def fit(
 
 
 class TrialCallback(keras.callbacks.Callback):
-    """Reports the logged metrics after each epoch, and begins the next one; `fit` adds it."""
+    """Reports the logged metrics after each epoch, and begins the next epoch; `fit` adds it."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class TrialCallback(keras.callbacks.Callback):
         self._logged: dict[str, Any] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """End the epoch before and begin this one."""
+        """End the previous epoch and begin this one."""
         self._report()
         self._calls.begin()
 
@@ -94,7 +94,7 @@ class TrialCallback(keras.callbacks.Callback):
 
 
 def _are_arrays(inputs: Any) -> bool:
-    """Whether inputs are arrays, which Keras cuts into batches; loaders and generators have batches of their own."""
+    """Return whether inputs are arrays, which Keras splits into batches; loaders and generators have batches."""
     if isinstance(inputs, Mapping):
         inputs = [*inputs.values()]
     if isinstance(inputs, list | tuple):

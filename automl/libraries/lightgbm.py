@@ -12,7 +12,7 @@
             )
             trial.report(val_error=kept.booster.best_score["val"]["binary_error"])
 
-A trial that goes on boosts the booster of its checkpoint further.
+A trial that continues adds boosting rounds to the booster of its checkpoint.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class BoosterState:
         return {} if self.booster is None else {"booster": self.booster.model_to_string(num_iteration=-1)}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """Take a booster back."""
+        """Restore a booster."""
         if "booster" in state:
             self.booster = lightgbm.Booster(model_str=state["booster"])
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the booster out of a checkpoint."""
+        """Return lines of Python that load the booster from a checkpoint."""
         return f'import lightgbm\n\nmodel = lightgbm.Booster(model_str={state}["booster"])'

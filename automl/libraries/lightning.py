@@ -6,7 +6,7 @@
         trainer = lightning.Trainer(**trial_lightning.options(trial), precision="bf16-mixed")
         trial_lightning.fit(trial, trainer, Module(lr=trial.learning_rate), train_loader, validation_loader)
 
-The trainer uses the ranks of the gang. All logged metrics are reported after each epoch; checkpoints hold Lightning's
+The trainer uses the ranks of the gang. All logged metrics are reported after each epoch. Checkpoints hold Lightning's
 own checkpoint.
 """
 
@@ -28,16 +28,16 @@ from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
 
 _NAME = "checkpoint of the trial"
-"""What Lightning takes for the path of a checkpoint that is in memory."""
+"""Path that Lightning gets for a checkpoint in memory."""
 
 
 def options(trial: Trial) -> dict[str, Any]:
     """Return arguments for `lightning.Trainer`: the gang's ranks and devices, and the number of epochs.
 
-    Lightning's own checkpoints, progress bar and loggers are off; an argument of the same name switches them on:
+    Lightning's own checkpoints, progress bar and loggers are off. An argument of the same name switches them on:
     `Trainer(**(options(trial) | {"logger": my_logger}))`.
     """
-    # Lightning keeps the rank of the process in a global variable; an earlier trial has set it.
+    # Lightning keeps the rank of the process in a global variable, which an earlier trial may have set.
     rank_zero_only.rank = trial.rank
     if trial.world_size == 1:
         strategy: Any = SingleDeviceStrategy(device=trial.device)
@@ -50,7 +50,7 @@ def options(trial: Trial) -> dict[str, Any]:
     return {
         "accelerator": trial.device.type,
         "strategy": strategy,
-        "devices": 1,  # compared with the GPUs that this rank sees; all ranks' devices are in the strategy
+        "devices": 1,  # Lightning compares it with the GPUs of this rank; the strategy has all ranks' devices
         "max_epochs": trial.max_epochs,
         "accumulate_grad_batches": trial.accumulate,
         "logger": False,
@@ -61,7 +61,7 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModule, *data: Any, **more: Any) -> None:
-    """Call `trainer.fit` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
+    """Call `trainer.fit` as the trial's loop over its epochs, after the epochs of earlier attempts.
 
     Args:
         trainer: Trainer that was made with `options`.
@@ -69,29 +69,29 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
         more: Further arguments of `trainer.fit` by name: data loaders or a data module.
 
     Raises:
-        TaskError: The trainer has other ranks than the trial, or the trial sets an argument itself.
+        TaskError: The trainer has other ranks than the trial, or an argument is given that the trial sets.
     """
     if "ckpt_path" in more:
         raise TaskError("fit: leave out ckpt_path, because the trial knows its checkpoint")
     ranks = trainer.world_size, trainer.global_rank
     if ranks != (trial.world_size, trial.rank):
         raise TaskError(
-            f"lightning.Trainer: found rank {ranks[1]} of {ranks[0]} in rank {trial.rank} of a trial of "
-            f"{trial.world_size}; make it by lightning.Trainer(**options(trial))"
+            f"lightning.Trainer has rank {ranks[1]} of {ranks[0]}, but this is rank {trial.rank} of "
+            f"{trial.world_size}. Create it with lightning.Trainer(**options(trial))"
         )
     memory = _InMemory(trainer)
     calls = EpochCalls(trial, lightning=memory)
     trial.modules.append(model)
     trainer.callbacks.insert(0, TrialCallback(trial, calls))
-    # Loaders of the first epoch draw random numbers before Lightning calls any callback, later ones after it: begin
-    # the epoch here, where the generators are seeded.
+    # Lightning calls the first callback after loaders have drawn random numbers for the first epoch, but before it in
+    # later epochs. So begin the first epoch here, where the generators are seeded.
     if not calls.are_all_done():
         calls.begin()
         trainer.fit(model, *data, ckpt_path=_NAME if memory.content else None, **more)
 
 
 class TrialCallback(lightning.Callback):
-    """Reports the logged metrics after each epoch, and begins the next one; `fit` has begun the first epoch."""
+    """Reports the logged metrics after each epoch, and begins the next epoch; `fit` has begun the first epoch."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         self._trial, self._calls = trial, calls
@@ -99,7 +99,7 @@ class TrialCallback(lightning.Callback):
         self._reported: dict[str, Tensor] = {}
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """End the epoch before and begin this one."""
+        """End the previous epoch and begin this one."""
         if not self._has_begun:
             self._report(trainer)
             self._calls.begin()
@@ -119,7 +119,7 @@ class TrialCallback(lightning.Callback):
             self._report(trainer)
 
     def _report(self, trainer: lightning.Trainer) -> None:
-        # Lightning keeps the metrics of earlier epochs; newly logged metrics are other tensors.
+        # Lightning keeps the metrics of earlier epochs. Newly logged metrics are other tensors.
         found, before = dict(trainer.callback_metrics), self._reported
         self._reported = found
         logged = {name: value for name, value in found.items() if value is not before.get(name) and value.numel() == 1}
@@ -135,22 +135,22 @@ class GangEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Return True: the ranks' processes exist already."""
+        """Return True, because the ranks' processes exist already."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Address of the process group, which exists already."""
+        """Return the address of the process group, which exists already."""
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Port of the process group, which exists already."""
+        """Return the port of the process group, which exists already."""
         return 0
 
     @staticmethod
     def detect() -> bool:
-        """Return False: Lightning must not choose this environment by itself."""
+        """Return False, so that Lightning does not choose this environment by itself."""
         return False
 
     def world_size(self) -> int:
@@ -168,19 +168,19 @@ class GangEnvironment(ClusterEnvironment):
         """Ignore a strategy's value, which is equal."""
 
     def local_rank(self) -> int:
-        """Return the global rank: Lightning prepares data once for all of them."""
+        """Return the global rank, because Lightning prepares data once for all ranks."""
         return self._rank
 
     def node_rank(self) -> int:
-        """Return 0: the machine does not matter here."""
+        """Return 0, since the machine does not matter here."""
         return 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Accept any settings; `fit` compares the number of ranks."""
+        """Accept any settings, because `fit` compares the number of ranks."""
 
 
 class _InMemory(CheckpointIO):
-    """Passes Lightning's checkpoint to the trial and back without a file; other files are written as usual."""
+    """Passes Lightning's checkpoint to the trial and back without a file. Other files are written as usual."""
 
     def __init__(self, trainer: lightning.Trainer) -> None:
         self._files = trainer.strategy.checkpoint_io
@@ -189,7 +189,7 @@ class _InMemory(CheckpointIO):
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Lightning's checkpoint; all ranks have to call this, and rank 0 gets one."""
+        """Return Lightning's checkpoint. All ranks have to call this, and only rank 0 gets the checkpoint."""
         self._trainer.save_checkpoint(_NAME)
         content, self.content = self.content, {}
         if content:
@@ -202,17 +202,17 @@ class _InMemory(CheckpointIO):
         self.content = content
 
     def how_to_load(self, state: str) -> str:
-        return f'module.load_state_dict({state}["state_dict"])  # a LightningModule, made for exported["params"]'
+        return f'module.load_state_dict({state}["state_dict"])  # a LightningModule, built for exported["params"]'
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Keep the trial's checkpoint; write any other."""
+        """Keep the trial's checkpoint in memory; write any other checkpoint."""
         if path == _NAME:
             self.content = checkpoint
         else:
             self._files.save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
-        """Return the trial's checkpoint; read any other."""
+        """Return the trial's checkpoint; read any other checkpoint from its file."""
         if path != _NAME:
             content: dict[str, Any] = self._files.load_checkpoint(path, *arguments, **more)
             return content
@@ -227,7 +227,7 @@ class _InMemory(CheckpointIO):
 
 
 def _set_to_epoch_start(fit_loop: dict[str, Any]) -> None:
-    """Let the loop continue with a whole epoch: Lightning's counters are still at the earlier epoch in a checkpoint."""
+    """Let the loop begin a whole epoch: in a checkpoint, Lightning's counters are still at the earlier epoch."""
     for name, progress in fit_loop.items():
         if name == "epoch_progress":
             for counts in progress.values():
@@ -247,7 +247,7 @@ def _clear_current(progress: dict[str, Any]) -> None:
 
 
 def _plain_parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The serialisable part of a module's arguments; they are for its owner, nothing here reads them."""
+    """Return the serializable part of a module's arguments, which only users read."""
     return {name: value for name, value in values.items() if _is_plain(value)}
 
 

@@ -8,7 +8,7 @@
             model.partial_fit(x, y, classes=[0, 1])
             trial.report(val_error=1 - model.score(x_validation, y_validation))
 
-A trial that goes on fits the estimator of its checkpoint further.
+A trial that continues fits the estimator of its checkpoint further.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from trainers.protocol import TaskError
 
 _TRUSTED = ("sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
             "sklearn.neural_network._stochastic_optimizers.SGDOptimizer")  # fmt: skip
-"""What MLPClassifier and MLPRegressor hold, and skops does not know."""
+"""Types in MLPClassifier and MLPRegressor that skops does not know."""
 
 
 class EstimatorState:
-    """Saves and restores an estimator in the format of skops, which executes nothing when it is read.
+    """Saves and restores an estimator in the format of skops, which executes no code when it is read.
 
     Args:
         estimator: Estimator, or pipeline of estimators.
@@ -45,7 +45,7 @@ class EstimatorState:
         self._estimator, self._trusted = estimator, [*_TRUSTED, *trusted]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the estimator as bytes; TaskError if it contains an untrusted type."""
+        """Return the estimator as bytes. TaskError if it contains an untrusted type."""
         content = skops.io.dumps(self._estimator)
         unknown = sorted({*skops.io.get_untrusted_types(data=content)} - {*self._trusted})
         if unknown:
@@ -56,11 +56,11 @@ class EstimatorState:
         return {"estimator": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the estimator's learnt state."""
+        """Restore the estimator's learned state."""
         content = state["estimator"].numpy().tobytes()
         vars(self._estimator).update(vars(skops.io.loads(content, trusted=self._trusted)))
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the estimator out of a checkpoint."""
+        """Return lines of Python that load the estimator from a checkpoint."""
         given = f'{state}["estimator"].numpy().tobytes()'
         return f"import skops.io\n\nmodel = skops.io.loads({given}, trusted={self._trusted!r})"

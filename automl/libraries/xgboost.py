@@ -12,7 +12,7 @@
             )
             trial.report(val_error=found["val"]["error"][-1])
 
-A trial that goes on boosts the booster of its checkpoint further.
+A trial that continues adds boosting rounds to the booster of its checkpoint.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class BoosterState:
         return {"booster": torch.frombuffer(self.booster.save_raw("ubj"), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take a booster back."""
+        """Restore a booster."""
         if "booster" in state:
             self.booster = xgboost.Booster(model_file=bytearray(state["booster"].numpy()))
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the booster out of a checkpoint."""
+        """Return lines of Python that load the booster from a checkpoint."""
         return f'import xgboost\n\nmodel = xgboost.Booster(model_file=bytearray({state}["booster"].numpy()))'

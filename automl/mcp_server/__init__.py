@@ -1,1 +1,1 @@
-"""Tools for programs that speak the Model Context Protocol: studies on a budget, and what DDP does on this machine."""
+"""Tools for programs that speak the Model Context Protocol: studies on a budget, and DDP measured here."""

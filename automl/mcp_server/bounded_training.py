@@ -22,9 +22,9 @@ from automl.mcp_server.machine import Machine
 from automl.mcp_server.tool_answers import ToolProblem
 
 LONGEST_SECONDS = 900.0
-"""Longest time of one training, whatever its budget."""
+"""Most seconds of one training, even if its budget allows more."""
 FIRST_START_SECONDS = 30.0
-"""Expected seconds until ranks train, before any measurement here: each loads torch."""
+"""Expected seconds until ranks train, before any measurement here. Each rank loads torch."""
 _END_SECONDS = 0.5
 _one_at_a_time = threading.Lock()
 _measured: dict[tuple[str, int], float] = {}
@@ -34,15 +34,15 @@ def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
     """Return the expected seconds of a training on this number of ranks, and the source of the estimate."""
     known = _measured.get((kind, ranks))
     if known is not None:
-        return known, "measured in the latest one"
-    return FIRST_START_SECONDS, "assumed, since none was measured here yet: most of it is the start of the ranks"
+        return known, "measured in the latest training"
+    return FIRST_START_SECONDS, "assumed, since no training was measured here yet: mostly the start of the ranks"
 
 
 def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
-    """Run a command that prints JSON, and stop it before it exceeds its budget; adds `cost_usd` and `seconds`.
+    """Run a command that prints JSON, and stop it before it exceeds its budget. Adds `cost_usd` and `seconds`.
 
     Raises:
-        ToolProblem: It failed, exhausted its budget, or another training runs.
+        ToolProblem: It failed, exhausted its budget, or another training is running.
     """
     if not _one_at_a_time.acquire(blocking=False):
         raise ToolProblem("another training of these tools runs on this machine now", "call again when it has ended")
@@ -58,24 +58,24 @@ def _run(
 ) -> dict[str, Any]:
     seconds = min(budget_usd / max(machine.usd(ranks, 1.0), 1e-12), LONGEST_SECONDS) - _END_SECONDS
     if seconds <= 0:
-        raise ToolProblem(f"budget_usd: found {budget_usd:g}, less than the start of a rank costs", "give more")
+        raise ToolProblem(f"budget_usd is {budget_usd:g}, less than the start of a rank costs", "pass more")
     environment = {name: value for name, value in os.environ.items() if name not in {"AUTOML_SERVER", "AUTOML_STORE"}}
     began = time.monotonic()
-    process = subprocess.Popen(  # noqa: S603 - our own program
+    process = subprocess.Popen(  # noqa: S603 - a program of this project
         [sys.executable, "-m", "automl", *arguments],
-        cwd=folder,  # where its study, which nobody looks at, is stored
+        cwd=folder,  # where its temporary study is stored
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # its ranks are ended with it
+        start_new_session=True,  # so that its ranks end with it
     )
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         cost = machine.usd(ranks, time.monotonic() - began)
-        message = f"ended after {seconds:.0f} s, at {cost:.4g} dollars: its budget is used up, and there is no result"
+        message = f"stopped after {seconds:.0f} s, at {cost:.4g} dollars: its budget is used up, and there is no result"
         raise ToolProblem(message, "call again with a larger budget_usd, fewer ranks or fewer epochs") from None
     finally:
         with suppress(ProcessLookupError):
@@ -84,7 +84,7 @@ def _run(
     took = time.monotonic() - began
     if process.returncode != 0:
         lines = [line for line in errors.splitlines() if line.strip()]
-        raise ToolProblem(lines[-1][:1000] if lines else "the training failed", "change the arguments as it says")
+        raise ToolProblem(lines[-1][:1000] if lines else "the training failed", "change the arguments accordingly")
     _measured[kind, ranks] = took
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found | {"seconds": took, "cost_usd": machine.usd(ranks, took)}

@@ -21,13 +21,13 @@ _BYTES_OF_A_NUMBER = 4
 
 _Epochs = Annotated[int, Field(ge=1, le=20)]
 _LearningRate = Annotated[float, Field(gt=0, le=10, description="Learning rate at 64 samples a step, before scaling.")]
-_Batch = Annotated[int, Field(ge=1, le=4096, description="Samples of a rank and a step.")]
+_Batch = Annotated[int, Field(ge=1, le=4096, description="Samples per rank and step.")]
 
 
 def run_ddp_simulation(
     backend: Acting,
     *,
-    budget_usd: Annotated[Usd, Field(description="Dollars that it may cost; it is ended before it costs more.")],
+    budget_usd: Annotated[Usd, Field(description="Most dollars to spend; it is stopped before it costs more.")],
     ranks: Annotated[int, Field(ge=1, le=16, description="Number of processes, each with its share of the data.")] = 4,
     epochs: Annotated[_Epochs, Field(description="Number of epochs.")] = 1,
     batch_size: _Batch = 32,
@@ -37,7 +37,7 @@ def run_ddp_simulation(
     """Train handwritten digits with DDP on this machine, for real.
 
     It returns losses and seconds of each rank, the effective batch and the scaled learning rate. Without
-    confirm_cost_usd it says what it costs.
+    confirm_cost_usd it only returns the cost.
     """
     _check_may_train(backend)
     machine = this_machine()
@@ -48,7 +48,7 @@ def run_ddp_simulation(
         arguments = ["train", "digits", *_parameters(batch_size, learning_rate), "--world-size", str(ranks)]
         arguments += ["--epochs", str(epochs), "--rank-logs", folder, "--json"]
         if ranks > machine.slots:
-            arguments += ["--device", "cpu"]  # whose ranks may share cores
+            arguments += ["--device", "cpu"]  # CPU ranks may share cores
         found = bounded_training.run(arguments, kind="train", ranks=ranks, budget_usd=budget_usd, machine=machine)
         losses = bounded_training.rank_losses(Path(folder), ranks)
     names = ("effective_batch", "reference_batch", "base_learning_rate", "scaled_learning_rate", "lr_scaling",
@@ -59,16 +59,16 @@ def run_ddp_simulation(
 def compare_ddp_vs_single(
     backend: Acting,
     *,
-    budget_usd: Annotated[Usd, Field(description="Dollars that both may cost; they are ended before they cost more.")],
-    ranks: Annotated[int, Field(ge=2, le=16, description="Number of processes that one is compared with.")] = 2,
-    epochs: Annotated[_Epochs, Field(description="Epochs of each; the first warms up.")] = 2,
+    budget_usd: Annotated[Usd, Field(description="Most dollars for both; they are stopped before they cost more.")],
+    ranks: Annotated[int, Field(ge=2, le=16, description="Number of processes to compare with one process.")] = 2,
+    epochs: Annotated[_Epochs, Field(description="Epochs of each training; the first is a warm-up.")] = 2,
     batch_size: _Batch = 32,
     learning_rate: _LearningRate = 0.001,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
     """Train the same steps with one rank and with several on this machine.
 
-    It returns measured speed-up, efficiency and dollars. Without confirm_cost_usd it says what it may cost.
+    It returns measured speed-up, efficiency and dollars. Without confirm_cost_usd it only returns the possible cost.
     """
     _check_may_train(backend)
     machine = this_machine()
@@ -91,9 +91,9 @@ def compare_ddp_vs_single(
 def explain_ddp_concepts(
     *,
     ranks: Annotated[int, Field(ge=1, le=1024, description="Number of processes.")] = 4,
-    batch_size: Annotated[int, Field(ge=1, le=10**6, description="Samples of a rank and a step.")] = 32,
+    batch_size: Annotated[int, Field(ge=1, le=10**6, description="Samples per rank and step.")] = 32,
     learning_rate: Annotated[float, Field(gt=0, le=10, description="Learning rate at 64 samples a step.")] = 0.001,
-    model_parameters: Annotated[int, Field(ge=1, le=10**12, description="Numbers in the model.")] = 1_000_000,
+    model_parameters: Annotated[int, Field(ge=1, le=10**12, description="Model parameters.")] = 1_000_000,
 ) -> Mapping[str, Any]:
     """Explain DDP with figures of this machine: slots, cores, bandwidth, scaling of the learning rate."""
     machine, bandwidth = this_machine(), loopback_bytes_per_second()
@@ -103,8 +103,8 @@ def explain_ddp_concepts(
 def explained(  # noqa: PLR0917 - figures, in the order of the tool
     machine: Machine, bytes_per_second: float, ranks: int, batch_size: int, learning_rate: float, model_parameters: int
 ) -> dict[str, Any]:
-    """Return the concepts of DDP with figures; `bytes_per_second` is the measured exchange rate of two processes."""
-    from trainers.model.learning_rate import scale  # loads torch's neighbours; nothing else here needs them
+    """Return the concepts of DDP with figures. `bytes_per_second` is the measured exchange rate of two processes."""
+    from trainers.model.learning_rate import scale  # loaded late, because only this function needs torch
 
     effective = ranks * batch_size
     ratio = effective / _REFERENCE_BATCH
@@ -134,11 +134,11 @@ def explained(  # noqa: PLR0917 - figures, in the order of the tool
             "effective_batch": f"a step sees {ranks} x {batch_size} = {effective} samples",
             "all_reduce": f"after each step the ranks average {gradient_bytes:,} bytes of gradients; in a ring each "
             f"sends 2 (n - 1) / n of them, {sent:,.0f} bytes: at least {1e3 * sent / bytes_per_second:.3g} ms here",
-            "learning_rate": f"{effective} samples are {ratio:g} times the {_REFERENCE_BATCH} that it is meant for, so "
+            "learning_rate": f"{effective} samples are {ratio:g} times the {_REFERENCE_BATCH} of the learning rate, so "
             f"{learning_rate:g} becomes {rates['linear']:g} by the linear rule (SGD) and {rates['sqrt']:g} by "
-            "the square root (Adam types)",
+            "the square root rule (Adam types)",
             "slots": f"{ranks} ranks on {machine.slots} slots "
-            + ("share devices: they will be slower than one for each slot" if crowded else "have a slot each"),
+            + ("share devices: they will be slower than one rank per slot" if crowded else "have a slot each"),
             "money": f"a second of {ranks} ranks costs {machine.usd(ranks, 1.0):.3g} dollars; DDP saves "
             "time, and would save money only at an efficiency above 1",
         },

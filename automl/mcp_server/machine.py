@@ -21,7 +21,7 @@ class Machine:
 
     Attributes:
         device: "cpu" or "cuda".
-        usd_per_slot_hour: List price of a slot in dollars an hour.
+        usd_per_slot_hour: List price of a slot in dollars per hour.
     """
 
     device: str
@@ -32,7 +32,7 @@ class Machine:
     price_source: str
 
     def usd(self, ranks: int, seconds: float) -> float:
-        """Return the cost in dollars of ranks for a time, one slot each."""
+        """Return the cost in dollars of ranks for this time, with one slot each."""
         return ranks * seconds * self.usd_per_slot_hour / 3600.0
 
 
@@ -51,7 +51,7 @@ def this_machine() -> Machine:
 
 
 def loopback_bytes_per_second() -> float:
-    """Measure TCP bytes per second between two threads on loopback, gloo's transport; sends 64 MiB, in about 0.1 s."""
+    """Measure TCP bytes per second between two threads on loopback, gloo's transport. Sends 64 MiB, in about 0.1 s."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.perf_counter()
         sender = threading.Thread(target=_send, args=(server.getsockname(),), daemon=True)

@@ -24,17 +24,17 @@ from studies.spec.spec_errors import SpecError
 from studies.storage.writing.retrying import is_away
 
 INSTRUCTIONS = (
-    "Searches hyperparameters of PyTorch models on a budget in dollars, which is never passed. Call launch with a "
-    "spec: first without confirm_cost_usd, which checks it and says what it may cost, then with it. Call watch until "
-    "it has ended, recommendation for the model to take, and confirm to measure it with fresh seeds. Errors say what "
-    "to do next."
+    "Searches hyperparameters of PyTorch models on a budget in dollars, which is never exceeded. Call launch with a "
+    "spec: first without confirm_cost_usd, which checks it and returns the possible cost, then with it. Call watch "
+    "until the study has ended, recommendation for the model to take, and confirm to measure it with fresh seeds. "
+    "Errors say what to do next."
 )
 _MISSING, _CONFLICT, _FORBIDDEN = 404, 409, 403
 log = logging.getLogger(__name__)
 
 
 def _tool(function: Callable[..., Any], *, changes: bool) -> Tool:
-    """Make a tool of a function; unknown arguments and other types are refused."""
+    """Make a tool of a function. It refuses unknown arguments and other types."""
     hints = ToolAnnotations(read_only_hint=not changes, destructive_hint=False, open_world_hint=False)
     tool = Tool.from_function(
         function, description=" ".join(str(function.__doc__).split()), annotations=hints, structured_output=False
@@ -61,7 +61,7 @@ def _changes(tool: Tool) -> bool:
 
 
 class _Server(ToolServer):
-    """Bounds answers, and adds the next step to errors."""
+    """Limits the size of answers, and adds the next step to errors."""
 
     read_only: bool
 
@@ -90,9 +90,9 @@ class _Server(ToolServer):
 
 
 def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> ToolServer:
-    """Return a server of all tools; `backend_of` returns the backend for a request's context."""
+    """Return a server of all tools. `backend_of` returns the backend for a request's context."""
     if not logging.root.handlers and logging.lastResort is not None:
-        logging.root.addHandler(logging.lastResort)  # else the SDK puts one of its own there
+        logging.root.addHandler(logging.lastResort)  # otherwise the SDK adds its own handler
     tools = [tool for tool in TOOLS.values() if not (read_only and _changes(tool))]
     server = _Server("automl", instructions=INSTRUCTIONS, tools=tools, subscriptions=False)
     server.backend_of, server.read_only = backend_of, read_only
@@ -117,9 +117,9 @@ def _problem(tool: Tool, error: BaseException) -> ToolProblem:
     if isinstance(error, UserError | RunError):
         return ToolProblem(" ".join(str(error).split()), _next_step(error))
     if isinstance(error, DBAPIError) and is_away(error):
-        return ToolProblem("the store does not answer now", "call again in some seconds")
+        return ToolProblem("the store does not answer now", "call again in a few seconds")
     log.error("the tool %s has failed", tool.name, exc_info=error)
-    message = f"a mistake in automl ({type(error).__name__}); its log has more"
+    message = f"a bug in automl ({type(error).__name__}); its log has the traceback"
     return ToolProblem(message, "call it with other arguments, and report this")
 
 
@@ -129,11 +129,11 @@ def _next_step(error: Exception) -> str:
     if isinstance(error, MissingError) or status == _MISSING:
         return "call list_studies for names, and compare_trials for numbers"
     if isinstance(error, ConflictError) or status == _CONFLICT:
-        return "call status, and wait or choose another name as it says"
+        return "call status, and wait or choose another name, as the error says"
     if isinstance(error, ForbiddenError) or status == _FORBIDDEN:
         return "ask a person whose role allows it"
     if isinstance(error, SpecError):
-        return "change that key as it says, and call again"
+        return "change the key that the error names, and call again"
     if isinstance(error, UnreachableError):
-        return "call again in some seconds"
-    return "change the arguments as it says, and call again"
+        return "call again in a few seconds"
+    return "change the arguments that the error names, and call again"

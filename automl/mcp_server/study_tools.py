@@ -1,4 +1,4 @@
-"""Tools that read studies, and tools that start and stop them; spending tools first report the expected cost."""
+"""Tools that read, start and stop studies. Spending tools first report the expected cost."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LOOK_SECONDS = 1.0
 _LONGEST_SPEC = 200_000
 _PLAN = ("study", "slots", "price", "rungs", "first_params", "expected_cost")
 _NEXT_BY_STATE: Mapping[str, str] = {
-    "queued": "call watch: a worker has to take it; a reason, if there is one, says what it waits for",
+    "queued": "call watch: a worker has to take it; if there is a reason, it says why the study waits",
     "running": "call watch until it ends, or stop to let it drain",
     "done": "call recommendation",
-    "stopped": "call resume to go on, or recommendation",
-    "failed": "read the reason; mend the cause, then call resume, or launch another spec",
-    "cancelled": "call recommendation for what it has found",
-    "deleted": "nothing; where its deletion broke off, somebody has to delete it again",
+    "stopped": "call resume to continue, or recommendation",
+    "failed": "read the reason; remove the cause, then call resume, or launch another spec",
+    "cancelled": "call recommendation for its results",
+    "deleted": "nothing; if the deletion was interrupted, a person has to delete the study again",
 }
 _SHORT = ("state", "stop_reason", "error", "trials", "running", "cost_usd", "budget", "hypervolume")
 _TrialNumber = Annotated[int, Field(ge=0, le=10**9)]
@@ -41,17 +41,17 @@ def launch(
         Field(description="The spec of the study, as a mapping or as YAML: task, objectives, space, training, budget."),
     ],
     budget_usd: Annotated[
-        Usd | None, Field(description="Dollars that the study may cost; budget.usd of the spec without it.")
+        Usd | None, Field(description="Most dollars for the study; by default budget.usd of the spec.")
     ] = None,
     confirm_cost_usd: Consent = None,
     code: Annotated[
         str | None, Field(max_length=100, description="Name of the operator's code folder with the task.")
     ] = None,
-    priority: Annotated[int, Field(ge=-100, le=100, description="Jobs of a higher priority go first.")] = 0,
+    priority: Annotated[int, Field(ge=-100, le=100, description="Jobs of higher priority start first.")] = 0,
 ) -> Mapping[str, Any]:
-    """Queue a study on a budget in dollars, which it never passes.
+    """Queue a study on a budget in dollars, which it never exceeds.
 
-    Call it first without confirm_cost_usd: it checks the spec, says what the study may cost, and spends nothing.
+    Call it first without confirm_cost_usd: it checks the spec, returns the possible cost, and spends nothing.
     """
     mapping, budget = _with_budget(_mapping(spec), budget_usd)
     plan = backend.check(mapping, code)
@@ -67,14 +67,14 @@ def resume(
     *,
     study: StudyName,
     budget_usd: Annotated[
-        Usd | None, Field(description="Dollars that the study may cost in all; None leaves its budget.")
+        Usd | None, Field(description="Most dollars for the study in all; null leaves its budget.")
     ] = None,
     trials: Annotated[
-        Annotated[int, Field(ge=1, le=10**6)] | None, Field(description="Trials in all; None leaves them.")
+        Annotated[int, Field(ge=1, le=10**6)] | None, Field(description="Most trials in all; null leaves the limit.")
     ] = None,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Queue a study again that has ended, with a larger budget if you give one."""
+    """Queue a study that has ended again, with a larger budget if you give one."""
     job = backend.status(study)["job"]
     limit = job["limit_usd"] if budget_usd is None else budget_usd
     if limit is None:
@@ -84,38 +84,36 @@ def resume(
     overrides += [] if trials is None else [f"budget.trials={trials}"]
     if left == 0:
         spent = f"{job['study']} has spent {job['spent_usd']:g} of its {limit:g} dollars"
-        raise ToolProblem(spent, "call resume with a larger budget_usd: it counts from the study's begin")
+        raise ToolProblem(spent, "call resume with a larger budget_usd, which includes the dollars spent so far")
     if not is_agreed(left, confirm_cost_usd):
-        expected = {"study": job["study"], "expected_cost": f"at most ${left:.4g}, what its budget leaves"}
+        expected = {"study": job["study"], "expected_cost": f"at most ${left:.4g}, the rest of its budget"}
         return lacks_consent("resume", left, confirm_cost_usd, expected)
     return {"started": True, "job": _short_job(backend.resume(study, overrides)), "next": "call watch"}
 
 
 def stop(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Let a study drain: nothing that was trained is lost, and resume goes on."""
-    return {"job": _short_job(backend.stop(study)), "next": "call watch until it has ended; resume goes on with it"}
+    """Let a study drain. No training is lost, and resume continues it."""
+    return {"job": _short_job(backend.stop(study)), "next": "call watch until it has ended; resume continues it"}
 
 
 def confirm(
     backend: Acting,
     *,
     study: StudyName,
-    budget_usd: Annotated[
-        Usd, Field(description="Dollars that the trainings may cost, beside the study's own budget.")
-    ],
+    budget_usd: Annotated[Usd, Field(description="Most dollars for the trainings, on top of the study's own budget.")],
     points: Annotated[
         Sequence[_Point],
         Field(
             max_length=20,
-            description="2@6, 2, best, cheapest or knee; none takes the recommended model and its neighbours.",
+            description="2@6, 2, best, cheapest or knee; empty: the recommended model and its neighbours.",
         ),
     ] = (),
-    seeds: Annotated[int, Field(ge=1, le=20, description="Trainings of each.")] = 3,
+    seeds: Annotated[int, Field(ge=1, le=20, description="Trainings of each model.")] = 3,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
     """Train models of a study that has ended again, with fresh seeds.
 
-    That tells what they are worth on data that the search never saw. It has a budget of its own.
+    This measures them on data that the search never saw. It has its own budget.
     """
     plan = backend.check_confirm(study, points, seeds)
     if not is_agreed(budget_usd, confirm_cost_usd):
@@ -142,10 +140,10 @@ async def watch(
     study: StudyName,
     seconds: Annotated[float, Field(ge=0, le=120, description="Longest time to wait for a change.")] = 30.0,
     seen: Annotated[
-        str | None, Field(max_length=100, description="`seen` of the last answer: what has changed since.")
+        str | None, Field(max_length=100, description="`seen` of the last answer, to wait for changes since then.")
     ] = None,
 ) -> Mapping[str, Any]:
-    """Wait up to `seconds` for a change of a study or a confirm job, and return how it is.
+    """Wait up to `seconds` for a change of a study or a confirm job, and return its state.
 
     Call it again with `seen` of its answer until `ended` is true.
     """
@@ -170,7 +168,7 @@ def explain_trial(
     study: StudyName,
     trial: Annotated[int, Field(ge=0, le=10**9, description="Number of the trial.")],
 ) -> Mapping[str, Any]:
-    """Say why a trial went on, was paused, stopped or failed, with the numbers that were compared."""
+    """Explain why a trial continued, was paused, stopped or failed, with the numbers that were compared."""
     return backend.explain(study, trial)
 
 
@@ -179,7 +177,7 @@ def compare_trials(
     *,
     study: StudyName,
     trials: Annotated[
-        Sequence[_TrialNumber], Field(max_length=40, description="Numbers of trials; none takes the first 40.")
+        Sequence[_TrialNumber], Field(max_length=40, description="Numbers of trials; empty: the first 40.")
     ] = (),
 ) -> Mapping[str, Any]:
     """Return trials of a study side by side, with the parameters in which they differ."""
@@ -198,18 +196,18 @@ def compare_studies(
     *,
     studies: Annotated[list[StudyName], Field(min_length=2, max_length=10, description="Names of the studies.")],
 ) -> Mapping[str, Any]:
-    """Return studies side by side: what each found, and for how much."""
+    """Return studies side by side: the results of each, and their cost."""
     names = ("state", "trials", "cost_usd", "hypervolume", "reference_point", "recommendation")
     rows = []
     for name in studies:
         found = backend.status(name)
         study = found["study"] or {}
         rows.append({"study": found["job"]["study"]} | {one: study.get(one) for one in names})
-    return {"studies": rows, "next": "hypervolumes compare only where objectives and reference point are equal"}
+    return {"studies": rows, "next": "compare hypervolumes only if objectives and reference point are equal"}
 
 
 def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Say which model of a study to take, whether that was confirmed with fresh seeds, and what to do."""
+    """Return the model of a study to take, whether it was confirmed with fresh seeds, and the next step."""
     found = backend.status(study)
     name, state, summary = found["job"]["study"], found["job"]["state"], found["study"] or {}
     chosen = summary.get("recommendation")
@@ -228,23 +226,23 @@ def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
 def _mapping(spec: dict[str, Any] | str) -> dict[str, Any]:
     read = read_yaml(spec, source="spec") if isinstance(spec, str) else spec
     if not isinstance(read, dict):
-        raise SpecError("spec", (), "found YAML that is no mapping, allowed: a spec")
+        raise SpecError("spec", (), "the YAML is no mapping. Send the text of a spec")
     return {str(name): value for name, value in read.items()}
 
 
 def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[str, Any], float]:
     budget = spec.get("budget")
     if budget is not None and not isinstance(budget, dict):
-        raise SpecError("spec", ("budget",), "found no mapping, allowed: limits such as {usd: 5}")
+        raise SpecError("spec", ("budget",), "this is no mapping. Write limits, for example {usd: 5}")
     named = None if budget is None else budget.get("usd")
     usd = named if budget_usd is None else budget_usd
     if isinstance(usd, bool) or not isinstance(usd, int | float) or not usd > 0:
         raise ToolProblem(
-            "budget: found none in dollars", "call launch with budget_usd, or with budget.usd in the spec"
+            "budget: there is no limit in dollars", "call launch with budget_usd, or with budget.usd in the spec"
         )
     if budget_usd is not None and named is not None and named != budget_usd:
         raise ToolProblem(
-            f"budget: found budget_usd={budget_usd:g} and budget.usd={named} in the spec", "give one of them"
+            f"budget: budget_usd={budget_usd:g}, but budget.usd={named} in the spec", "pass only one of them"
         )
     return spec | {"budget": {**(budget or {}), "usd": usd}}, float(usd)
 

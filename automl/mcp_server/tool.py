@@ -1,4 +1,4 @@
-"""Shared by all tools: the backend of a call, arguments with bounds, and consent to spending."""
+"""Parts shared by all tools: the backend of a call, arguments with bounds, and consent to spending."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Backend = QueueBackend | ServiceBackend
 
 
 class ToolServer(MCPServer):
-    """An MCP server that knows the backend of a call."""
+    """An MCP server that stores the backend of a call."""
 
     backend_of: Callable[[Any], Backend]
 
@@ -29,16 +29,16 @@ Usd = Annotated[float, Field(gt=0, le=1e6)]
 Consent = Annotated[
     Usd | None,
     Field(
-        description="Your consent to spend: at least the budget. Without it the tool says what it expects to cost, and "
+        description="Your consent to spend: at least the budget. Without it the tool returns its expected cost, and "
         "spends nothing."
     ),
 ]
 
 
 def lacks_consent(tool: str, budget_usd: float, consent_usd: float | None, expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a tool before consent: what it would do, and how to consent."""
+    """Return the answer of a tool before consent: its plan, and how to consent."""
     given = "" if consent_usd is None else f"confirm_cost_usd is {consent_usd:g}, less than the budget. "
-    step = f"{given}To go on, call {tool} again with the same arguments and confirm_cost_usd={budget_usd!r}."
+    step = f"{given}To continue, call {tool} again with the same arguments and confirm_cost_usd={budget_usd!r}."
     return {"started": False, "spent_usd": 0.0, "budget_usd": budget_usd, **expected, "next": step}
 
 

@@ -1,4 +1,4 @@
-"""Answers of tools: plain data of bounded length, and errors that say what to do next."""
+"""Answers of tools: plain data of limited length, and errors with the next step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MOST_CHARACTERS = 20_000
 """Longest answer, in characters."""
 _LONGEST_TEXT = 2_000
 _TEXT_BY_LIST = 200
-"""Characters of a text kept for each list entry kept."""
+"""Characters of a text to keep for each list entry."""
 _LONGEST_LISTS = (40, 20, 10, 5, 2, 1)
-"""List lengths, tried in this order until the answer is short enough."""
+"""List lengths to try in this order, until the answer is short enough."""
 
 
 class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program
-    """Reason why a tool does nothing, and the next step."""
+    """Reason why a tool did nothing, and the next step."""
 
     def __init__(self, message: str, next_step: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the pr
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Return JSON of at most `MOST_CHARACTERS` characters, without NaN or infinity, with a count of what was cut."""
+    """Return JSON of at most `MOST_CHARACTERS` characters, without NaN or infinity, with counts of omitted entries."""
     for longest in _LONGEST_LISTS:
         text = json.dumps(_cut(answer, longest), ensure_ascii=False, allow_nan=False, default=str)
         if len(text) <= MOST_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Writes predictions to a complete file or none: CSV, JSON lines or Parquet."""
+"""Writes predictions to a CSV, JSON lines or Parquet file, which is complete or absent."""
 
 from __future__ import annotations
 

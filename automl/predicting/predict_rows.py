@@ -15,12 +15,12 @@ from automl.standalone.errors import InputError
 from automl.standalone.model import BATCH, Model, load, load_problem
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
-"""Where a row is, the name of its file if it has one, and its numbers."""
+"""Place of a row, the name of its file if it has one, and its numbers."""
 _FILE = "file"
 
 
 def opened_model(path: Path, device: str = "cpu") -> Model:
-    """Return an exported model; ExportError if it is none, could run code, or needs a missing package."""
+    """Return an exported model. ExportError if it is invalid, could run code, or needs a missing package."""
     try:
         return load(path, device)
     except Exception as error:
@@ -35,7 +35,7 @@ def predict_file(
     column: str | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> int:
-    """Write a prediction for each row; returns their number. ExportError for a bad row, or a file that fails."""
+    """Write a prediction for each row. Returns their number. ExportError for a bad row, or a file that fails."""
     done = 0
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
     with answers_to(out) as sink:
@@ -60,7 +60,7 @@ def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
 
 
 def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:
-    """Return the prediction of each row of a batch; if the model fails, find and name the row."""
+    """Return the predictions of a batch. If the model fails, the error names the row."""
     try:
         return model.answered([encoded for _, _, encoded in some])
     except Exception as error:
@@ -74,11 +74,11 @@ def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:
 
 def _failed(where: str, error: Exception) -> ExportError:
     reason = " ".join(str(error).split())[:120]
-    return ExportError(f"{where}: found a row with which the model fails ({type(error).__name__}: {reason})")
+    return ExportError(f"{where}: the model fails with this row ({type(error).__name__}: {reason})")
 
 
 def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, Any]:
-    """Return a summary as plain values."""
+    """Return a summary of the predictions as plain values."""
     known = model.manifest
     return {
         "model": name,

@@ -29,11 +29,11 @@ _QUOTED = re.compile(QUOTED)
 _BATCH = 1024
 
 Row = tuple[str, Any]
-"""Where a row is, for messages and the answers' first column, and the row as the model takes it."""
+"""Place of a row, for messages and the first column of predictions, and the row as the model takes it."""
 
 
 def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> Iterator[Row]:
-    """Yield the rows of a file or of a folder of images; ExportError if it cannot be read, or has no such rows.
+    """Yield the rows of a file or of a folder of images. ExportError if it is unreadable, or has no such rows.
 
     Args:
         path: CSV, TSV, Parquet or JSON lines (text also as .gz); texts on lines; an image, or a folder of images.
@@ -44,7 +44,7 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     if not path.exists():
         near = nearest(path.name, [one.name for one in path.absolute().parent.glob("*")])
         hint = f"; did you mean {near!r}?" if near else ""
-        raise ExportError(f"{path}: found no such file, allowed: a file or folder with {_wanted(kind)}{hint}")
+        raise ExportError(f"{path} does not exist. Name a file or folder with {_wanted(kind)}{hint}")
     if path.is_dir() or (kind == "image" and path.suffix.lower() in ENDINGS):
         return _images(path, kind)
     if kind == "text" and _ending(path) == _TEXT:
@@ -52,7 +52,7 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     table = _table(path, form, column)
     first = next(table, None)
     if first is None:
-        raise ExportError(f"{path}: found an empty file, allowed: a file with {_wanted(kind)}")
+        raise ExportError(f"{path} is empty. Name a file with {_wanted(kind)}")
     return _as_taken(path, chain([first], table), form, column)
 
 
@@ -66,10 +66,10 @@ def _ending(path: Path) -> str:
 
 def _images(path: Path, kind: str) -> Iterator[Row]:
     if kind != "image":
-        raise ExportError(f"{path}: found a folder, allowed: a file with {_wanted(kind)}")
+        raise ExportError(f"{path} is a folder. Name a file with {_wanted(kind)}")
     files = [path] if path.is_file() else image_files(path)
     if not files:
-        raise ExportError(f"{path}: found no image in it, allowed: files that end in {listed(ENDINGS)}")
+        raise ExportError(f"{path} has no images, that is files that end in {listed(ENDINGS)}")
     return ((str(file), str(file)) for file in files)
 
 
@@ -79,7 +79,7 @@ def _lines(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
         for number, line in enumerate(file, start=1):
             yield f"{path}: line {number}", line.rstrip("\r\n")
         if not number:
-            raise ExportError(f"{path}: found an empty file, allowed: a text on each line")
+            raise ExportError(f"{path} is empty. Write a text on each line")
 
 
 def _table(path: Path, form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
@@ -106,7 +106,7 @@ def _parquet(path: Path) -> Iterator[Row]:
                     yield f"{path}: row {number}", cells
     except (pa.ArrowInvalid, OSError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise ExportError(f"{path}: found a file that is no Parquet ({reason}), allowed: a Parquet file") from None
+        raise ExportError(f"{path} is no Parquet file ({reason})") from None
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -116,11 +116,11 @@ def _json_lines(path: Path) -> Iterator[Row]:
             try:
                 yield where, json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ExportError(f"{where}: found {shown(line.strip()[:60])} ({error}), allowed: JSON") from None
+                raise ExportError(f"{where}: {shown(line.strip()[:60])} is no JSON ({error})") from None
 
 
 def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield rows by the names in the first line; by column_0, column_1, ... if training had no names."""
+    """Yield rows by the names in the first line, or by column_0, column_1, ... if training had no names."""
     with _opened(path, _encoding(form)) as file:
         head = file.readline().removeprefix("\ufeff")
         delimiter = "\t" if _ending(path) == ".tsv" else _delimiter(head, known, form.get("delimiter"))
@@ -146,11 +146,11 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
                     names = [f"column_{number}" for number in range(len(cells))]
                 where = f"{path}: line {reader.line_num}"
                 if len(cells) != len(names):
-                    what = f"found {len(cells)} columns, allowed: {len(names)}, as in the first line"
+                    what = f"{len(cells)} columns, but the first line has {len(names)}"
                     raise ExportError(f"{where}: {what} (delimiter {delimiter!r})")
                 yield where, dict(zip(names, cells, strict=True))
         except csv.Error as error:
-            raise ExportError(f"{path}: line {reader.line_num}: found broken CSV ({error})") from None
+            raise ExportError(f"{path}: line {reader.line_num}: broken CSV ({error})") from None
 
 
 def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
@@ -168,19 +168,19 @@ def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
 
 
 def _unquoted(cells: list[str]) -> list[str]:
-    """Return cells without the quotation marks around a whole cell; elsewhere they are text."""
+    """Return cells without the quotation marks around a whole cell. Other quotation marks are text."""
     return [cell if (quoted := _QUOTED.fullmatch(cell)) is None else quoted[1] for cell in cells]
 
 
 def _is_without_names(first: Sequence[str], known: Sequence[str]) -> bool:
-    """Whether the first line is a row, as in a training file without column names."""
+    """Return whether the first line is a row, as in a training file without column names."""
     return bool(known) and all(map(_NUMBERED.fullmatch, known)) and not set(first) & set(known)
 
 
 def _check_differ(path: Path, names: Sequence[str]) -> None:
     if twice := doubled(names):
-        what = f"found the column {listed(map(shown, twice))} twice"
-        raise ExportError(f"{path}: line 1: {what}, allowed: a first line of names that differ")
+        what = f"the column {listed(map(shown, twice))} appears twice"
+        raise ExportError(f"{path}: line 1: {what}. Give each column a name of its own")
 
 
 def _encoding(form: Mapping[str, Any]) -> str:
@@ -199,11 +199,11 @@ def _opened(path: Path, encoding: str = _UTF_8) -> Iterator[IO[str]]:
         with opener(path, "rb") as file, io.TextIOWrapper(file, encoding=name, newline="") as text:
             yield text
     except UnicodeDecodeError as error:
-        what = "UTF-8" if encoding == _UTF_8 else f"{encoding}, as the training file is,"
-        raise ExportError(f"{path}: found the byte 0x{error.object[error.start]:02x}, allowed: {what} text") from None
+        what = "UTF-8" if encoding == _UTF_8 else f"{encoding}, the encoding of the training file"
+        raise ExportError(f"{path}: byte 0x{error.object[error.start]:02x} is not {what}") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ExportError(f"{path}: found that it cannot be read ({reason}), allowed: a readable file") from None
+        raise ExportError(f"{path} cannot be read ({reason})") from None
 
 
 def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
@@ -217,7 +217,7 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
         else:
             name = name or _column(path, list(row), form, column)
             if name not in row:
-                raise ExportError(f"{where}: found no column {name!r}, allowed: rows that all have it")
+                raise ExportError(f"{where}: no column {name!r}, which all rows need")
             yield where, _word(where, row[name])
 
 
@@ -227,7 +227,7 @@ def _word(where: str, cell: Any) -> str:
     try:
         return cell.decode()
     except UnicodeDecodeError as error:
-        raise ExportError(f"{where}: found the byte 0x{cell[error.start]:02x}, allowed: UTF-8 text") from None
+        raise ExportError(f"{where}: byte 0x{cell[error.start]:02x} is not UTF-8") from None
 
 
 def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: str | None) -> str:
@@ -236,8 +236,8 @@ def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: s
             return str(wanted)
     if column is None and len(names) == 1:
         return names[0]
-    found = f"found no column {column!r}" if column else "found several columns"
-    raise ExportError(f"{path}: {found}, allowed: --column with one of {listed(map(shown, names))}")
+    found = f"there is no column {column!r}" if column else "there are several columns"
+    raise ExportError(f"{path}: {found}. Pass --column with one of {listed(map(shown, names))}")
 
 
 def _numbers(where: str, row: Mapping[str, Any], *, is_whole: bool) -> list[float]:
@@ -249,12 +249,12 @@ def _numbers(where: str, row: Mapping[str, Any], *, is_whole: bool) -> list[floa
 
 
 def _number(cell: Any, *, is_whole: bool) -> float:
-    """A cell as a number; if whole numbers are wanted, also 7, "7" and 7.0 as an int."""
+    """Return a cell as a number. If whole numbers are wanted, also return 7, "7" and 7.0 as an int."""
     if is_whole and isinstance(cell, int):
         return int(cell)
     if is_whole and isinstance(cell, str):
         with suppress(ValueError):
-            return int(cell)  # exact, which a float is up to 2 ** 53 alone
+            return int(cell)  # exact, unlike a float above 2 ** 53
     number = float(cell)
     return int(number) if is_whole and number.is_integer() else number
 

@@ -1,4 +1,4 @@
-"""Live progress of a study in the notebook cell that launched it, updated in place without the blocked event loop."""
+"""Live progress of a study in the notebook cell that launched it. Updates do not need the blocked event loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reports.notebook_cell import progress_cell
 from studies.control.machine.state import StudyMachine
 
 FRAME_SECONDS = 0.5
-"""Least time between two updates: every one of them stays in the notebook's queue until the browser has drawn it."""
+"""Least seconds between updates, since each stays in the notebook's queue until the browser has drawn it."""
 MOST_LINES = 6
-"""Lines for the user that the cell shows; older ones go."""
+"""Most lines for the user in the cell; older lines disappear."""
 
 Show = Callable[[str], None]
-"""Shows HTML in place of what was shown before."""
+"""Function that replaces the shown HTML."""
 
 
 @contextmanager
@@ -30,13 +30,13 @@ def watching(study: str) -> Iterator[Watcher]:
     if not is_notebook():
         yield Watcher()
         return
-    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # it asks for ipywidgets, which nothing here needs
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # hides its advice to install ipywidgets
     cell = LiveCell(study, _displayed())
     yield Watcher(on_commit=cell.on_commit, say=cell.say, warn=cell.warn, leave=_interrupt)
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; IPython in a terminal is not."""
+    """Return whether this process is the kernel of a notebook. IPython in a terminal is not."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
@@ -55,7 +55,7 @@ class LiveCell:
         self._draw()
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Show the study as it is after a commit."""
+        """Show the study after a commit."""
         self._pace.saw(machine)
         now = time.monotonic()
         if now - self._shown_at < FRAME_SECONDS and not machine.finished:

@@ -34,7 +34,7 @@ class ArchiveModels:
         self._experiment = experiment_id(self._client, uri, record.name)
 
     def log(self, tell: Callable[[str], None] = lambda _line: None) -> dict[str, str]:
-        """Log missing models, delete those that left the archive; returns model ids by point, or raises RunError."""
+        """Log missing models, delete models that left the archive. Returns model ids by point, or raises RunError."""
         try:
             return self._log(tell)
         except (UserError, RunError):
@@ -57,7 +57,7 @@ class ArchiveModels:
                 continue
             if point.trial not in runs:
                 study = self._record.name
-                tell(f"{name}: found no run of trial {point.trial} in MLflow; `automl sync {study}` makes runs anew")
+                tell(f"{name}: MLflow has no run of trial {point.trial}. Create it with `automl sync {study}`")
                 continue
             try:
                 logged[name] = self._log_one(name, point, runs[point.trial])
@@ -90,7 +90,7 @@ class ArchiveModels:
         return str(model.model_id)
 
     def _log_values(self, point: ArchivePoint, run_id: str, model_id: str) -> None:
-        """Log the metrics of the epoch at the model; the run already has these points."""
+        """Log the metrics of the epoch with the model. The run already has these points."""
         epoch = next(one for one in self._record.started[point.trial].epochs if one.epoch == point.epoch)
         measured = points(epoch.metrics, epoch.epoch, epoch.measured_at)
         for one in measured:

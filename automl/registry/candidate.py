@@ -25,9 +25,9 @@ class Candidate:
     """A model that may become a version.
 
     Attributes:
-        confirmation: Result of `confirmation_of`; None without one. For an ensemble, `metrics` are of its own answers,
-            and `alone` has those of its seeds.
-        seeds: Seeds of an ensemble's models; None for a single model.
+        confirmation: Result of `confirmation_of`, or None. For an ensemble, `metrics` are of its own predictions, and
+            `alone` has the metrics of its seeds.
+        seeds: Seeds of an ensemble's models, or None for a single model.
     """
 
     trial: int
@@ -46,7 +46,7 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
 
     Raises:
         StoreError: There is no such model.
-        ExportError: It is unconfirmed or misses a threshold, and is not forced; or its answers have no mean.
+        ExportError: It is unconfirmed or misses a threshold, and is not forced; or its predictions cannot be averaged.
     """
     seeds = seeds_named(record, name)
     if seeds is not None:
@@ -101,7 +101,7 @@ def _confirmed_together(runs: Sequence[ConfirmationRecord], sources: Sequence[So
 
 def _refuse(objections: Sequence[str], *, is_forced: bool) -> None:
     if objections and not is_forced:
-        raise ExportError(f"promote: {'; '.join(objections)}; allowed: --force REASON, which is recorded")
+        raise ExportError(f"promote: {'; '.join(objections)}. To register it anyway, pass --force REASON")
 
 
 def _objections(record: StudyRecord, point: str, confirmation: Mapping[str, Any] | None) -> list[str]:
@@ -117,7 +117,7 @@ def _missed(record: StudyRecord, confirmation: Mapping[str, Any], name: str, lim
     measured = confirmation["metrics"].get(name)
     if measured is None:
         known = ", ".join(confirmation["metrics"])
-        return f"promotion.{name}: found a metric that was not measured, allowed: {known}"
+        return f"promotion.{name}: this metric was not measured. Name one of {known}"
     is_maximized = any(one.metric == name and one.direction == "maximize" for one in record.objectives)
     mean = measured["mean"]
     keeps = mean >= limit if is_maximized else mean <= limit

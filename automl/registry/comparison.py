@@ -31,12 +31,12 @@ SURE = 0.05
 def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """Return the one-sided p-value of a mean difference below 0, by the paired t-test.
 
-    It is at least 2^-n, the probability that all n differences favour the new model by chance: fewer than five samples
-    show nothing, however alike their differences are.
+    It is at least 2^-n, the probability that all n differences favour the new model by chance. So fewer than five
+    samples are never significant.
 
     Args:
         weights: Weight of each sample in the mean m = sum(w d) / sum(w), with the variance
-            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2; None is 1 each. Samples of weight 0 do not count in n.
+            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2. None weighs each by 1. Samples of weight 0 do not count in n.
     """
     weights = [1.0] * len(differences) if weights is None else weights
     pairs = [(weight, one) for one, weight in zip(differences, weights, strict=True) if weight]
@@ -48,8 +48,8 @@ def chance_of(differences: Sequence[float], weights: Sequence[float] | None = No
 
 
 def _chance_below(mean: float, pairs: Sequence[tuple[float, float]], total: float) -> float:
-    """Return the one-sided p-value of the t-test; `pairs` have weight and difference of each sample."""
-    from scipy.special import stdtr  # takes a moment, which other commands need not wait for
+    """Return the one-sided p-value of the t-test. `pairs` have weight and difference of each sample."""
+    from scipy.special import stdtr  # loaded late, because it takes a moment that other commands need not wait
 
     count = len(pairs)
     squares = math.fsum((weight * (one - mean)) ** 2 for weight, one in pairs)
@@ -66,7 +66,7 @@ _Answering: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Result of a paired test on a part ("test" or "validation"); `chance` is the one-sided p-value."""
+    """Result of a paired test on a part ("test" or "validation"). `chance` is the one-sided p-value."""
 
     metric: str
     part: str
@@ -78,21 +78,21 @@ class Comparison:
 
     @property
     def is_better(self) -> bool:
-        """True if the advantage of the new model is significant."""
+        """Return whether the advantage of the new model is significant."""
         return self.chance < SURE
 
     def __str__(self) -> str:
-        verdict = "is better" if self.is_better else "is not better beyond chance"
+        verdict = "is better" if self.is_better else "is not significantly better"
         return (
             f"on the same {self.samples} samples of the {self.part} part its {self.metric} {verdict}: {self.new:.6g} "
-            f"against {self.old:.6g}, one-sided p = {self.chance:.3g} in a paired t-test (less than {SURE} is asked)"
+            f"against {self.old:.6g}, one-sided p = {self.chance:.3g} in a paired t-test (significant below {SURE})"
         )
 
 
 def compared(
     sources: Sequence[Source], task: Task, champion: Path, metric: str, *, smaller_is_better: bool
 ) -> Comparison | str:
-    """Compare a model with a champion's package on its study's samples; text says why they cannot be compared."""
+    """Compare a model with a champion's package on its study's samples. Returns a text if they cannot be compared."""
     source, manifest = sources[0], read_manifest(champion)
     if reason := _why_not(manifest, source):
         return reason
@@ -127,17 +127,17 @@ def compared(
 
 
 def _without_cleaning(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the form of rows without text cleaning: the parts of a study are already read."""
+    """Return the form of rows without text cleaning, since the parts of a study are cleaned already."""
     return None if rows is None else {name: one for name, one in rows.items() if name not in CLEANING}
 
 
 def _why_not(manifest: Mapping[str, Any], source: Source) -> str:
     if _without_cleaning(manifest["rows"]) != _without_cleaning(source.rows):
-        return "the champion takes rows in another form, so the two cannot be compared sample by sample"
+        return "the champion takes rows in another form, so the models cannot be compared sample by sample"
     if meaning(manifest["answers"]) != meaning(source.answers):
-        return "the champion's outputs mean something else, so the two cannot be compared sample by sample"
+        return "the champion's outputs mean something else, so the models cannot be compared sample by sample"
     if len(manifest["programs"]) > 1 and source.answers["kind"] not in MEANS:
-        return "the champion is several models whose outputs have no mean, so the two cannot be compared"
+        return "the champion has several models whose outputs cannot be averaged, so it cannot be compared"
     return ""
 
 
@@ -166,7 +166,7 @@ def _part(task: Task, source: Source) -> str:
 
 
 def _trains_on_validation(task: Task, source: Source) -> bool:
-    """Return whether validation rows also train models; a column then says which model has not seen the row."""
+    """Return whether validation rows also train models. If so, a column names the model that has not seen the row."""
     if not hasattr(task, "new_rows"):
         return False
     inputs, _ = next(iter(_batches(task, source, "validation")))

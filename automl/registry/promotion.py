@@ -25,8 +25,8 @@ def promote(
     """Register the model of a point of the archive, or the models of a trial's seeds as an ensemble.
 
     Args:
-        point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` for the seeds that were
-            confirmed with their models kept.
+        point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` for confirmed seeds
+            with kept models.
         force: Recorded reason to register it as champion despite objections.
 
     Returns:
@@ -47,7 +47,7 @@ def promote(
     registry.name_version(version, alias)
     told = [] if compared is None else [str(compared)]
     if newcomer is not None:
-        told.append(f"version {newcomer.number} became champion meanwhile, and was not compared with it")
+        told.append(f"version {newcomer.number} became champion at the same time, and was not compared")
     return {
         "model": name,
         "version": version.number,
@@ -64,7 +64,7 @@ def promote(
 
 
 def newer_champion(registry: Registry, name: str, before: Version | None) -> Version | None:
-    """Return the champion if another promotion has changed it since `before` (None: none); may raise ExportError."""
+    """Return the champion if another promotion has changed it since `before` (None: none). May raise ExportError."""
     now = registry.champion(name)
     return None if now is None or (before is not None and now.number == before.number) else now
 
@@ -83,11 +83,11 @@ def _compared(
         return compared(
             new.sources, task, package, objective.metric, smaller_is_better=objective.direction == "minimize"
         )
-    except Exception as error:  # noqa: BLE001 - files may be gone; their code and the task's raise what they like
-        return f"the two cannot be compared: {' '.join(str(error).split())[:200] or type(error).__name__}"
+    except Exception as error:  # noqa: BLE001 - files may be gone, and users' code may raise any exception
+        return f"the models cannot be compared: {' '.join(str(error).split())[:200] or type(error).__name__}"
 
 
-def _registered(  # noqa: PLR0917 - one caller, which has them all at hand
+def _registered(  # noqa: PLR0917 - one caller passes all of them
     record: StudyRecord, new: Candidate, registry: Registry, name: str, force: str | None, scratch: Path,
     champion: Version | None, compared: Comparison | str | None,
 ) -> Version:  # fmt: skip

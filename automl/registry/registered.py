@@ -58,7 +58,7 @@ _MODEL = "model"
 
 @contextmanager
 def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, str]]:
-    """Yield a model's path on this machine, which may be temporary, and its version's name; ExportError without one."""
+    """Yield a model's path on this machine, perhaps temporary, and its version's name. ExportError without one."""
     if not model.startswith(_SCHEME):
         yield Path(model), Path(model).name
         return
@@ -70,7 +70,7 @@ def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """Version of a registered model; `source` is MLflow's URI of its files."""
+    """Version of a registered model. `source` is MLflow's URI of its files."""
 
     name: str
     number: int
@@ -80,7 +80,7 @@ class Version:
 
     @property
     def label(self) -> str:
-        """Name and version, such as `news/3`."""
+        """Return name and version, such as `news/3`."""
         return f"{self.name}/{self.number}"
 
 
@@ -90,15 +90,15 @@ def numbers_of(versions: Sequence[Version]) -> str:
 
 
 def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
-    """Return the registry at the given URI, else the study's, else the default of `automl models`.
+    """Return the registry at the given URI, or the study's registry, or the default of `automl models`.
 
     Args:
         given: Tracking URI of the command line; a relative file starts in the current folder.
-        of_study: Tracking URI of the study; None where its `mlflow` is off.
-        base_folder: Folder in which a relative file of the study's URI starts.
+        of_study: Tracking URI of the study, or None if its `mlflow` is off.
+        base_folder: Folder of relative files in the study's URI.
 
     Raises:
-        ExportError: It is no such URI, or does not answer.
+        ExportError: The URI is invalid, or does not answer.
     """
     if given is None and of_study is not None:
         return Registry(of_study, base_folder, makes=makes)
@@ -109,12 +109,12 @@ class Registry:
     """MLflow's registry at a tracking URI.
 
     Args:
-        given: The URI; None takes MLFLOW_TRACKING_URI, else a file.
-        folder: Folder in which a relative file starts; None takes the current one.
-        makes: Whether to create a missing database file; otherwise the registry is empty.
+        given: The URI; None takes MLFLOW_TRACKING_URI, or a file.
+        folder: Folder of a relative file; None takes the current folder.
+        makes: Whether to create a missing database file. If not, the registry is empty.
 
     Raises:
-        ExportError: It is no such URI, or does not answer.
+        ExportError: The URI is invalid, or does not answer.
     """
 
     def __init__(self, given: str | None, folder: str | None = None, *, makes: bool = True) -> None:
@@ -134,12 +134,12 @@ class Registry:
 
     @property
     def option(self) -> str:
-        """Option with which commands outside a study find the registry; empty where it is their default."""
+        """Return the option that names the registry in commands outside a study; empty if it is their default."""
         default = tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI, str(Path.cwd()))
         return "" if self._uri == default else f" --mlflow {shlex.quote(redact(self._uri))}"
 
     def versions(self, name: str | None = None) -> list[Version]:
-        """Return the versions of a model, or of all, by name and number; ExportError without an answer."""
+        """Return the versions of a model, or of all models, by name and number. ExportError without an answer."""
         if self._is_empty:
             return []
         try:
@@ -154,11 +154,11 @@ class Registry:
         return sorted(found, key=lambda one: (one.name, one.number))
 
     def champion(self, name: str) -> Version | None:
-        """Return the current champion; None without one, ExportError if the registry does not answer."""
+        """Return the current champion, or None. ExportError if the registry does not answer."""
         return self._named(name, alias=CHAMPION)
 
     def find(self, uri: str) -> Version:
-        """Return the version of `models:/NAME@ALIAS` or `models:/NAME/VERSION`; ExportError lists the existing ones."""
+        """Return the version of `models:/NAME@ALIAS` or `models:/NAME/VERSION`. ExportError lists the versions."""
         named = _URI.fullmatch(uri)
         if named is None:
             raise ExportError(f"MODEL: found {uri!r}, allowed: models:/NAME@ALIAS or models:/NAME/VERSION")
@@ -166,11 +166,11 @@ class Registry:
         if found is not None:
             return found
         have = numbers_of(self.versions(named["name"]))
-        what = f"versions {have}" if have else f"a registered model ({self._names()})"
-        raise ExportError(f"MODEL: found {uri!r}, which is not in the registry {redact(self.given)}; allowed: {what}")
+        what = f"its versions are {have}" if have else f"its models: {self._names()}"
+        raise ExportError(f"MODEL: the registry {redact(self.given)} has no {uri!r}; {what}")
 
     def _named(self, name: str, *, alias: str | None = None, version: str | None = None) -> Version | None:
-        """Return a version by alias or number, else None, with a single request: a server polls every two seconds."""
+        """Return a version by alias or number, or None. One request, since a server polls every two seconds."""
         from mlflow.exceptions import MlflowException
 
         if self._is_empty:
@@ -187,7 +187,7 @@ class Registry:
             raise self._gone(error) from error
 
     def package(self, version: Version, folder: Path) -> Path:
-        """Return a version's package folder, copied into `folder` if remote; ExportError if files are unavailable."""
+        """Return a version's package folder, copied into `folder` if remote. ExportError if files are unavailable."""
         import mlflow.artifacts
 
         try:
@@ -197,7 +197,7 @@ class Registry:
                 )
             )
         except Exception as error:
-            raise ExportError(f"the files of {version.label} cannot be had: {in_one_line(error)}") from error
+            raise ExportError(f"the files of {version.label} cannot be read: {in_one_line(error)}") from error
         return place / "artifacts" / _MODEL
 
     def register(
@@ -212,7 +212,7 @@ class Registry:
         spec: Mapping[str, Any],
         at: float,
     ) -> Version:
-        """Register an MLflow model as a new version (`at`: seconds since 1970); ExportError if the registry refuses."""
+        """Register an MLflow model as a new version (`at`: seconds since 1970). ExportError if the registry refuses."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -235,7 +235,7 @@ class Registry:
         return self._version(made)
 
     def name_version(self, version: Version, alias: str) -> None:
-        """Move an alias to a version; ExportError if the registry refuses it."""
+        """Move an alias to a version. ExportError if the registry refuses it."""
         try:
             self._client.set_registered_model_alias(version.name, alias, str(version.number))
             if alias == CHAMPION and CHALLENGER in version.aliases:
@@ -253,7 +253,7 @@ class Registry:
         )
 
     def _names(self) -> str:
-        return ", ".join(sorted({one.name for one in self.versions()})) or "there is none"
+        return ", ".join(sorted({one.name for one in self.versions()})) or "none"
 
     def _gone(self, error: Exception) -> ExportError:
-        return ExportError(f"--mlflow: found {redact(self.given)!r}, which does not answer: {in_one_line(error)}")
+        return ExportError(f"--mlflow: {redact(self.given)!r} does not answer: {in_one_line(error)}")

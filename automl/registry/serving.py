@@ -1,4 +1,4 @@
-"""Versions of the registry for a server, polled in a separate process, since MLflow's threads forbid a later fork."""
+"""Polls versions of the registry for a server, in a separate process, since MLflow's threads forbid a later fork."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.sources import FollowedSource, write_place
 
 _KEPT = 2
-"""Number of versions whose files are kept; a worker may still be loading the previous one."""
+"""Number of versions whose files are kept, because a worker may still be loading the previous version."""
 
 
 class RegistryFolder:
-    """Files of the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names, kept in a folder."""
+    """Folder with the files of the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names."""
 
     def __init__(self, uri: str, mlflow: str | None, folder: Path) -> None:
         self._uri, self._registry, self._folder = uri, Registry(mlflow, makes=False), folder
         self._fetched: list[tuple[str, str, str]] = []
 
     def look(self) -> dict[str, str]:
-        """Return path and version, fetching files of a new version; ExportError if it is missing or unavailable."""
+        """Return path and version, and fetch files of a new version. ExportError if it is missing or unavailable."""
         version = self._registry.find(self._uri)
         if not self._fetched or self._fetched[-1][0] != version.label:
             self._fetch(version)
@@ -41,7 +41,7 @@ class RegistryFolder:
         try:
             path = str(self._registry.package(version, Path(folder)))
         except BaseException:
-            shutil.rmtree(folder)  # the next look comes in seconds, and would leave another one
+            shutil.rmtree(folder)  # the next poll comes in seconds, and would leave another folder
             raise
         self._fetched.append((version.label, folder, path))
         while len(self._fetched) > _KEPT:
@@ -50,15 +50,15 @@ class RegistryFolder:
 
 @contextmanager
 def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[FollowedSource]:
-    """Yield the newest version to a server while it runs; ServeError if there is none."""
+    """Yield the newest version to a server while it runs. ServeError if there is none."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "place.json")
         command = [sys.executable, "-m", __name__, uri, mlflow or "", folder, str(poll_seconds)]
-        process = subprocess.Popen(command, start_new_session=True)  # noqa: S603 - Ctrl-C is the server's
+        process = subprocess.Popen(command, start_new_session=True)  # noqa: S603 - Ctrl-C is left to the server
         try:
             while not file.exists():
                 if process.poll() is not None:
-                    raise ServeError(f"MODEL: the process that asks the registry ended with {process.returncode}")
+                    raise ServeError(f"MODEL: polling the registry ended with exit code {process.returncode}")
                 time.sleep(0.05)
             yield FollowedSource(file)
         finally:
@@ -67,7 +67,7 @@ def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[Foll
 
 
 def main() -> None:
-    """Keep writing the location of the newest version into a folder while the server lives."""
+    """Write the location of the newest version into a folder, again and again while the server lives."""
     uri, mlflow, folder, poll_seconds = sys.argv[1:]
     server, file = os.getppid(), Path(folder, "place.json")
     registry: RegistryFolder | None = None
@@ -77,8 +77,8 @@ def main() -> None:
             found = registry.look()
         except ExportError as error:
             found = {"problem": str(error)}
-        except Exception as error:  # noqa: BLE001 - the looking must go on, whatever a registry does
-            found = {"problem": f"MODEL: it cannot be looked at: {type(error).__name__}: {error}"}
+        except Exception as error:  # noqa: BLE001 - polling must go on after any error of a registry
+            found = {"problem": f"MODEL: the registry cannot be read: {type(error).__name__}: {error}"}
         write_place(file, found)
         time.sleep(float(poll_seconds))
 

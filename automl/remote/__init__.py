@@ -1,1 +1,1 @@
-"""`automl --server URL`: the same commands against a service; output is made here from the records it sends."""
+"""`automl --server URL`: runs commands against a service, and prints the records that it sends."""

@@ -23,20 +23,20 @@ from studies.records.records import StudyRecord
 
 API = "/api/v1"
 ANSWER_SECONDS = 150.0
-"""Longest wait for an answer: a spec check imports the task's code, for up to two minutes."""
+"""Most seconds to wait for an answer: a spec check may import the task's code for two minutes."""
 DOWNLOAD_SECONDS = 900.0
-"""Longest wait where the service works first, as for an export."""
+"""Most seconds to wait for answers that need work first, such as an export."""
 PATIENCE_SECONDS = 60.0
-"""Time for which requests to a silent service are retried, as during a restart."""
+"""Seconds to retry requests to a silent service, for example during a restart."""
 _PAUSE_SECONDS = 1.0
 _CHUNK_BYTES = 2**20
 _UNKNOWN_ROUTE = "Not Found"
-"""FastAPI's text for an unknown path, unlike the text for an unknown study."""
+"""FastAPI's text for an unknown path, which differs from the text for an unknown study."""
 Found = TypeVar("Found")
 
 
 class RefusedError(UserError):
-    """The service refuses the request (`status`, such as 404): change it. Exit code 2."""
+    """The service refuses the request, with `status`, such as 404: change the request. Exit code 2."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -44,23 +44,23 @@ class RefusedError(UserError):
 
 
 class UnreachableError(RunError):
-    """The service does not answer, or cannot now: the same command may succeed later. Exit code 1."""
+    """The service does not answer, or cannot at present: the same command may succeed later. Exit code 1."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """Waits between retries; the first failure in a row starts the time limit."""
+    """Waits between retries. The first failure in a row starts the time limit."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _failed_at: float | None = None
 
     def answered(self) -> None:
-        """Note an answer, which resets the time limit."""
+        """Record an answer, which resets the time limit."""
         self._failed_at = None
 
     def failed(self, error: UnreachableError) -> None:
-        """Wait before a retry; raises the error after `PATIENCE_SECONDS` without an answer."""
+        """Wait before a retry. Raises the error after `PATIENCE_SECONDS` without an answer."""
         now = self.clock()
         if self._failed_at is None:
             self._failed_at = now
@@ -80,7 +80,7 @@ def patiently(ask: Callable[[], Found]) -> Found:
 
 
 class _SystemCertificates(HTTPAdapter):
-    """Trusts this machine's certificates in addition to those of requests."""
+    """Trusts this machine's certificates besides the certificates of requests."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **options)
@@ -90,7 +90,7 @@ class ServiceClient:
     """Sends requests to a service, as the user of a token.
 
     Args:
-        url: Address of the service, such as https://automl.example:8765; UserError for another form.
+        url: Address of the service, such as https://automl.example:8765. UserError for another form.
     """
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -103,21 +103,21 @@ class ServiceClient:
         self._session.auth = self._signed
         self._session.mount("https://", _SystemCertificates())
         if is_loopback(parts.hostname):
-            self._session.trust_env = False  # a proxy would ask its own machine
+            self._session.trust_env = False  # a proxy would look for the service on its own machine
 
     def _signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the token; without this hook, requests would send a password from ~/.netrc instead."""
+        """Add the token. Without this hook, requests would send a password from ~/.netrc instead."""
         if self._token is not None:
             request.headers["Authorization"] = f"Bearer {self._token}"
         return request
 
     @property
     def has_token(self) -> bool:
-        """True if requests carry a token."""
+        """Return whether requests carry a token."""
         return self._token is not None
 
     def beside_api(self, path: str) -> tuple[Any, float | None]:
-        """Return the JSON of a path such as /ready, and the server's time (s since 1970); ValueError if it is none."""
+        """Return the JSON of a path such as /ready, and the server's time (s since 1970). ValueError if it is none."""
         with self._answer("GET", path, below="") as answer:
             date = answer.headers.get("Date")
             return json.loads(answer.content), parsedate_to_datetime(date).timestamp() if date else None
@@ -131,42 +131,42 @@ class ServiceClient:
         return self._asked("GET", path, query=query)
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
-        """Write a resource to a file; UserError if it cannot be written, UnreachableError if the connection is lost."""
+        """Write a resource to a file. UserError if it cannot be written, UnreachableError if the connection is lost."""
         with self._answer("GET", path, query=query, seconds=DOWNLOAD_SECONDS) as answer:
             for chunk in answer.iter_content(_CHUNK_BYTES):
                 try:
                     file.write(chunk)
                 except OSError as error:
-                    raise UserError(f"the answer cannot be kept: {error.strerror or error}") from None
+                    raise UserError(f"the answer cannot be saved: {error.strerror or error}") from None
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Request a change; returns the JSON of the answer."""
+        """Request a change. Returns the JSON of the answer."""
         return json.loads(self._asked("POST", path, body={} if body is None else body))
 
     def delete(self, path: str) -> Any:
-        """Delete a resource; returns the JSON of the answer."""
+        """Delete a resource. Returns the JSON of the answer."""
         return json.loads(self._asked("DELETE", path))
 
     def record(self, study: str | None) -> StudyRecord:
-        """Return a study as committed; None takes the newest started one. UserError if there is none."""
+        """Return a study as committed; None takes the newest started study. UserError if there is none."""
         if study is None:
             lines = self.get("/lines")
             if not lines:
-                raise UserError("study: the service has started none yet; `automl launch SPEC` submits one")
+                raise UserError("The service has no started study yet. Submit one with `automl launch SPEC`")
             study = str(lines[-1]["study"])
         text = self.text(study_path(study, "record"))
         try:
             return read(text)
         except (ValueError, KeyError, TypeError):
             raise UnreachableError(
-                f"{self.url} sends records of another version of automl; install its version"
+                f"{self.url} sends records of another version of automl. Install its version here"
             ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the status at each change and at the end, None as a keep-alive; RefusedError, UnreachableError."""
+        """Yield the status at each change and at the end, None as a keep-alive. RefusedError, UnreachableError."""
         with self._answer("GET", study_path(study, "events")) as answer:
             event = ""
-            for line in answer.iter_lines(_CHUNK_BYTES):  # each chunk as it comes
+            for line in answer.iter_lines(_CHUNK_BYTES):  # small chunks, so that each event arrives at once
                 field, _, value = line.decode("utf-8").partition(": ")
                 if field == "event":
                     event = value
@@ -176,7 +176,7 @@ class ServiceClient:
                     return
                 elif line.startswith(b":"):
                     yield None
-        raise UnreachableError(f"{self.url} has ended the connection")
+        raise UnreachableError(f"{self.url} has closed the connection")
 
     def _asked(
         self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
@@ -195,7 +195,7 @@ class ServiceClient:
         below: str = API,
         seconds: float = ANSWER_SECONDS,
     ) -> Iterator[requests.Response]:
-        """Send a request and yield the unread answer; redirects are refused, since they would leak the token."""
+        """Send a request and yield the unread answer. Redirects are refused, since they would leak the token."""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         try:
             with self._session.request(
@@ -210,21 +210,21 @@ class ServiceClient:
 
     def _why_away(self, error: Exception) -> str:
         if isinstance(error, requests.exceptions.ChunkedEncodingError):
-            return f"{self.url} has ended the connection"
+            return f"{self.url} has closed the connection"
         cause: BaseException = error
         while (before := cause.__cause__ or cause.__context__) is not None:
             cause = before
-        return f"{self.url} does not answer ({cause}); is `automl serve` running there?"
+        return f"{self.url} does not answer ({cause}). Is `automl serve` running there?"
 
     def _refusal(self, answer: requests.Response) -> Exception:
         code, detail = answer.status_code, _detail(answer)
         if code >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return UnreachableError(f"{self.url} cannot answer now (status {code}{detail and f': {detail}'})")
         if code == HTTPStatus.UNAUTHORIZED:
-            given = "no token" if self._token is None else "a token that is not valid there"
-            detail = f"token: found {given}, allowed: AUTOML_TOKEN, or a file ~/.config/automl/token with mode 600"
+            given = "no token is set" if self._token is None else "the service does not accept this token"
+            detail = f"token: {given}. Set AUTOML_TOKEN, or write it to ~/.config/automl/token with mode 600"
         if code == HTTPStatus.NOT_FOUND and detail == _UNKNOWN_ROUTE:
-            detail = f"{self.url} does not know this request: it is of another version of automl; install its version"
+            detail = f"{self.url} does not know this request: it is another version of automl. Install it here"
         return RefusedError(detail or f"{self.url} refuses this with status {code}", code)
 
 

@@ -18,26 +18,26 @@ _OTHERS = 0o077
 
 
 def connection(store: str | None = None) -> ServiceClient | None:
-    """Return the client of the service that `automl --server` names; None for commands on a store."""
+    """Return the client of the service that `automl --server` names, or None for commands on a store."""
     context = click.get_current_context(silent=True)
     server = None if context is None else context.find_root().params.get("server")
     if not server:
         return None
     if store is not None:
         raise UserError("--store and --server exclude each other: name a database or a service")
-    from automl.remote.client import ServiceClient  # loads requests, which no store needs
+    from automl.remote.client import ServiceClient  # loads requests, which commands on a store do not need
 
     return ServiceClient(server, token())
 
 
 def token() -> str | None:
-    """Return AUTOML_TOKEN, else the token of `~/.config/automl/token`, else None; UserError if others may read it."""
+    """Return AUTOML_TOKEN, or the token of `~/.config/automl/token`, or None. UserError if others may read the file."""
     if given := os.environ.get(TOKEN):
         return given.strip()
     path = Path.home() / ".config" / "automl" / "token"
     try:
         if path.stat().st_mode & _OTHERS:
-            raise UserError(f"token: found {path}, which others may read, allowed: `chmod 600 {path}`")
+            raise UserError(f"token: other users may read {path}. Run `chmod 600 {path}`")
         return path.read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
         return None

@@ -1,4 +1,4 @@
-"""Following a study of a service until it ends: progress lines, summary, and the exit code of a local launch."""
+"""Follows a study of a service until it ends, with progress lines, summary, and the exit code of a local launch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from reports.phrases import plural, usd
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telling:
-    """Output settings while a study is followed; with `as_json` stdout has the summary alone."""
+    """Output settings while a study is followed. With `as_json`, stdout has only the summary."""
 
     as_json: bool = False
     quiet: bool = False
 
 
 def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
-    """Follow a job, print its summary, and exit with its code; Ctrl-C and `detach` do not stop the job."""
+    """Follow a job, print its summary, and exit with its code. Ctrl-C and `detach` do not stop the job."""
     if detach:
         print_json(job) if telling.as_json else echo(f"{job['study']} is {job['state']}")
         return
@@ -37,25 +37,25 @@ def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling:
 
 
 def follow_job(client: ServiceClient, name: str, telling: Telling) -> int:
-    """Follow a job that is no study until it ends; returns the exit code."""
+    """Follow a job that is no study until it ends. Returns the exit code."""
     return _code_of(_followed(client, name, telling).get("job", {"state": "failed"}))
 
 
 def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, Any]:
-    """Follow a study until it ends; returns its last status, empty if it was deleted."""
+    """Follow a study until it ends. Returns its last status, empty if it was deleted."""
     show = (lambda _status: None) if telling.quiet else _Lines(time.monotonic).show
     last: dict[str, Any] = {}
     try:
         for last in statuses(client, study, Patience()):
             show(last)
     except KeyboardInterrupt:
-        echo(f"{study} goes on without this command; `automl stop {study}` ends it", err=True)
+        echo(f"{study} continues without this command; `automl stop {study}` ends it", err=True)
         sys.exit(INTERRUPTED)
     return last
 
 
 def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[dict[str, Any]]:
-    """Yield status changes until the study ends, reconnecting as needed; RefusedError or UnreachableError."""
+    """Yield status changes until the study ends, reconnecting as needed. RefusedError or UnreachableError."""
     while True:
         try:
             for status in client.statuses(study):

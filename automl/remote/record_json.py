@@ -21,14 +21,14 @@ def written(record: StudyRecord) -> str:
     """Return a record as JSON without passwords, with NaN and infinity as Python's `json` writes them."""
     spec: Any = redact_deep(record.spec)
     uri = None if record.mlflow_uri is None else redact(record.mlflow_uri)
-    bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains have a form of their own
+    bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains need another form
     plain = asdict(replace(record, spec=spec, mlflow_uri=uri, trials=bare))
     asked = {str(trial.id): as_plain(trial.asked) for trial in record.trials if trial.asked}
     return json.dumps({_RECORD: plain, _ASKED: asked}, default=datetime.isoformat)
 
 
 def read(text: str) -> StudyRecord:
-    """Return the record of a text of `written`; ValueError, KeyError or TypeError for another text or version."""
+    """Return the record of a text of `written`. ValueError, KeyError or TypeError for another text or version."""
     document = json.loads(text)
     record: StudyRecord = _made(StudyRecord, document[_RECORD])
     asked = document[_ASKED]

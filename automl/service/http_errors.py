@@ -6,11 +6,11 @@ from search_spaces.user_errors import UserError
 
 
 class ForbiddenError(UserError):
-    """The role does not allow this: ask somebody whose role does. Status 403."""
+    """The role does not allow this: ask a user whose role does. Status 403."""
 
 
 class MissingError(UserError):
-    """There is no such thing, or the caller may not see it; the answer is the same. Status 404."""
+    """It does not exist, or the caller may not see it; the answer is the same. Status 404."""
 
 
 class ConflictError(UserError):
@@ -22,4 +22,4 @@ class TooLargeError(UserError):
 
 
 class BusyError(UserError):
-    """Too many of these run now: ask again in some seconds. Status 429."""
+    """Too many requests of this kind run now: ask again in a few seconds. Status 429."""

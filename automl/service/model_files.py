@@ -1,4 +1,4 @@
-"""A model of a study as a download, written by a separate process, which imports the user's code."""
+"""A model of a study as a download, written by a separate process that imports the user's code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 
 EXPORT = Kind.of(
-    "export", seconds=600.0, too_late="it took longer than 600 s; run `automl export` beside the store instead", most=1
+    "export", seconds=600.0, too_late="it took longer than 600 s. Run `automl export` beside the store instead", most=1
 )
 MOST_ARCHIVES = 8
 """Largest number of archives waiting for their clients, each as large as its model."""
@@ -44,7 +44,7 @@ class ModelArchive:
 
     @classmethod
     def begun(cls) -> ModelArchive:
-        """Return an empty archive; BusyError if `MOST_ARCHIVES` others wait for their readers."""
+        """Return an empty archive. BusyError if `MOST_ARCHIVES` others wait for their readers."""
         if not _archives.acquire(blocking=False):
             raise BusyError(f"export: {MOST_ARCHIVES} downloads are under way, the most at once. Try again later")
         try:
@@ -59,13 +59,13 @@ class ModelArchive:
         return os.fstat(self.file.fileno()).st_size
 
     def __iter__(self) -> Iterator[bytes]:
-        with suppress(ValueError):  # it is closed, since its reader has gone
+        with suppress(ValueError):  # the archive was closed, because its reader is gone
             self.file.seek(0)
             while chunk := self.file.read(_CHUNK_BYTES):
                 yield chunk
 
     def close(self) -> None:
-        """Delete the archive, which makes room for another."""
+        """Delete the archive, which makes room for another archive."""
         if not self.file.closed:
             self.file.close()
             _archives.release()
@@ -99,7 +99,7 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
 
     Raises:
         MissingError: There is no such study, or it has not started.
-        UserError: There is no such point, or the form does not suit.
+        UserError: There is no such point, or the model cannot have this form.
         RunError: The checkpoint is not on this machine or unreadable, or there is no room for the model.
         ConflictError: It took too long.
         BusyError: Too many exports run now, or wait for their readers.
@@ -112,7 +112,7 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
             order = {"study": study, "out": str(out), **asked.model_dump(), "place": asked.place or out.name}
             written = answer_of(
                 "automl.service.model_files", text=json.dumps(order), kind=EXPORT, AUTOML_STORE=studies.store.url,
-                TMPDIR=folder,  # of a program that is killed nothing stays
+                TMPDIR=folder,  # so that a killed program leaves nothing
             )  # fmt: skip
             pack(out, written, archive.file)
         archive.file.flush()
@@ -133,7 +133,7 @@ def _file_name(asked: ModelQuestion) -> str:
 
 
 def main() -> None:
-    """Export the model that stdin asks for, and print the result as one line of JSON."""
+    """Export the model that stdin names, and print the result as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         store = Store(os.environ["AUTOML_STORE"])

@@ -17,7 +17,7 @@ from trainers.contract.task_loading import built_in_tasks, path_options
 
 _FIXED_RESOURCES = ("ray_address", "ray_temp_folder", "environment", "autoscale")
 CHANGEABLE = ("budget", "faults")
-"""Sections of the spec that resume may change; place and price of the run are fixed."""
+"""Sections of the spec that `resume` may change. Place and price of the run are fixed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,12 +25,12 @@ class Policy:
     """Rules of the operator.
 
     Attributes:
-        code_folders: Folders with allowed tasks, samplers and pruners, by the name that submissions use.
-        uploads: Folder of uploaded data, with a folder for each project; None takes no uploads.
+        code_folders: Folders with allowed tasks, samplers and pruners, by their names in submissions.
+        uploads: Folder of uploaded data, with a folder for each project; None refuses uploads.
         artifacts: Folder or URL of checkpoints and reports, with a folder for each project.
         mlflow: Tracking URI of MLflow, or "off".
-        usd_per_slot_hour: Price of a slot in dollars an hour; None takes the device's list price.
-        mlflow_server: URL of an MLflow server that admins reach under `/mlflow/`; empty without one.
+        usd_per_slot_hour: Price of a slot in dollars per hour; None takes the device's list price.
+        mlflow_server: URL of an MLflow server that admins reach under `/mlflow/`; empty without a server.
     """
 
     code_folders: Mapping[str, Path]
@@ -45,7 +45,7 @@ class Policy:
     mlflow_server: str = ""
 
     def base_folder(self, code: str | None, project: str) -> Path:
-        """Return the start of a submission's paths and code; `code` None takes uploads. SpecError if it is missing."""
+        """Return the base folder of a submission; `code` None takes uploads. SpecError if it is missing."""
         if code is None:
             return self.uploads_of(project) if self.uploads is not None else Path(self.artifacts).absolute()
         if code not in self.code_folders:
@@ -53,13 +53,13 @@ class Policy:
         return self.code_folders[code].absolute()
 
     def uploads_of(self, project: str) -> Path:
-        """Return the folder of a project's uploads; SpecError if the operator takes none."""
+        """Return the folder of a project's uploads. SpecError if the operator allows no uploads."""
         if self.uploads is None:
-            raise SpecError("upload", (), "found data, allowed: none, since this service takes no uploads")
+            raise SpecError("upload", (), "this service takes no uploads (the operator may set --uploads)")
         return (self.uploads / project).absolute()
 
     def admit(self, spec: StudySpec, *, source: str, base_folder: Path, project: str) -> StudySpec:
-        """Return a spec with the operator's settings, paths from `base_folder`; SpecError names a forbidden key."""
+        """Return a spec with the operator's settings, paths from `base_folder`. SpecError names a forbidden key."""
         self._check_code(spec, source, base_folder)
         self._check_data(spec, source, base_folder, project)
         _check_resources(spec, source)
@@ -94,7 +94,7 @@ class Policy:
             return
         packages = listed(sorted(self.packages)) or "none"
         folders = listed(self.code_folders) or "none"
-        allowed = f"built-in ones, and what the operator allows: packages ({packages}), code folders ({folders})"
+        allowed = f"built-in names, and code of the operator: packages ({packages}), code folders ({folders})"
         raise SpecError(source, path, found(name, allowed))
 
     def _check_data(self, spec: StudySpec, source: str, base_folder: Path, project: str) -> None:
@@ -111,7 +111,7 @@ class Policy:
             path = (base_folder / expanded(value, source, name)).resolve()
             is_inside = any(path == root or root in path.parents for root in roots)
             if not is_inside and (name in always or os.path.exists(path)):  # noqa: PTH110 - it takes any text
-                allowed = listed(map(str, roots)) or "nothing: the operator has named no folders of data"
+                allowed = listed(map(str, roots)) or "no path: the operator has named no folders of data"
                 raise SpecError(source, ("task_options", name), found(value, f"a path below {allowed}"))
 
 
@@ -120,4 +120,4 @@ def _check_resources(spec: StudySpec, source: str) -> None:
     for name in _FIXED_RESOURCES:
         value = getattr(spec.resources, name)
         if value != getattr(plain, name):
-            raise SpecError(source, ("resources", name), found(value, "nothing: the workers of the service decide"))
+            raise SpecError(source, ("resources", name), found(value, "no value: the workers of the service decide"))

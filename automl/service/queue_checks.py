@@ -22,33 +22,33 @@ from studies.storage.study_store import Store
 from studies.storage.views.cursors import VIEWS
 
 SOON_SECONDS = 7 * 86_400.0
-"""Remaining lifetime below which a token should be rotated."""
+"""Remaining seconds below which a token should be rotated."""
 MOST_CLOCK_SECONDS = 2.0
-"""Tolerated clock difference; a loaded database answers as late."""
+"""Largest tolerated clock difference in seconds. A loaded database may answer this late."""
 _MOST_NAMES = 5
 
 
 def tokens_found(store: Store) -> str:
-    """Report the tokens; WrongError if no admin has access, or a token expires soon without a successor."""
+    """Report the tokens. WrongError if no admin has access, or a token expires soon without a successor."""
     lines, now = access_tokens.listed(store), JobQueue(store).now()
     if not lines:
-        return "none, so the service listens on 127.0.0.1, and whoever uses its machine is an admin"
+        return "none, so the service listens on 127.0.0.1, and every user of its machine is an admin"
     valid = [line for line in lines if line.is_valid]
     expired = [line for line in lines if not line.is_valid and line.revoked_at is None]
     counted = f"{plural(len(valid), 'valid token')} of {plural(len({line.user for line in valid}), 'user')}"
     listed_yet = f", {len(expired)} expired and still listed ({_ids(expired)})" if expired else ""
     make = "`automl token add NAME --user USER --project PROJECT --role admin`"
     if not valid:
-        raise WrongError(f"{counted}{listed_yet}: a service that starts now lets in whoever uses its machine", make)
+        raise WrongError(f"{counted}{listed_yet}: a new service would make every user of its machine an admin", make)
     if not any(line.role == "admin" for line in valid):
-        raise WrongError(f"{counted}{listed_yet}, none of an admin", make)
+        raise WrongError(f"{counted}{listed_yet}, but no admin has one", make)
     ending = [line for line in valid if _ends_soon(line, valid, now)]
     if ending:
         told = [f"{line.id} ({line.name} of {line.user}) in {duration((line.expires_at or now) - now)}"
                 for line in ending[:_MOST_NAMES]]  # fmt: skip
         more = f" and {len(ending) - _MOST_NAMES} more" if len(ending) > _MOST_NAMES else ""
         raise WrongError(
-            f"{counted}{listed_yet}; within a week ends {listed(told)}{more}", f"`automl token rotate {ending[0].id}`"
+            f"{counted}{listed_yet}; expiring soon: {listed(told)}{more}", f"`automl token rotate {ending[0].id}`"
         )
     return counted + listed_yet
 
@@ -68,21 +68,21 @@ def _ids(lines: Sequence[TokenLine]) -> str:
 
 
 def workers_found(store: Store) -> str:
-    """Report the living workers; WrongError if one is silent, none lives, or several machines share an SQLite file."""
+    """Report the living workers. WrongError if one is silent, none lives, or several machines share an SQLite file."""
     silent = silent_workers(store)
-    lost = {(one.name, one.host, one.started_at) for one in silent}  # the heartbeat of one that died may still hold
+    lost = {(one.name, one.host, one.started_at) for one in silent}  # a dead worker's heartbeat may not have expired
     alive = [line for line in JobQueue(store).workers() if (line.name, line.host, line.started_at) not in lost]
     told = _alive(alive)
     if silent:
         named = listed([_silent(one) for one in silent[:_MOST_NAMES]])
         raise WrongError(f"{told}; {named}", _cure_of(silent[0]))
     if not alive:
-        raise WrongError(told, "`automl worker` beside the store, or `automl serve --worker 0`")
+        raise WrongError(told, "start `automl worker` beside the store, or `automl serve --worker 0`")
     hosts = sorted({line.host for line in alive} - {socket.gethostname()})
     if hosts and store.engine.dialect.name == "sqlite":
         raise WrongError(
             f"{told}; the store is an SQLite file, which {listed(hosts)} cannot lock safely over a network",
-            "`automl store copy FROM postgresql://HOST/DATABASE`, and name that to service and workers",
+            "`automl store copy FROM postgresql://HOST/DATABASE`, and use the copy for service and workers",
         )
     return told
 
@@ -97,7 +97,7 @@ def _alive(workers: Sequence[WorkerLine]) -> str:
 
 
 def _silent(one: SilentWorker) -> str:
-    what = {"frozen": "is stopped (its process is, by a signal)", "gone": "has died",
+    what = {"frozen": "is stopped (its process, by a signal)", "gone": "has died",
             "silent": f"has not answered for {duration(one.silent_seconds)}"}[one.fate]  # fmt: skip
     held = f", and holds {listed(list(one.studies[:_MOST_NAMES]))}" if one.studies else ""
     return f"{one.name} on {one.host} (process {one.pid}) {what}{held}"
@@ -105,18 +105,18 @@ def _silent(one: SilentWorker) -> str:
 
 def _cure_of(one: SilentWorker) -> str:
     if one.fate == "frozen":
-        return f"on {one.host}: `kill -CONT {one.pid}`; it gives its jobs up and joins again"
-    start = "start `automl worker`: any worker takes over what a dead one holds"
-    return start if one.fate == "gone" else f"look at {one.host} and its way to the database; {start}"
+        return f"on {one.host}: `kill -CONT {one.pid}`; it will release its jobs and join again"
+    start = "start `automl worker`: any worker takes over the jobs of a dead worker"
+    return start if one.fate == "gone" else f"check {one.host} and its connection to the database; {start}"
 
 
 def queue_found(store: Store) -> str:
-    """Report the number of waiting jobs, and why the oldest waits; WrongError if no living worker can take a job."""
+    """Report the waiting jobs, and why the oldest waits. WrongError if no living worker can take a job."""
     queue = JobQueue(store)
     workers, waiting, now = queue.workers(), queue.waiting(), queue.now()
     running = len(queue.jobs(states=("running",)))
     if not waiting:
-        return f"nothing waits, {plural(running, 'job')} running"
+        return f"no job waits, {plural(running, 'job')} running"
     oldest = min(waiting, key=lambda job: (job.queued_at, job.id))
     reason = _why_it_waits(queue, oldest, waiting, workers)
     told = (f"{plural(len(waiting), 'job')} waiting, {running} running; the oldest, {oldest.study}, for "
@@ -132,7 +132,7 @@ def queue_found(store: Store) -> str:
 def _worker_for(job: Job) -> str:
     count = needed(job, "cpu")
     slots = f" --slots {count}" if count > 1 or job.slots is not None else ""
-    return f"`automl worker{slots}` on a machine that can, or `automl cancel {job.study}` at the service"
+    return f"run `automl worker{slots}` on a machine that can, or `automl cancel {job.study}` at the service"
 
 
 def _why_it_waits(queue: JobQueue, job: Job, waiting: Sequence[Job], workers: Sequence[WorkerLine]) -> str:
@@ -141,12 +141,12 @@ def _why_it_waits(queue: JobQueue, job: Job, waiting: Sequence[Job], workers: Se
         return problem
     before = [one.id for one in waiting].index(job.id)
     if before:
-        return f"{plural(before, 'job')} before it, by priority and by what their users have had"
-    return "it is next, and waits for slots to come free"
+        return f"{plural(before, 'job')} before it, by priority and by the slots that their users have had"
+    return "it is next, and waits for free slots"
 
 
 def limits_found(store: Store) -> str:
-    """Report the limits, and which are exhausted; WrongError if jobs wait for money."""
+    """Report the limits, and which are exhausted. WrongError if jobs wait for money."""
     queue = JobQueue(store)
     accounts = queue.accounts()
     if not accounts:
@@ -159,13 +159,13 @@ def limits_found(store: Store) -> str:
         job, reason = waits[0]
         raise WrongError(
             f"{told}; {plural(len(waits), 'job')} without money, first {job.study}, which {reason}",
-            "`automl limit set user|project NAME USD` raises a limit; or let the job wait, or cancel it",
+            "raise a limit with `automl limit set user|project NAME USD`, or let the job wait, or cancel it",
         )
     return told + shown
 
 
 def clocks_found(store: Store, by_service: float | None) -> str:
-    """Report clock differences to the store and the service (seconds); WrongError above `MOST_CLOCK_SECONDS`."""
+    """Report clock differences to the store and the service (seconds). WrongError above `MOST_CLOCK_SECONDS`."""
     here, uncertain = difference_here(store)
     off = {f"this machine and the database (within {duration(uncertain)})": here}
     if by_service is not None:
@@ -175,13 +175,13 @@ def clocks_found(store: Store, by_service: float | None) -> str:
     told = "; ".join(f"{abs(seconds):.1f} s between {who}" for who, seconds in off.items())
     if any(abs(seconds) > MOST_CLOCK_SECONDS + uncertain for seconds in off.values()):
         raise WrongError(
-            told, "let NTP set the clocks of all machines; leases hold anyway, but moments and rates are off by as much"
+            told, "let NTP set the clocks of all machines; leases are safe, but times and rates are off by as much"
         )
     return told
 
 
 def views_found(store: Store) -> str:
-    """Report the number of mirrored studies; WrongError if a view could not be written."""
+    """Report the number of mirrored studies. WrongError if a view could not be written."""
     c = t.view_cursors.c
     query = sa.select(t.studies.c.name, c.view, c.error).join(t.studies, t.studies.c.id == c.study_id)
     query = query.where(c.view.in_(VIEWS))
@@ -192,7 +192,7 @@ def views_found(store: Store) -> str:
         last = failed[0]
         said = " ".join(str(last.error).split())[:200]
         raise WrongError(
-            f"{plural(len(failed), 'view')} behind, last that of {last.name} for {last.view}: {said}",
+            f"{plural(len(failed), 'view')} behind, the latest of {last.name} in {last.view}: {said}",
             f"`automl sync {last.name}` once the cause is gone",
         )
-    return f"those of {mirrored:,} {'study' if mirrored == 1 else 'studies'} are written"
+    return f"the views of {mirrored:,} {'study' if mirrored == 1 else 'studies'} are written"

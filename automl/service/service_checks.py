@@ -1,6 +1,6 @@
 """Checks of a service's surroundings, with advice (`automl doctor --service`).
 
-Read-only: a store of another schema is not upgraded, and no folder is made.
+Read-only: a store of another schema is not upgraded, and no folder is created.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainers.checkpoints.locations import is_url
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus-client", "pydantic-settings", "a2wsgi")
 LEAST_FREE_BYTES = 10**9
-"""Free space of the artifacts' disk below which checkpoints of a few trials may fill it."""
+"""Free bytes of the artifacts' disk below which checkpoints of a few trials may fill it."""
 DEFAULT_ARTIFACTS = "artifacts"
 _EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp", "tools for agents"))
 
@@ -41,13 +41,13 @@ _EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp
 def examine_service(
     store: str | None, *, client: ServiceClient | None = None, artifacts: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the findings, in the form of `examine`; `artifacts` is a folder or URL, None the latest job's."""
+    """Return the findings, in the form of `examine`. `artifacts` is a folder or URL, or None for the latest job's."""
     text = absolute_url(store_url(store), Path.cwd())
     is_named = bool(store or os.environ.get("AUTOML_STORE"))
     service = None if client is None else _Service(client)
     findings = [] if service is None else service.findings()
     if service is not None and not is_named and not exists(text):
-        findings.append({"what": "store", "ok": True, "found": "not looked at: --store names none", "cure": ""})
+        findings.append({"what": "store", "ok": True, "found": "not checked: --store names none", "cure": ""})
     else:
         findings += _of_store(text, None if service is None else service.ahead_seconds, artifacts)
     findings.append(finding("packages", _packages, install_command("serve")))
@@ -74,7 +74,7 @@ def _of_store(text: str, ahead_of_service: float | None, artifacts: str | None) 
 
 def _store(text: str) -> str:
     if not exists(text):
-        raise WrongError(f"{redact(text)}: holds no tables of ours", "`automl serve` makes them, or name another store")
+        raise WrongError(f"{redact(text)}: has no automl tables", "`automl serve` creates them, or name another store")
     found, known = schemas(text)
     if found != known and str(found) > str(known):
         raise WrongError(f"{redact(text)}: schema {found}, this version knows {known}", "update automl on this machine")
@@ -85,7 +85,7 @@ def _store(text: str) -> str:
         )
     url = parse_url(text)
     if url.get_backend_name() == "sqlite" and not os.access(str(url.database), os.W_OK):
-        raise WrongError(f"{url.database}: cannot be written to", "run as the user of the service, or mend its mode")
+        raise WrongError(f"{url.database}: cannot be written", "run as the user of the service, or fix its mode")
     return f"{redact(text)}: schema {found}, which is current"
 
 
@@ -96,10 +96,10 @@ class _Service:
 
     def findings(self) -> list[dict[str, Any]]:
         """Check that it answers, is ready, and accepts the caller's token."""
-        lives = finding("service", self._lives, "start `automl serve`, or mend --server")
+        lives = finding("service", self._lives, "start `automl serve`, or fix --server")
         if not lives["ok"]:
             return [lives]
-        own = finding("own token", self._takes_token, "AUTOML_TOKEN, or ~/.config/automl/token: a token of the service")
+        own = finding("own token", self._takes_token, "put a token into AUTOML_TOKEN or ~/.config/automl/token")
         return [lives, own]
 
     def _lives(self) -> str:
@@ -118,7 +118,7 @@ class _Service:
         except ValueError:
             answer, moment = None, None
         if not isinstance(answer, dict) or answer.get("status") != "ok":
-            raise WrongError(f"{client.url}{path} answers, but not as `automl serve` does")
+            raise WrongError(f"{client.url}{path} answers, but is not `automl serve`")
         return moment
 
     def _takes_token(self) -> str:
@@ -126,9 +126,9 @@ class _Service:
         client.get("/queue")
         parts = urlsplit(client.url)
         if client.has_token and parts.scheme == "http" and not is_loopback(str(parts.hostname)):
-            raise WrongError(f"accepted, but {client.url} is without TLS: it can be read on the way",
+            raise WrongError(f"accepted, but {client.url} has no TLS: others can read the token on the way",
                              "put a proxy with HTTPS before the service")  # fmt: skip
-        return "accepted" if client.has_token else "none is given, and none is needed"
+        return "accepted" if client.has_token else "no token is set, and none is needed"
 
 
 def _artifacts(store: Store, given: str | None) -> str:
@@ -141,21 +141,21 @@ def _artifacts(store: Store, given: str | None) -> str:
     place = Path(folder).absolute()
     there = next(path for path in (place, *place.parents) if path.exists())
     if not there.is_dir():
-        raise WrongError(f"{there} is a file, where a folder should be")
+        raise WrongError(f"{there} is a file, but must be a folder")
     if problem := storage_problem(str(there)):
-        raise WrongError(problem, "mend the folder's mode or free its disk, or name another one with --artifacts")
+        raise WrongError(problem, "fix the folder's mode or free its disk, or name another folder with --artifacts")
     free = shutil.disk_usage(there).free
-    told = f"{place} {'can be written to' if there == place else 'is not there yet, and can be made'}"
+    told = f"{place} {'can be written' if there == place else 'does not exist yet, and can be created'}"
     if free < LEAST_FREE_BYTES:
         raise WrongError(
             f"{told}, {size_in_bytes(free)} free",
-            "`automl prune-checkpoints STUDY --yes` frees room, as `automl delete STUDY` does",
+            "free space with `automl prune-checkpoints STUDY --yes` or `automl delete STUDY`",
         )
     return f"{told}, {size_in_bytes(free)} free"
 
 
 def _latest_folder(store: Store) -> str | None:
-    """Return the artifacts' folder of the latest job, above its project's folder; None without a job."""
+    """Return the artifacts' folder of the latest job, above its project's folder, or None without a job."""
     query = sa.select(t.jobs.c.spec).where(t.jobs.c.kind != "confirm").order_by(t.jobs.c.id.desc()).limit(1)
     with store.snapshot() as connection:
         spec = connection.execute(query).scalar()

@@ -1,4 +1,4 @@
-"""Queries to programs of ours in a separate process, which reads users' data or imports their code."""
+"""Questions to programs of this project in a separate process that reads users' data or imports their code."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from studies.storage.schema.engine import StoreAwayError
 from studies.storage.writing.retrying import is_away
 
 MOST_TAKEN = 8
-"""Largest number of concurrent queries: each holds a thread."""
+"""Most concurrent questions; each holds a thread."""
 WAIT_SECONDS = 10.0
-"""Longest wait for earlier queries."""
+"""Most seconds to wait for earlier questions."""
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
 _USER, _RUN, _STORE_AWAY = 2, 3, 75
 """Exit codes of programs that `telling` ends."""
 _MOST_LOGGED = 4000
-"""Length of a program's output in the log: its last characters."""
+"""Most characters of a program's output in the log; earlier output is cut."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of queries, with limits of its own."""
+    """A kind of questions, with its own limits."""
 
     name: str
     seconds: float
@@ -50,7 +50,7 @@ class Kind:
 
     @classmethod
     def of(cls, name: str, *, seconds: float, too_late: str, most: int) -> Kind:
-        """Return a kind without running queries."""
+        """Return a kind without running questions."""
         places = threading.BoundedSemaphore(most)
         return cls(name=name, seconds=seconds, too_late=too_late, most=most, places=places)
 
@@ -61,7 +61,7 @@ CHECK = Kind.of("check", seconds=120.0, too_late="the task's code took longer th
 def answer_of(
     module: str, arguments: Sequence[str] = (), *, text: str = "", kind: Kind = CHECK, **environment: str
 ) -> dict[str, Any]:
-    """Return the last line that a module prints, read as JSON.
+    """Return the last line that a module prints, parsed as JSON.
 
     Args:
         module: Module with a `main`, which reports errors by `telling`.
@@ -71,7 +71,7 @@ def answer_of(
         RunError: It failed for another reason.
         StoreAwayError: The store does not answer.
         ConflictError: It took too long.
-        BusyError: Too many queries run now.
+        BusyError: Too many questions run now.
     """
     command = [sys.executable, "-m", module, *arguments]
     with _turn(kind):
@@ -84,7 +84,7 @@ def answer_of(
         raise _ERRORS[code](lines[-1])
     writer()("a program has failed", level="warning", module=module, exit_code=code, output=told[-_MOST_LOGGED:])
     if code < 0:
-        raise UserError(f"{kind.name}: its process was ended by signal {-code}; the memory may not suffice for it")
+        raise UserError(f"{kind.name}: its process was ended by signal {-code}, perhaps because memory was short")
     raise UserError(lines[-1] if lines else f"{kind.name}: its process ended with exit code {code}")
 
 
@@ -131,7 +131,7 @@ def _turn(kind: Kind) -> Iterator[None]:
 
 
 def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind: Kind) -> tuple[int, str, str]:
-    process = subprocess.Popen(  # noqa: S603 - our own program
+    process = subprocess.Popen(  # noqa: S603 - a program of this project
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         start_new_session=True,
     )  # fmt: skip
@@ -147,7 +147,7 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
-    """Return the JSON of `automl launch --dry-run --json`; errors as for `answer_of`, a UserError names the key."""
+    """Return the JSON of `automl launch --dry-run --json`. Errors as for `answer_of`; a UserError names the key."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")
         path.write_text(write_yaml(stored_form(spec)), encoding="utf-8")

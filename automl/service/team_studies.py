@@ -1,4 +1,4 @@
-"""A team's studies with the rights of an identity; all routes, pages and tools use it."""
+"""A team's studies with the rights of an identity, for all routes, pages and tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 
 MEMBERS_PRIORITY = 0
-"""Largest priority of a member; admins may exceed it."""
+"""Highest priority for a member; admins may exceed it."""
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
 
 
@@ -44,11 +44,11 @@ class TeamStudies:
         self.store, self.identity = store, identity
 
     def jobs(self) -> list[Job]:
-        """Return the visible jobs, oldest first, without completely deleted ones."""
+        """Return the visible jobs, oldest first, except completely deleted jobs."""
         return [job for job in self.jobs_that_cost() if not job.is_gone]
 
     def jobs_that_cost(self) -> list[Job]:
-        """Return all jobs whose cost the identity may see, deleted ones included, oldest first."""
+        """Return all jobs whose cost the identity may see, with deleted jobs, oldest first."""
         return self._queue.jobs(project=None if self.identity.is_admin else self.identity.project)
 
     def waiting(self) -> list[Job]:
@@ -56,7 +56,7 @@ class TeamStudies:
         return [job for job in self._queue.waiting() if self.identity.sees(job.project)]
 
     def job(self, name: str) -> Job:
-        """Return the job of a study, by its name with or without the project; MissingError if none is visible."""
+        """Return the job of a study, by its name with or without the project. MissingError if none is visible."""
         for candidate in dict.fromkeys((self.stored_name(name), name)):
             job = self._queue.find(candidate)
             if job is not None and self.identity.sees(job.project):
@@ -64,7 +64,7 @@ class TeamStudies:
         raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
 
     def record(self, name: str) -> StudyRecord:
-        """Return a study as committed; MissingError if it is not visible, or has not started."""
+        """Return a study as committed. MissingError if it is not visible, or has not started."""
         job = self.job(name)
         record = _record_of(self.store, job)
         if record is None:
@@ -72,20 +72,20 @@ class TeamStudies:
         return record
 
     def started(self, name: str) -> str:
-        """Return the stored name; MissingError unless started: the store's error would list other projects' studies."""
+        """Return the stored name of a started study. Else MissingError: the store's error would list others."""
         job = self.job(name)
         if self.store.study_row(job.study) is None:
             raise _not_started(job)
         return job.study
 
     def status(self, name: str) -> dict[str, Any]:
-        """Return the job of a study, and under `study` the JSON of `automl status --json`, None before its start."""
+        """Return the job of a study, and under `study` the JSON of `automl status --json`, or None before its start."""
         job = self.job(name)
         record = _record_of(self.store, job)
         return {"job": plain_job(job), "study": None if record is None else document_of(record, report=None)}
 
     def version(self, name: str) -> tuple[object, ...]:
-        """Return a value that changes with a study's status, without reading its ledger; MissingError if hidden."""
+        """Return a value that changes with a study's status, without reading its ledger. MissingError if hidden."""
         with self.store.snapshot() as connection:
             for candidate in dict.fromkeys((self.stored_name(name), name)):
                 row = job_rows.look(connection, candidate)
@@ -98,7 +98,7 @@ class TeamStudies:
         return trial_rows(self.record(name))
 
     def explain(self, name: str, trial: int) -> dict[str, Any]:
-        """Return the JSON of `automl explain --json`; MissingError without such a study or trial."""
+        """Return the JSON of `automl explain --json`. MissingError without such a study or trial."""
         record = self.record(name)
         for one in record.started:
             if one.number == trial:
@@ -111,13 +111,13 @@ class TeamStudies:
         return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
 
     def stored_name(self, name: str) -> str:
-        """Return the stored name of a study: its project precedes it, except on loopback without tokens."""
+        """Return the stored name of a study, with its project in front, except on loopback without tokens."""
         if self.identity.token_id is None or name.startswith(f"{self.identity.project}."):
             return name
         return f"{self.identity.project}.{name}"
 
     def admitted(self, given: Mapping[str, Any], *, code: str | None = None) -> tuple[StudySpec, str]:
-        """Return a checked spec and its base folder, the operator's `code`; SpecError if it is wrong or forbidden."""
+        """Return a checked spec and its base folder, the operator's `code`. SpecError if it is wrong or forbidden."""
         base_folder = self._policy.base_folder(code, self.identity.project)
         spec = parse_spec({**given}, "spec")
         _check_name(spec.study, self.stored_name(spec.study))
@@ -125,7 +125,7 @@ class TeamStudies:
         spec = self._policy.admit(spec, source="spec", base_folder=base_folder, project=self.identity.project)
         learnt = tuple(self._learnt(name) for name in spec.search.from_studies)
         search = spec.search.model_copy(update={"from_studies": learnt})
-        # Earlier studies are read from the service's store, wherever the submitter's own is.
+        # Earlier studies are read from the service's store, not from the submitter's own store.
         return spec.model_copy(update={"search": search, "store": self.store.url}), str(base_folder)
 
     def _learnt(self, name: str) -> str:
@@ -133,7 +133,7 @@ class TeamStudies:
             job = self.job(name)
         except MissingError:
             raise SpecError("spec", ("search", "from_studies"), found(name, "studies of this service")) from None
-        if self.store.study_row(job.study) is None:  # who reads it later would be told what else the store has
+        if self.store.study_row(job.study) is None:  # a later reader's error would list other studies of the store
             problem = f"found {name!r}, which is {job.state}, allowed: studies that have started"
             raise SpecError("spec", ("search", "from_studies"), problem)
         return job.study
@@ -144,13 +144,13 @@ class TeamStudies:
         """Queue a study.
 
         Args:
-            code: Name of the operator's code folder in which its task and relative paths start.
-            priority: Jobs of a higher priority go first, and displace those of a lower one.
+            code: Name of the operator's code folder with its task and relative paths.
+            priority: Jobs of a higher priority start first, and displace jobs of a lower priority.
 
         Raises:
-            SpecError: The spec is wrong, or asks for what the operator does not allow.
+            SpecError: The spec is wrong, or asks for something that the operator does not allow.
             ForbiddenError: The identity may only read, or may not give this priority.
-            ConflictError: There is a study of this name.
+            ConflictError: A study of this name exists.
         """
         self._check_may_write()
         self._check_priority(priority)
@@ -184,7 +184,7 @@ class TeamStudies:
         """Queue an ended study again.
 
         Args:
-            overrides: `path=value` each, as `--set` takes them; budget and faults may be changed.
+            overrides: `path=value` each, as for `--set`; budget and faults may be changed.
 
         Raises:
             ForbiddenError: The identity may only read, or may not change another user's budget.
@@ -206,18 +206,18 @@ class TeamStudies:
         return cancel_trial(self.store, self.started(name), trial, wait_seconds=0.0)
 
     def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a study try these parameters next; MissingError before its start."""
+        """Let a study try these parameters next. MissingError before its start."""
         self._check_may_write()
         return enqueue_trial(self.store, self.started(name), params)
 
     def set_priority(self, name: str, priority: int) -> Job:
-        """Give a job another priority."""
+        """Change the priority of a job."""
         self._check_may_write()
         self._check_priority(priority)
         return self._queue.set_priority(self.job(name), priority)
 
     def delete(self, name: str) -> dict[str, Any]:
-        """Delete an ended study with its checkpoints and copies; its cost stays in the accounts, its name becomes free.
+        """Delete an ended study with its checkpoints and copies. Its cost stays in the accounts, its name becomes free.
 
         An interrupted deletion can be repeated.
 
@@ -228,7 +228,7 @@ class TeamStudies:
         self._check_may_write()
         job = self.job(name)
         if job.state not in OVER:
-            raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
+            raise ConflictError(f"the study {job.study!r} is {job.state}. Cancel it before you delete it")
         if self.store.study_row(job.study) is not None:
             return delete_study(self.store, doomed(self.store, job.study))
         try:
@@ -236,26 +236,26 @@ class TeamStudies:
         except StoreError as error:
             raise ConflictError(str(error)) from None
         self._queue.free_name(job)
-        ended = "is deleted; what it has trained stays" if job.kind == "confirm" else "never started"
+        ended = "is deleted; its trainings stay in the study" if job.kind == "confirm" else "never started"
         return {"study": job.study, "message": f"{job.study} {ended}"}
 
     def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
         """Limit the spending of a user or a project over all studies; None removes the limit. Admins only."""
         if not self.identity.is_admin:
-            raise ForbiddenError("limits: found a role that may not set them, allowed: admin")
+            raise ForbiddenError("limits: only an admin may set them")
         self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
 
     def _asked(self, name: str, what: Any) -> Job:
         self._check_may_write()
         job = self._queue.ask(self.job(name), what)
         row = self.store.study_row(job.study)
-        if job.state == "running" and row is not None:  # its controller drains, also if its worker is frozen
+        if job.state == "running" and row is not None:  # its controller drains, even if its worker is frozen
             leases.request_stop(self.store, row.id)
         return job
 
     def _check_may_write(self) -> None:
         if self.identity.role == "viewer":
-            raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+            raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
 
     def _check_priority(self, priority: int) -> None:
         most = MOST_PRIORITY if self.identity.is_admin else MEMBERS_PRIORITY
@@ -265,7 +265,7 @@ class TeamStudies:
 
 _TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
          "queued_at", "ended_at")  # fmt: skip
-"""Attributes of a job that are reported unchanged."""
+"""Attributes of a job that are returned unchanged."""
 
 
 def plain_job(job: Job) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def plain_account(account: Account) -> dict[str, Any]:
 
 
 def _check_name(given: str, stored: str) -> None:
-    """Refuse an invalid name, or one too long for the additions before and behind it."""
+    """Refuse an invalid name, or a name too long for the project in front and the mark of a confirmation behind it."""
     if _NAME.fullmatch(given) is None:
         raise SpecError("spec", ("study",), found(given, "letters, digits, - _ and ., at most 60 of them"))
     if len(stored) > MOST_NAME_CHARS:
@@ -306,17 +306,17 @@ def _record_of(store: Store, job: Job) -> StudyRecord | None:
 def _not_started(job: Job) -> MissingError:
     if job.confirms:
         allowed = f"{job.confirms!r}, their study"
-        return MissingError(f"study: found {job.study!r}, which trains models again; allowed: {allowed}")
+        return MissingError(f"the job {job.study!r} confirms models of another study; name {allowed}")
     if job.state == "deleted":
-        return MissingError(f"study: found {job.study!r}, which is deleted; allowed: another study")
-    return MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet")
+        return MissingError(f"the study {job.study!r} is deleted")
+    return MissingError(f"the study {job.study!r} is {job.state} and has not started yet")
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
-    """Change the spec of a study; returns its own budget in nano-dollars, None for no limit.
+    """Change the spec of a study. Returns its own budget in nano-dollars, or None without a limit.
 
     Args:
-        overrides: `path=value` each, as `--set` takes them.
+        overrides: `path=value` each, as for `--set`.
 
     Raises:
         ForbiddenError: The identity may not change the budget.
@@ -327,15 +327,15 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
         section = str(split_override(override)[0][0])
         if section not in CHANGEABLE:
             raise SpecError("overrides", (section,), found(override, listed(CHANGEABLE)))
-        if section == "budget" and not (identity.is_admin or identity.user == job.user):  # its owner would pay
-            allowed = "studies of your own; an admin may change that of all"
+        if section == "budget" and not (identity.is_admin or identity.user == job.user):  # the job's user would pay
+            allowed = "your own studies; an admin may change the budget of all"
             raise ForbiddenError(f"budget: found a study of {job.user}, allowed: {allowed}")
     if job.kind == "confirm":
         return _confirm_limit(job, overrides)
     row = store.study_row(job.study)
     if row is None:
         if overrides:
-            raise ConflictError(f"study: found {job.study!r}, which never started; allowed: a new submission")
+            raise ConflictError(f"the study {job.study!r} never started, so it cannot be changed. Submit it again")
         return job.limit_nano_usd
     spec = apply_resume_overrides(from_store(row.spec, job.study), overrides)
     if overrides:
@@ -345,12 +345,12 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
 
 
 def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
-    """Return the budget of a confirm job in nano-dollars; nothing else of it can change."""
+    """Return the budget of a confirm job in nano-dollars, its only setting that can change."""
     limit = job.limit_nano_usd
     for override in overrides:
         path, usd = split_override(override)
         if path != ("budget", "usd"):
-            raise SpecError("overrides", path, found(override, "budget.usd, of what confirms a study"))
+            raise SpecError("overrides", path, found(override, "budget.usd, of a confirmation"))
         spent_usd = job.spent_nano_usd / NANO
         if isinstance(usd, bool) or not isinstance(usd, int | float) or not spent_usd < usd <= MOST_USD:
             allowed = f"a number above the {exact_usd(spent_usd)} that are spent, and up to 1e9"
@@ -360,5 +360,5 @@ def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
 
 
 def nano_usd_of(spec: StudySpec) -> int | None:
-    """Return the budget of a study in nano-dollars; None is no limit."""
+    """Return the budget of a study in nano-dollars, or None without a limit."""
     return None if spec.budget.usd is None else round(spec.budget.usd * NANO)

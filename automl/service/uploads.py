@@ -1,7 +1,7 @@
-"""Uploaded files of a project below the operator's folder, with a bounded total size.
+"""Uploaded files of a project below the operator's folder, with a limited total size.
 
-A file has a hidden name until it is complete, and counts from its first byte. Only data endings are accepted: studies
-resolve relative paths in this folder, and could import a Python file from it.
+A file has a hidden name until it is complete, and counts from its first byte. Only data endings are allowed, because
+studies resolve relative paths in this folder, and could import a Python file from it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from studies.spec.spec_errors import SpecError
 
 ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")
 MOST_FILES = 1000
-"""Largest number of files of a project."""
+"""Most files of a project."""
 STALE_SECONDS = 3600.0
-"""Time without a byte after which a partial file is an orphan of a killed service."""
+"""Seconds without a byte after which a partial file counts as left by a killed service."""
 _NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,100}}\.({'|'.join(ENDINGS)})", re.ASCII | re.IGNORECASE)
 _PART = ".part"
 _writing = threading.Lock()
-"""Held while a chunk is counted and written, so that concurrent uploads stay within the bound together."""
+"""Lock while a chunk is counted and written, so that concurrent uploads together stay within the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upload:
-    """An uploaded file; `uploaded_at` is in seconds since 1970."""
+    """An uploaded file. `uploaded_at` is in seconds since 1970."""
 
     name: str
     bytes: int
@@ -46,7 +46,7 @@ class Upload:
 def checked_name(name: str) -> str:
     """Return the name if a file may have it, else raise SpecError."""
     if _NAME.fullmatch(name) is None:
-        allowed = f"letters, digits, - _ and ., at most 100 of them, no . in front, and an ending {listed(ENDINGS)}"
+        allowed = f"letters, digits, - _ and ., at most 100 characters, no . in front, and an ending {listed(ENDINGS)}"
         raise SpecError("name", (), found(name[:200], allowed))
     return name
 
@@ -59,7 +59,7 @@ class Uploads:
 
     @property
     def most_bytes(self) -> int:
-        """Largest total size of the files."""
+        """Return the largest total size of the files."""
         return self._most_bytes
 
     def listed(self) -> list[Upload]:
@@ -68,18 +68,18 @@ class Uploads:
         return [Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime) for name, stat in sorted(own)]
 
     def path_of(self, name: str) -> Path:
-        """Return the path of a file; MissingError if there is none."""
+        """Return the path of a file. MissingError if there is none."""
         path = self._folder / checked_name(name)
         if path.is_symlink() or not path.is_file():
             raise MissingError(f"upload: found {name!r}, allowed: {listed([one.name for one in self.listed()])}")
         return path
 
     def delete(self, name: str) -> None:
-        """Delete a file; MissingError if there is none."""
+        """Delete a file. MissingError if there is none."""
         self.path_of(name).unlink()
 
     async def keep(self, name: str, chunks: AsyncIterator[bytes], *, length: int | None = None) -> Upload:
-        """Write a file as its bytes arrive; replaces a file of the same name.
+        """Write a file as its bytes arrive. Replaces a file of the same name.
 
         Raises:
             SpecError: The name is not allowed.
@@ -103,7 +103,7 @@ class Uploads:
 
     @staticmethod
     def _put(part: Path, target: Path) -> os.stat_result:
-        """Rename a part under the lock: a directory listing during the rename may show neither name."""
+        """Rename a part under the lock, because a directory listing during the rename may show neither name."""
         with _writing:
             stat = part.stat()
             part.replace(target)
@@ -117,7 +117,7 @@ class Uploads:
                 view = view[file.write(view) :]
 
     def _check_room(self, name: str, more: int) -> None:
-        """Refuse bytes that do not fit; a file to be replaced still counts, since it may be read until then."""
+        """Refuse bytes that do not fit. A file to be replaced still counts, since it may be read until then."""
         there = list(self._entries())
         files = sum(entry.name != name for entry, _ in there)
         if files > MOST_FILES:
@@ -125,10 +125,10 @@ class Uploads:
         used = sum(stat.st_size for _, stat in there)
         if used + more > self._most_bytes:
             most, kept = size_in_bytes(self._most_bytes), size_in_bytes(used)
-            raise TooLargeError(f"uploads: found more than {most} for the project, of which {kept} are there already")
+            raise TooLargeError(f"uploads: a project may have {most}, and has {kept} already. Delete some files")
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-        """Yield the files with their status, without those that vanish during the listing."""
+        """Yield the files with their status, without files that vanish during the listing."""
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Answers as plain values for JSON and CSV, from a model's outputs."""
+"""Predictions as plain values for JSON and CSV, from a model's outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NORMAL_95 = 1.959963984540054
 
 
 class ClassAnswers:
-    """A label, its probability, and all labels' probabilities, from logits; an ensemble averages probabilities."""
+    """A label, its probability, and all labels' probabilities, from logits. An ensemble averages probabilities."""
 
     kind = "classes"
     takes_last = False
@@ -36,7 +36,7 @@ class NumberAnswers:
     """A number in the target's units, and an interval expected to contain 95 % of the true values.
 
     The interval assumes normal errors. Their variance is the mean squared error on the validation part (`mse`, None if
-    unknown) plus the variance s of the models' answers x with weights w (Lakshminarayanan et al., arXiv 1612.01474):
+    unknown) plus the variance s of the models' values x with weights w (Lakshminarayanan et al., arXiv 1612.01474):
 
         p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
 
@@ -52,7 +52,7 @@ class NumberAnswers:
         self._free = 1.0 - sum(one * one for one in weights) / sum(weights) ** 2
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return `value`, and `low` and `high` where the error is known."""
+        """Return `value`, and `low` and `high` if the error is known."""
         values = [float(one) * self._deviation + self._mean for one in outputs]
         value = math.fsum(values) / len(values)
         if self._mse is None:
@@ -73,7 +73,7 @@ class TokenAnswers:
         self._count, self._texts = int(form["count"]), texts
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return `token`, `confidence` and the `probabilities` of the most likely ones."""
+        """Return `token`, `confidence` and the `probabilities` of the most likely tokens."""
         means = _mean_probabilities(outputs)
         best = sorted(range(len(means)), key=means.__getitem__, reverse=True)[: self._count]
         names = self._texts.names(best)
@@ -82,7 +82,7 @@ class TokenAnswers:
 
 
 class ArrayAnswers:
-    """The outputs unchanged; an ensemble averages its models' outputs, except integers, which are the first model's."""
+    """The outputs unchanged. An ensemble averages its models' outputs, except integers, which are the first model's."""
 
     kind = "array"
     takes_last = False
@@ -96,11 +96,11 @@ class ArrayAnswers:
 
 
 Answers: TypeAlias = ClassAnswers | NumberAnswers | TokenAnswers | ArrayAnswers
-"""Turns the outputs of one row, of each model of an ensemble, into an answer; `takes_last`: of its last place alone."""
+"""Decodes one row's outputs of each model of an ensemble. `takes_last`: needs only the outputs at its last place."""
 
 
 def _mean(each: Sequence[Any]) -> Any:
-    """Return the mean of nested lists; the first one for integers or different shapes."""
+    """Return the mean of nested lists, or the first of them for integers or different shapes."""
     first = each[0]
     if all(isinstance(one, list) and len(one) == len(first) for one in each):
         return [_mean(parts) for parts in zip(*each, strict=True)]

@@ -11,18 +11,18 @@ from .errors import InputError
 
 
 class ArrayRows:
-    """Encodes nested lists of numbers of a `dtype` (float32, int64, uint8) and `shape`; -1 is a variable length."""
+    """Encodes nested lists of numbers of a `dtype` (float32, int64, uint8) and `shape`. -1 is a variable length."""
 
     kind = "array"
     fill: int | None = None
-    """No padding: it would change the meaning of shorter rows."""
+    """Padding token: none, because padding would change the meaning of shorter rows."""
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.dtype = str(form["dtype"])
         self.shape = tuple(int(length) for length in form["shape"])
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a row in the form's shape; InputError for another shape, or a value that is no finite number."""
+        """Return a row in the form's shape. InputError for another shape, or a value that is no finite number."""
         where = f"row {number + 1}"
         found = _shape(row)
         fits = len(found) == len(self.shape) and all(
@@ -67,6 +67,6 @@ def _is_finite(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return a value for a message; Python refuses to print very large integers."""
+    """Return a value for a message, since Python refuses to print very large integers."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return "a whole number beyond any float" if is_whole else repr(str(value)[:80])

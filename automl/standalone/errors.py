@@ -1,4 +1,4 @@
-"""Errors of model files and rows, in one line."""
+"""Errors of model files and rows, as one line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class ModelError(Exception):
 
 
 class UnsafeProgramError(ModelError):
-    """The program file contains what could be code, or is not ours."""
+    """The program file contains parts that could be code, or another program wrote it."""
 
 
 class InputError(ValueError):
-    """A row does not fit the model; names the row, the place, the value and what is allowed."""
+    """A row does not fit the model. The message names the row, the place, the value and valid values."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)

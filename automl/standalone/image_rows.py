@@ -19,12 +19,12 @@ class ImageRows:
     fill = 0
 
     def __init__(self, form: Mapping[str, Any]) -> None:
-        import PIL.Image  # noqa: F401 - a package that lacks it is refused before the first row
+        import PIL.Image  # noqa: F401 - so that a missing package is reported before the first row
 
         self.shape = (int(form["channels"]), int(form["height"]), int(form["width"]))
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return an image, uint8 [channels, height, width]; InputError if Pillow cannot read it."""
+        """Return an image, uint8 [channels, height, width]. InputError if Pillow cannot read it."""
         from PIL import Image
 
         where = f"row {number + 1}"
@@ -35,7 +35,7 @@ class ImageRows:
             return encoded(self.dtype, self.shape, self.pixels(io.BytesIO(row) if isinstance(row, bytes) else row))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             reason = " ".join(str(error).split())[:80]
-            raise InputError(number, f"{where}: found {name}, which is no whole image ({reason})") from None
+            raise InputError(number, f"{where}: {name} is no complete image ({reason})") from None
 
     def pixels(self, source: Any) -> bytes:
         """Return the pixels of an image file, channel by channel; raises Pillow's errors."""
@@ -50,8 +50,8 @@ class ImageRows:
 
 
 def _eight_bits(image: Any) -> Any:
-    """Return an image of 16 bits a pixel, as from scanners, with 8 bits: Pillow itself would clip bright pixels."""
+    """Return an image of 16 bits per pixel, as from scanners, with 8 bits. Pillow itself would clip bright pixels."""
     if not image.mode.startswith("I"):
         return image
-    # A point operation of integers runs in C and truncates; the summand keeps 257 x 3 / 257 from becoming 2.
+    # A point operation on integers runs in C and truncates; the added term keeps 257 x 3 / 257 from becoming 2.
     return image.convert("I").point(lambda value: value * (1 / 257) + 0.001).convert("L")

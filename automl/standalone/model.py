@@ -1,4 +1,4 @@
-"""A trained model: `load("model").predict([{"age": 39}])` answers rows by a folder, or a .pt2 or .onnx file."""
+"""A trained model: `load("model").predict([{"age": 39}])` predicts rows with a folder, or a .pt2 or .onnx file."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows
 
 
 class Model:
-    """A trained model, or an ensemble; ModelError if the rows of its manifest (docs/models.md) cannot be encoded."""
+    """A trained model, or an ensemble. ModelError if the rows of its manifest (docs/models.md) cannot be encoded."""
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
         if manifest["rows"] is None:
-            raise ModelError("how its rows become numbers is known to the model's own code alone")
+            raise ModelError("only the model's own code can turn rows into numbers, so it cannot predict rows here")
         self.manifest, self._programs = manifest, programs
         self._weights = counts_of(manifest, len(programs))
         self.rows = rows_of(manifest["rows"])
         self.answers = answers_of(manifest["answers"], self.rows, self._weights)
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """Return the answer to each row; InputError if a row does not fit the model."""
+        """Return the prediction for each row. InputError if a row does not fit the model."""
         return list(self.stream(rows))
 
     def stream(self, rows: Iterable[Any], batch: int = BATCH) -> Iterator[dict[str, Any]]:
-        """Yield the answer to each row, holding at most a batch of rows; InputError if a row does not fit the model."""
+        """Yield the prediction for each row, holding at most a batch of rows. InputError if a row does not fit."""
         encoded = (self.rows.encode(row, number) for number, row in enumerate(rows))
         while some := list(islice(encoded, batch)):
             yield from self.answered(some)
 
     def answered(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Return the answer to each row; rows of compatible shapes share a forward pass."""
+        """Return the prediction for each row. Rows of compatible shapes share a forward pass."""
         answers: list[dict[str, Any]] = [{}] * len(rows)
         for numbers in self._groups(rows):
             batch = stacked([rows[number] for number in numbers], self.rows.fill or 0)
@@ -70,7 +70,7 @@ class Model:
 
 
 def load(path: str | Path, device: str = "cpu") -> Model:
-    """Return the model of a folder, .pt2 or .onnx file; ModelError if it is none, or could run code."""
+    """Return the model of a folder, .pt2 or .onnx file. ModelError if it is no model, or could run code."""
     place = Path(path)
     manifest = read_manifest(place)
     if place.suffix == ".onnx":
@@ -82,7 +82,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
 
 
 def load_problem(path: str | Path, error: Exception) -> str:
-    """Say in one line why `load` failed."""
+    """Return the reason why `load` failed, in one line."""
     if isinstance(error, ModelError):
         return f"MODEL: {error}" if str(path) in str(error) else f"MODEL: {path}: {error}"
     if isinstance(error, ImportError):
@@ -91,13 +91,13 @@ def load_problem(path: str | Path, error: Exception) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a model; ModelError for other files."""
+    """Return the manifest of a model. ModelError for other files."""
     allowed = "a folder, .pt2 or .onnx file that `automl export` wrote"
     try:
         manifest = json.loads(_manifest_text(path))
     except (KeyError, RecursionError, *NO_ARCHIVE) as error:
         reason = " ".join(str(error).split())[:100]
-        raise ModelError(f"{path}: found no model ({reason}), allowed: {allowed}") from None
+        raise ModelError(f"{path} is no model ({reason}). Name {allowed}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else None
         raise ModelError(f"{path}: found the format {found!r}, allowed: {FORMAT}")

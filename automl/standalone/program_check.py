@@ -1,9 +1,9 @@
 """Refuses program files that could run code while they are loaded.
 
 `torch.export.load` trusts its file: it unpickles weights and examples if the file says so, evaluates length expressions
-with sympy, executes guards, resolves operators by any dotted name below `torch`, imports what containers name, writes
-input names into code, and loads compiled libraries. So a file is first checked to consist of what our exports contain:
-aten operators, plain names, sums and products of lengths, and tensors as bytes. A string without a rule is refused.
+with sympy, executes guards, resolves operators by any dotted name below `torch`, imports modules of container types,
+writes input names into code, and loads compiled libraries. So a file may contain only the parts of our own exports:
+aten operators, plain names, sums and products of lengths, and tensors as bytes. Any other string is refused.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib
 
 
 def checked_program(path: str | Path) -> io.BytesIO:
-    """Return an exported .pt2 file for torch to load, rewritten from checked entries; UnsafeProgramError names others.
+    """Return an exported .pt2 file for torch to load, rewritten from checked entries. UnsafeProgramError names others.
 
     Torch's own archive reader may see other entries in a crafted file, and the file may change after the check.
     """
     checked = io.BytesIO()
     try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:  # noqa: PTH123 - one opening for all
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:  # noqa: PTH123 - one open file for all reads
             _check_files(archive, os.fstat(file.fileno()).st_size)
             with zipfile.ZipFile(checked, "w", zipfile.ZIP_STORED) as whole:
                 for name in archive.namelist():
@@ -68,7 +68,7 @@ def checked_program(path: str | Path) -> io.BytesIO:
         raise UnsafeProgramError(f"{path}: found {error}, allowed: a program that `automl export` wrote") from None
     except (*NO_ARCHIVE, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise UnsafeProgramError(f"{path}: found no program ({reason}), allowed: a .pt2 file") from None
+        raise UnsafeProgramError(f"{path} is no program ({reason}). Name a .pt2 file of `automl export`") from None
     checked.seek(0)
     return checked
 
@@ -120,7 +120,7 @@ def _check_text(text: str, key: str, where: str) -> None:
     if key in _SPECS:
         _check_spec(json.loads(text), where)
         return
-    if key == "as_string":  # an argument such as a rounding mode, of which torch writes a literal
+    if key == "as_string":  # an argument such as a rounding mode, which torch writes as a literal
         return
     if key == "name" and text and not _WORD.fullmatch(text):
         raise UnsafeProgramError(f"the name {text[:60]!r} in {where}")
@@ -130,7 +130,7 @@ def _check_text(text: str, key: str, where: str) -> None:
 
 
 def _check_spec(spec: Any, where: str) -> None:
-    """Check a description of nested containers: only Python's own, with plain names as keys."""
+    """Check a description of nested containers: only Python's own types, with plain names as keys."""
     if isinstance(spec, list):
         for inner in spec:
             _check_spec(inner, where)

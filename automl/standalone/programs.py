@@ -12,13 +12,13 @@ from .program_check import checked_program
 
 
 class TorchProgram:
-    """A program of `torch.export`; UnsafeProgramError if it could run code, ModelError if it cannot be moved."""
+    """A program of `torch.export`. UnsafeProgramError if it could run code, ModelError if it cannot be moved."""
 
     def __init__(self, path: str | Path, device: str = "cpu") -> None:
         import torch
 
         self._torch = torch
-        self._device = torch.empty(0, device=device).device  # with its number: programs tell cuda from cuda:0
+        self._device = torch.empty(0, device=device).device  # with its index: programs distinguish cuda:0
         program = torch.export.load(checked_program(path))
         if self._device.type != "cpu":
             program = _moved(program, self._device)
@@ -34,7 +34,7 @@ class TorchProgram:
 
 
 def _moved(program: Any, device: Any) -> Any:
-    """Return a program traced on the CPU, whose steps name it, moved to a device."""
+    """Return a program moved to a device. It was traced on the CPU, and its steps name the CPU."""
     try:
         from torch.export.passes import move_to_device_pass
     except ImportError:
@@ -45,7 +45,7 @@ def _moved(program: Any, device: Any) -> Any:
 
 
 class OnnxProgram:
-    """An ONNX model; needs only ONNX Runtime, with its numpy."""
+    """An ONNX model. It needs only ONNX Runtime, with its numpy."""
 
     def __init__(self, path: str | Path) -> None:
         import numpy as np
@@ -57,7 +57,7 @@ class OnnxProgram:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Texts stored in the file beside the model, by name."""
+        """Return texts stored in the file beside the model, by name."""
         return dict(self._session.get_modelmeta().custom_metadata_map)
 
     def arrays(self, inputs: Sequence[Any]) -> list[Any]:
@@ -73,7 +73,7 @@ class OnnxProgram:
 
 
 Program: TypeAlias = TorchProgram | OnnxProgram
-"""Turns a batch into outputs; only those of each row's last place, if that is all that counts, take far less time."""
+"""Turns a batch into outputs. Computing only the outputs at each row's last place takes far less time."""
 
 
 def _listed(outputs: Any, *, last: bool) -> list[Any]:

@@ -1,7 +1,7 @@
 """Rows of a table, as mappings from column to cell, encoded as in training.
 
-A cell is a text as in a CSV file, or a Python number, boolean or date. None and the words for nothing are missing
-values; some columns encode them, others replace them by their median.
+A cell is a text as in a CSV file, or a Python number, boolean or date. None and words such as NA are missing values.
+Some columns encode missing values, others replace them by the median.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class _Category:
 
 
 class TableRows:
-    """Encodes rows of a table by what `trainers.tasks.table.columns` has learnt.
+    """Encodes rows of a table with values that `trainers.tasks.table.columns` has learned.
 
     Args:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
-            levels; `missing`, words for nothing; `known`, columns that a row may have; and `farthest`, where scaled
-            values are cut, or `bound`, towards which they are bent.
+            levels; `missing`, words for missing values; `known`, columns that a row may have; and `farthest`, where
+            scaled values are cut, or `bound`, the limit that large values approach.
     """
 
     kind = "table"
@@ -80,7 +80,7 @@ class TableRows:
         self.shape = (len(self.columns) + marks,)
 
     def check_columns(self, names: Sequence[object], where: str, row: int = 0) -> None:
-        """Raise InputError for columns unknown to the training data, and for missing ones that the model uses."""
+        """Raise InputError for columns unknown to the training data, and for missing columns that the model uses."""
         have = set(names)
         if have >= self._needed and have <= self._known:
             return
@@ -94,7 +94,7 @@ class TableRows:
         raise InputError(row, f"{where}: found {' and '.join(found)}, allowed: {allowed}")
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a row, float32 [columns]; InputError if it is no mapping of the columns, or a number is invalid."""
+        """Return a row, float32 [columns]. InputError if it is no mapping of the columns, or a number is invalid."""
         where = f"row {number + 1}"
         if not isinstance(row, Mapping):
             raise InputError(number, f"{where}: found {_shown(row)}, allowed: a mapping from each column to its cell")
@@ -104,7 +104,7 @@ class TableRows:
         for column in self._numbers:
             cell = row[column.name]
             if type(cell) is float and column.takes_floats and math.isfinite(cell):
-                value = cell  # what the text of it would be read as
+                value = cell  # its text would be read as this value
             else:
                 value = self._number(cell, column, number)
             is_missing = math.isnan(value)
@@ -123,7 +123,7 @@ class TableRows:
         return max(distance, -self._farthest)
 
     def _text(self, cell: object) -> str | None:
-        if isinstance(cell, Decimal):  # as training takes columns of decimals
+        if isinstance(cell, Decimal):  # as training reads columns of decimals
             cell = float(cell)
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return None
@@ -132,13 +132,13 @@ class TableRows:
         elif isinstance(cell, float | int) and cell in self._no_values:
             return None
         elif isinstance(cell, float):
-            text = repr(float(cell)).removesuffix(".0")  # numpy's own floats write their type
+            text = repr(float(cell)).removesuffix(".0")  # numpy's own floats would print their type
         else:
             text = str(cell).strip()
         return None if text in self._nothing else text
 
     def _number(self, cell: object, column: _Number, row: int) -> float:
-        """Return a cell as a number, a date as days since 1970; NaN if missing."""
+        """Return a cell as a number, or a date as days since 1970. NaN if missing."""
         text = self._text(cell)
         if text is None:
             return math.nan

@@ -1,4 +1,4 @@
-"""Texts as rows of token numbers, by the tokenizer that the model was trained with."""
+"""Texts as rows of token numbers, from the tokenizer of the trained model."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _NO_CHARACTER = "\ufffd"
 
 
 CLEANING = ("trimmed", "plain_line_ends")
-"""Cleaning keys of a form; older models lack them, and clean nothing."""
+"""Cleaning keys of a form. Older models lack them, and clean nothing."""
 
 
 def cleaned(text: str, cleaning: Mapping[str, Any]) -> str:
-    """Return a text cleaned as in training: `trimmed` strips spaces, `plain_line_ends` converts Windows line breaks."""
+    """Return a text cleaned as in training. `trimmed` strips spaces, `plain_line_ends` converts Windows line breaks."""
     plain = text.replace("\r\n", "\n") if cleaning.get("plain_line_ends") else text
     return plain.strip() if cleaning.get("trimmed") else plain
 
 
 class TextRows:
-    """Encodes texts; ImportError without the package `tokenizers`.
+    """Encodes texts. ImportError without the package `tokenizers`.
 
     Args:
-        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count, and the end of the text
-            that they are of, `keep`; tokens `pad` (None: only texts of equal length share a batch), `unknown` for an
-            empty text and `first` in front of each text, or None; and keys of `cleaned`.
+        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens to keep; `keep`, the end of the text
+            to keep them from; tokens `pad` (None: only texts of equal length share a batch), `unknown` for an empty
+            text and `first` in front of each text, or None; and keys of `cleaned`.
     """
 
     kind = "text"
@@ -48,7 +48,7 @@ class TextRows:
         self.shape = (-1,)
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a text's tokens, int64 [at most `longest`]; InputError if it is no text."""
+        """Return a text's tokens, int64 [at most `longest`]. InputError if it is no text."""
         if not isinstance(row, str):
             raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
         ids = [*self._first, *(self._tokenizer.encode(cleaned(row, self._cleaning)).ids or [self._unknown])]
@@ -56,7 +56,7 @@ class TextRows:
         return encoded(self.dtype, (len(kept),), kept)
 
     def names(self, numbers: Sequence[int]) -> list[str]:
-        """Return the texts of tokens; where texts are ambiguous or broken, the vocabulary's own forms."""
+        """Return the texts of tokens, or the vocabulary's own forms if texts are ambiguous or broken."""
         texts = [str(self._tokenizer.decode([number])) for number in numbers]
         tokens = [self._tokenizer.id_to_token(number) or f"token {number}" for number in numbers]
         names = [

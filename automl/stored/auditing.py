@@ -1,6 +1,6 @@
-"""`automl audit`: checks that nothing of a study is lost, counted twice or left behind.
+"""`automl audit`: finds lost rows, double charges and leftover files of a study.
 
-It uses SQL of its own, because a reader shared with the rest of the program would hide that reader's mistakes.
+It has its own SQL, because code shared with the rest of the program would hide that code's mistakes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainers.checkpoints.locations import is_url
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """An inconsistency in a study; `where` names the trial, charge or file."""
+    """An inconsistency in a study. `where` names the trial, charge or file."""
 
     check: str
     where: str
@@ -42,7 +42,7 @@ class Asker:
 
     @property
     def clock(self) -> str:
-        """SQL for the database's clock in seconds since 1970."""
+        """Return SQL for the database's clock in seconds since 1970."""
         if self._connection.dialect.name == "sqlite":
             return "((julianday('now') - 2440587.5) * 86400.0)"
         return "EXTRACT(EPOCH FROM clock_timestamp())"
@@ -53,24 +53,24 @@ class Asker:
         return list(self._connection.execute(sa.text(sql), known).all())
 
     def has_table(self, name: str) -> bool:
-        """Return whether there is a table of this name."""
+        """Return whether a table of this name exists."""
         return sa.inspect(self._connection).has_table(name)
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON column's value: SQLite returns it as text, PostgreSQL as an object."""
+    """Return a JSON column's value. SQLite returns it as text, PostgreSQL as an object."""
     return json.loads(value) if isinstance(value, str) else value
 
 
 NANO_SLACK = 1
-"""Nano-dollars by which a rounded charge may differ from its formula."""
+"""Nano-dollars of allowed difference between a rounded charge and its formula."""
 SECONDS_SLACK = 1e-3
-"""Seconds by which two sums of durations may differ: a moment since 1970 is exact to a microsecond."""
+"""Seconds of allowed difference between two sums of durations; a moment since 1970 is exact to a microsecond."""
 COMMAND_CHARACTERS = 160
 PROCESSES_END_SECONDS = 10.0
-"""Time in which processes notice that the command that started them is gone."""
+"""Seconds until processes notice that the command that started them has ended."""
 LIMIT_SLACK_SECONDS = 30.0
-"""Seconds by which controllers may outlive the limit of hours: the time to end gangs and to give the pool back."""
+"""Seconds that controllers may outlive the limit of hours, to end gangs and close the pool."""
 
 
 _Rate = tuple[float, int, float]
@@ -84,7 +84,7 @@ class _Study:
 
 
 def audit(store: Store, name: str) -> dict[str, Any]:
-    """Check a study; returns `study`, `state`, `checks` and `findings`. StoreError if there is no such study."""
+    """Check a study. Returns `study`, `state`, `checks` and `findings`. StoreError if there is no such study."""
     findings: list[Finding] = []
     made: list[str] = []
     with store.snapshot() as connection:
@@ -107,7 +107,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
             findings.append(Finding(check="orphans", where=str(name), found=str(error)))
         made.append("processes")
         findings += _process_findings(row.uid)
-        # A folder without checkpoints is no loss; `automl gc` removes it.
+        # A missing folder is no loss; `automl gc` may have removed it.
         left = [one for one in orphans if not one.is_folder]
         findings += [Finding(check="orphans", where=str(one.path), found="no row mentions it") for one in left]
     return {"study": name, "state": row.state, "checks": made, "findings": [asdict(one) for one in findings]}
@@ -117,7 +117,7 @@ _Found = Iterator[tuple[str, str]]
 
 
 def _is_driven(ask: Asker) -> bool:
-    """Whether a lease is held that has not expired by the database's clock, and whose process may be alive."""
+    """Return whether an unexpired lease is held, by the database's clock, whose process may be alive."""
     return any(
         not row.has_run_out and not is_known_gone(row.process_space, row.pid, row.process_started_at)
         for row in ask(
@@ -151,14 +151,14 @@ def _charges(ask: Asker, _: _Study) -> _Found:
     rows = ask(
         "SELECT id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd FROM automl_charges WHERE study_id = :study"
     )
-    # Overhead absorbs the rounding of the other charges, at most half a nano-dollar each. That of a confirmation has
-    # the kind of its trainings.
+    # Overhead absorbs the rounding of the other charges, at most half a nano-dollar each. Confirmations charge
+    # overhead as the kind of their trainings.
     absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in (*ABSORBS_ROUNDING, "confirm")}
     for row in rows:
         due = row.slots * row.seconds * row.usd_per_slot_hour / 3600 * NANO
         slack = NANO_SLACK + absorbed.get(row.kind, 0.0) + 1e-9 * abs(due)
         if row.seconds < 0 or abs(due - row.cost_nano_usd) > slack:
-            yield f"charge {row.id}", f"{row.cost_nano_usd} nano-dollars, where slots x seconds x price make {due:.0f}"
+            yield f"charge {row.id}", f"{row.cost_nano_usd} nano-dollars, but slots x seconds x price are {due:.0f}"
 
 
 def _slot_seconds(ask: Asker, study: _Study) -> _Found:
@@ -176,7 +176,7 @@ def _slot_seconds(ask: Asker, study: _Study) -> _Found:
         owed = sum(slots * (end - begin) for begin, end, slots, _ in _spans(row, study.rates.get(row.id, []), until))
         off = row.charged - owed
         if off > SECONDS_SLACK * max(row.pool_slots, 1) or (is_closed and -off > SECONDS_SLACK * row.pool_slots):
-            yield f"lease {row.id}", f"{row.charged:.3f} slot-seconds are charged, its slots cost money for {owed:.3f}"
+            yield f"lease {row.id}", f"{row.charged:.3f} slot-seconds are charged, but its slots cost {owed:.3f}"
         if not is_closed and not study.is_driven:
             yield f"lease {row.id}", "its pool was never closed: `automl resume` charges its last seconds"
 
@@ -199,7 +199,7 @@ def _prices(ask: Asker, study: _Study) -> _Found:
         for begin, end, _slots, price in spans[row.lease_id]:
             wrong = min(end, row.until) - max(begin, row.since)
             if wrong > SECONDS_SLACK and row.usd_per_slot_hour != price:
-                yield f"charge {row.id}", f"{wrong:.3f} s cost {row.usd_per_slot_hour} dollars an hour, due are {price}"
+                yield f"charge {row.id}", f"{wrong:.3f} s cost {row.usd_per_slot_hour} dollars an hour, not {price}"
 
 
 def _rates(ask: Asker) -> dict[int, list[_Rate]]:
@@ -214,7 +214,7 @@ def _rates(ask: Asker) -> dict[int, list[_Rate]]:
 
 
 def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tuple[float, float, int, float]]:
-    """Stretches of a pool's time with one rate each: begin, end, charged slots, and price of a slot."""
+    """Yield the parts of a pool's time with one rate each: begin, end, charged slots, and price of a slot."""
     rates = [(lease.pool_opened_at, lease.pool_slots, lease.usd_per_slot_hour), *rates]
     for (begin, slots, price), following in zip(rates, [*rates[1:], (until, 0, 0.0)], strict=True):
         end = min(following[0], until)
@@ -234,7 +234,7 @@ def _intervals(ask: Asker, _: _Study) -> _Found:
             key = (row.lease_id, slot)
             again = charged_until.get(key, row.since) - row.since
             if again > SECONDS_SLACK:
-                yield f"lease {row.lease_id}, slot {slot}", f"charge {row.id} charges {again:.3f} s once more"
+                yield f"lease {row.lease_id}, slot {slot}", f"charge {row.id} charges {again:.3f} s again"
             charged_until[key] = max(charged_until.get(key, row.until), row.until)
 
 
@@ -248,11 +248,11 @@ def _trial_costs(ask: Asker, _: _Study) -> _Found:
         "GROUP BY trial_id) c ON c.trial_id = t.id WHERE t.study_id = :study AND e.cost > COALESCE(c.cost, 0)"
     )
     for row in rows:
-        yield f"trial {row.number}", f"its epochs cost {row.cost} nano-dollars, {row.charged} are charged as training"
+        yield f"trial {row.number}", f"its epochs cost {row.cost} nano-dollars, the charges only {row.charged}"
 
 
 def _budget(ask: Asker, study: _Study) -> _Found:
-    """Check the limits of dollars, hours and trials, except for confirmations and the study's stated overshoot."""
+    """Check the limits of dollars, hours and trials, except for confirmations and the study's recorded overshoot."""
     limits = study.row.spec.get("budget") or {}
     (spent,) = ask(
         "SELECT COALESCE(SUM(CASE WHEN kind <> 'confirm' THEN cost_nano_usd END), 0) AS cost, "
@@ -274,13 +274,13 @@ def _budget(ask: Asker, study: _Study) -> _Found:
 
 
 def _left_running(ask: Asker, study: _Study) -> _Found:
-    """Check that an undriven study has no running trials and no lease."""
+    """Check that a study without controller has no running trials and no lease."""
     if study.is_driven:
         return
     if study.row.state == "running":
-        yield "study", "it is running, but no controller drives it: `automl resume` goes on"
+        yield "study", "it should run, but has no controller: `automl resume` continues it"
     for row in ask("SELECT number FROM automl_trials WHERE study_id = :study AND state = 'running' ORDER BY number"):
-        yield f"trial {row.number}", "it is running, but no controller drives the study"
+        yield f"trial {row.number}", "it is running, but the study has no controller"
     rows = ask(
         "SELECT t.number, a.attempt FROM automl_attempts a JOIN automl_trials t ON t.id = a.trial_id "
         "WHERE t.study_id = :study AND a.outcome = 'running' AND t.state <> 'running' ORDER BY t.number"
@@ -288,11 +288,11 @@ def _left_running(ask: Asker, study: _Study) -> _Found:
     for row in rows:
         yield f"trial {row.number}", f"attempt {row.attempt} is running, but the trial is not"
     for row in ask("SELECT id, host, pid FROM automl_leases WHERE study_id = :study AND released_at IS NULL"):
-        yield f"lease {row.id}", f"process {row.pid} on {row.host} never gave it back"
+        yield f"lease {row.id}", f"process {row.pid} on {row.host} never released it"
 
 
 def _states(ask: Asker, _: _Study) -> _Found:
-    """Check number, failure and attempts of each trial; a trial cancelled in the queue is pruned without a number."""
+    """Check number, failure and attempts of each trial. A trial cancelled in the queue is pruned without a number."""
     rows = ask(
         "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
         "AND (number IS NULL AND state NOT IN ('queued', 'pruned') OR number IS NOT NULL AND state = 'queued' "
@@ -326,7 +326,7 @@ _CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
 
 
 def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
-    """Each checkpoint of the archive, and each from which a trial goes on, with its owner."""
+    """Return each checkpoint of the archive, and each checkpoint that a trial resumes from, with its owner."""
     kept = ask(
         "SELECT t.number, e.epoch, e.checkpoint FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
         "WHERE t.study_id = :study AND e.checkpoint IS NOT NULL ORDER BY t.number, e.epoch"
@@ -345,7 +345,7 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
 
 
 def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Report missing and unreadable checkpoints; asks the rows again, since files change in the minutes of reading."""
+    """Report missing and unreadable checkpoints. Reads the rows again, since files change while others are checked."""
     wheres: dict[str, str] = {}
     for where, path in files:
         wheres.setdefault(path, where)
@@ -384,11 +384,11 @@ def _problem_of(path: str) -> str:
 
 
 OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-"""Optuna's state of an ended trial; running and paused ones are RUNNING there."""
+"""Optuna's states of ended trials. Running and paused trials are RUNNING there."""
 
 
 def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[Finding]:
-    """Check the views of a study; the views of a driven study may be behind."""
+    """Check the views of a study. Views of a study with a controller may lag."""
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")
     if not set(VIEWS) <= {one.view for one in cursors}:
         yield Finding(check="views", where="cursors", found=f"{sorted(one.view for one in cursors)}")
@@ -410,7 +410,7 @@ def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[
 
 def _optuna(ask: Asker, row: sa.Row[Any]) -> Iterator[tuple[str, str]]:
     if not ask.has_table("trial_values"):
-        yield "tables", "there are none, but the view is said to be complete"
+        yield "tables", "there are none, although the view counts as complete"
         return
     theirs = _their_trials(ask, row.name)
     ours = {one.number: one for one in ask(
@@ -430,7 +430,7 @@ def _optuna(ask: Asker, row: sa.Row[Any]) -> Iterator[tuple[str, str]]:
         if state == "COMPLETE" and not _are_equal(values.get(number, []), mine):
             yield f"trial {number}", f"values {values.get(number)} in the view, {mine} in the store"
         if unknown := params.get(number, set()) - set(plain(trial.params)):
-            yield f"trial {number}", f"parameters {sorted(unknown)} in the view, which the trial has not"
+            yield f"trial {number}", f"the view has parameters {sorted(unknown)} that the trial lacks"
 
 
 def _are_equal(theirs: list[float], ours: list[float | None]) -> bool:

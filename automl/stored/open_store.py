@@ -18,16 +18,16 @@ from studies.storage.study_store import Store
 
 DEFAULT_STORE = "sqlite:///automl.db"
 STORES = "automl.stores"
-"""Where a command's context keeps the stores that it has opened."""
+"""Key of the opened stores in a command's context."""
 
 
 def store_url(given: str | None) -> str:
-    """Return the URL of the store: the given one, else the environment's AUTOML_STORE, else `DEFAULT_STORE`."""
+    """Return the URL of the store: the given URL, or the environment's AUTOML_STORE, or `DEFAULT_STORE`."""
     return given or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
 
 
 def open_store(given: str | None) -> Store:
-    """Open an existing store (None: AUTOML_STORE, else `DEFAULT_STORE`); StoreError if there is none at the URL."""
+    """Open an existing store (None: AUTOML_STORE or `DEFAULT_STORE`). StoreError if there is none at the URL."""
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
         raise StoreError(f"No studies in {redact(text)}. Pass --store URL or set AUTOML_STORE")
@@ -35,7 +35,7 @@ def open_store(given: str | None) -> Store:
 
 
 def _opened(store: Store) -> Store:
-    """Remember the store with the running command, so that damage in it can explain errors."""
+    """Add the store to the command's context, so that damage in it can explain errors."""
     context = click.get_current_context(silent=True)
     if context is not None:
         context.meta[STORES] = [*context.meta.get(STORES, ()), store]
@@ -43,7 +43,7 @@ def _opened(store: Store) -> Store:
 
 
 def damage_in_stores(context: click.Context) -> str:
-    """Describe damage in stores that a command has opened, or return ""."""
+    """Return a description of damage in the stores that a command has opened, or ""."""
     for store in context.meta.get(STORES, ()):
         if found := damage(store):
             return f"the store {redact(store.url)} is damaged: {found}"
@@ -51,7 +51,7 @@ def damage_in_stores(context: click.Context) -> str:
 
 
 def started_trial(record: StudyRecord, number: int) -> TrialRecord:
-    """Return the started trial with this number; StoreError if there is none."""
+    """Return the started trial with this number. StoreError if there is none."""
     for trial in record.started:
         if trial.number == number:
             return trial

@@ -22,12 +22,12 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
         own = ", ".join(f"{trial}@{e}" for e in kept)
         archive = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12] if p.checkpoint)
         allowed = f"{own} of this trial" if own else f"a model of the archive ({archive})" if archive else "none yet"
-        raise StoreError(f"trial: found {shown}, of which no model is kept; allowed: {allowed}")
+        raise StoreError(f"trial: found {shown}, which has no saved model; allowed: {allowed}")
     return str(kept[wanted])
 
 
 def parse_point(text: str, names: Iterable[str] = ()) -> tuple[int, int | None]:
-    """Read a trial and an epoch from `12@9`, or a trial alone from `12`; StoreError for any other text."""
+    """Read a trial and an epoch from `12@9`, or a trial alone from `12`. StoreError for any other text."""
     trial, sign, epoch = text.partition("@")
     if not trial.isascii() or not trial.isdigit() or (sign and not (epoch.isascii() and epoch.isdigit())):
         also = "".join(f", {name}" for name in names)

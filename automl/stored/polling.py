@@ -11,8 +11,8 @@ from studies.storage.study_store import Store
 from studies.storage.writing.retrying import retry_patiently
 
 MOST_SECONDS = 10.0
-"""Time after which a study is read although nothing was committed: leases and clocks go on without commits."""
-RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
+"""Seconds until a study is read even without a commit, since leases and clocks change without commits."""
+RESTS_PER_LOOK = 19.0  # so that polls use a twentieth of a core: ranks may train on this machine
 
 
 def rest_seconds(used_seconds: float, least_seconds: float) -> float:
@@ -21,7 +21,7 @@ def rest_seconds(used_seconds: float, least_seconds: float) -> float:
 
 
 class Looker:
-    """Returns the newest record of a study; `clock` returns seconds."""
+    """Returns the newest record of a study. `clock` returns seconds."""
 
     def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._name, self._clock = store, name, clock
@@ -29,7 +29,7 @@ class Looker:
         self._record: StudyRecord | None = None
 
     def __call__(self) -> StudyRecord:
-        """Return the study as committed; StoreError if it was deleted."""
+        """Return the study as committed. StoreError if it was deleted."""
         return retry_patiently(self._look)
 
     def _look(self) -> StudyRecord:

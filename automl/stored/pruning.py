@@ -32,7 +32,7 @@ _MAY_GO_ON = frozenset({"running", "paused"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Freed:
-    """A checkpoint to delete; `what` names its model or trial for people, such as `2@6`."""
+    """A checkpoint to delete. `what` names its model or trial for people, such as `2@6`."""
 
     path: str
     what: str
@@ -40,7 +40,7 @@ class Freed:
 
 
 def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict[str, Any]:
-    """List or delete unneeded checkpoints and files that no row mentions.
+    """List or delete unneeded checkpoints, and files that no row mentions.
 
     Checkpoints of paused trials and models kept by `automl confirm` stay.
 
@@ -49,11 +49,11 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
 
     Returns:
         Plain values: `study`, `folder`, number of `kept` checkpoints, `freed` with `path`, `what` and `bytes`,
-        `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget
-        cannot reopen any more (`not_reopened`).
+        `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget can
+        no longer reopen (`not_reopened`).
 
     Raises:
-        StoreError: There is no such study or model, the study was simulated, a controller drives it, or a copy of it in
+        StoreError: There is no such study or model, the study was simulated, a controller drives it, or its copy in
             another store uses the same folder.
         OSError: The object store does not answer.
     """
@@ -73,7 +73,7 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
                 delete_file(one.path)
             garbage = collect(store, name, delete=True, is_running=row.state == "running")
         if changes:
-            catch_up(store, name)  # no controller does that; what fails stands in `automl status`
+            catch_up(store, name)  # no controller does it; failures appear in `automl status`
     else:
         garbage = collect(store, name, delete=False)
     return {
@@ -89,7 +89,7 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
 
 
 def _kept(record: StudyRecord, keep: Sequence[str]) -> set[str]:
-    """Paths of kept checkpoints by name, and of checkpoints that would cost money to make again."""
+    """Return the paths of checkpoints kept by name, and of checkpoints that would cost money to make again."""
     paths = {one.checkpoint for one in record.confirmations}
     paths |= {trial.resume_checkpoint for trial in record.trials if trial.state in _MAY_GO_ON}
     for text in keep:
@@ -109,7 +109,7 @@ def _of_name(record: StudyRecord, text: str) -> set[str | None]:
 
 
 def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
-    """Mentioned files to delete, by trial and epoch; each file once."""
+    """Return the mentioned files to delete, by trial and epoch; each file once."""
     found: dict[str, Freed] = {}
     for trial in record.started:
         for epoch in trial.epochs:
@@ -122,7 +122,7 @@ def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
 
 
 def _changes(record: StudyRecord, freed: set[str]) -> list[Change]:
-    """Row changes that forget deleted files; a trial with an earlier model may go on from that."""
+    """Return row changes that forget deleted files. A trial with an earlier model may continue from that model."""
     changes: list[Change] = []
     for trial in record.started:
         changes += [
@@ -146,7 +146,7 @@ def _without_checkpoint(trial: TrialRecord, freed: set[str]) -> TrialChanged:
 
 
 def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
-    """Numbers of the trials that stay pruned with any budget."""
+    """Return the numbers of the trials that stay pruned with any budget."""
     ended = {one.trial_id for one in changes if isinstance(one, TrialChanged) and one.columns.get("reason") == PRUNED}
     return [trial.number for trial in record.started if trial.id in ended and trial.number is not None]
 

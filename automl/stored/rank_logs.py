@@ -23,16 +23,16 @@ _TRIES, _PAUSE_SECONDS = 20, 0.01
 def log_of(
     store: Store, study: str, trial: int, rank: int, *, attempt: int | None = None, seed: int | None = None
 ) -> Path:
-    """Return the file with a rank's output, by default of the latest attempt; StoreError if it is not here."""
+    """Return the file with a rank's output, by default of the latest attempt. StoreError if it is not here."""
     row = store.require(study)
     if seed is not None and seed not in (seeds := seeds_of_trial(row.base_folder, study, trial)):
-        allowed = listed(map(str, seeds)) if seeds else "none, since nothing that has confirmed it has logs here"
+        allowed = listed(map(str, seeds)) if seeds else "none, since no training that confirmed it has logs here"
         raise StoreError(f"--seed: found {seed}, allowed: {allowed}")
     folder = log_folder(row.base_folder, study, trial, seed=seed)
     found = logs_in(folder, row.created_at)
     attempts = sorted({number for number, _ in found})
     if not attempts:
-        raise StoreError(f"trial: found {trial}, which has printed nothing on this machine; looked in {folder}")
+        raise StoreError(f"trial: {trial} has no output on this machine, in {folder}. Was it run on another machine?")
     if attempt is not None and attempt not in attempts:
         raise StoreError(f"--attempt: found {attempt}, allowed: {listed(map(str, attempts))}")
     attempt = attempts[-1] if attempt is None else attempt
@@ -48,7 +48,7 @@ def text_of(path: Path) -> Iterator[str]:
 
 
 def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
-    """Yield output as long as the trial runs; each file to its end, as a full one is renamed to an older one's name."""
+    """Yield output as long as the trial runs. Reads each file to its end, since full files are renamed."""
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     with ExitStack() as opened:
         last: BinaryIO | None = None
@@ -69,12 +69,12 @@ def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
 
 
 def _from(last: BinaryIO | None, path: Path) -> list[BinaryIO]:
-    """Files still to read: the last one read, and newer ones."""
+    """Open the files still to read: the last file read, and newer files."""
     for _ in range(_TRIES):
         newest = _opened(path)
         before = _opened(older(path))
         if newest is None or (before is not None and _is_same(newest, before)):
-            for file in (newest, before):  # one is being replaced by the other just now
+            for file in (newest, before):  # the newest may be replacing the other at this moment
                 if file is not None:
                     file.close()
             time.sleep(_PAUSE_SECONDS)

@@ -12,13 +12,13 @@ from trainers.checkpoints.locations import is_url
 
 LOCAL_FOLDER = "artifacts"
 VIEWS_SECONDS = 30.0
-"""How long a command waits at its end for the views of Optuna and MLflow."""
+"""Seconds that a command waits at its end for the views of Optuna and MLflow."""
 REPORT_SECONDS = 10.0
-"""How long it waits for the report to be kept in MLflow."""
+"""Seconds that a command waits for MLflow to store the report."""
 
 
 def report_path(record: StudyRecord, base_folder: Path) -> Path:
-    """Return the path of a study's report: beside its checkpoints, or here if those are in an object store."""
+    """Return the path of a study's report: beside its checkpoints, or here if they are in an object store."""
     checkpoints = record.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
     if is_url(str(folder)):
@@ -27,14 +27,14 @@ def report_path(record: StudyRecord, base_folder: Path) -> Path:
 
 
 def existing_report(record: StudyRecord) -> str | None:
-    """Return the path of the study's report, None if none was written."""
+    """Return the path of the study's report, or None if none was written."""
     path = report_path(record, Path.cwd())
     return str(path) if path.exists() else None
 
 
 def refresh(store: Store, study: str, base_folder: Path) -> bool:
-    """Update views and report after a commit of no controller; returns whether views caught up in `VIEWS_SECONDS`."""
-    from reports.page import write_report  # most who ask where a report is write none
+    """Update views and report after a commit without controller. True if views caught up within `VIEWS_SECONDS`."""
+    from reports.page import write_report  # loaded late, because most callers only ask for a report's path
 
     views = ViewsProcess(store.url, study)
     try:

@@ -1,4 +1,4 @@
-"""Requests of people to a study: drain, end a trial, try parameters next, another price."""
+"""Requests of people to a study: to drain, to end a trial, to try parameters next, to change the price."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
         name: The trial's number, or its place in the queue, such as `q7`.
 
     Returns:
-        Plain values: `study`, `trial` (its number, None if it never started), `name`, `state`, `reason`, `driven`, and
-        a `message` for people.
+        Plain values: `study`, `trial` (its number, or None if it never started), `name`, `state`, `reason`, `driven`,
+        and a `message` for people.
 
     Raises:
         StoreError: There is no such study or trial, or the trial has ended.
@@ -47,7 +47,7 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
     study_id = store.require(study).id
     trial = _find(store, study_id, study, name)
     if not store.request_cancel(trial.id):
-        raise StoreError(f"trial: found {name}, which is {trial.state}; name one that is queued, runs or is paused")
+        raise StoreError(f"trial: {name} is {trial.state} already. Name a trial that is queued, running or paused")
     deadline = time.monotonic() + wait_seconds
     while True:
         driven = leases.current_holder(store, study_id) is not None
@@ -69,14 +69,14 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
 
 
 def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
-    """The trial with a name; a queue name stays valid after the trial has started."""
+    """Return the trial with a name. A queue name stays valid after the trial has started."""
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise StoreError(f"trial: found {name!r}, allowed: a number, or a name of the queue such as q7")
     number = int(parts[2])
     if not parts[1]:
         while (found := store.find_trial(study_id, number=number)) is None:
-            started_trial(load_study(store, study), number)  # raises, with the numbers that there are
+            started_trial(load_study(store, study), number)  # raises, and lists the existing numbers
         return found
     found = store.find_trial(study_id, trial_id=number)
     if found is None or (found.number is None and found.origin == "sampler"):
@@ -86,7 +86,7 @@ def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
 
 
 def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
-    """End a queued trial, unless a controller drives the study and does that itself."""
+    """End a queued trial, unless a controller drives the study and ends it."""
     lease = leases.acquire(store, study_id)
     if isinstance(lease, leases.Holder):
         return
@@ -104,19 +104,19 @@ def _message(study: str, trial: TrialLine, *, driven: bool) -> str:
         what = f"is {trial.state}" if trial.number is not None else "is taken out of the queue"
         return f"trial {name} of {study} {what}"
     if driven:
-        return f"trial {name} of {study} will be ended; the controller has not done it yet"
-    return f"no controller drives {study}; `automl resume {shlex.quote(study)}` ends trial {name}"
+        return f"trial {name} of {study} will be ended; the controller has not ended it yet"
+    return f"{study} has no controller; `automl resume {shlex.quote(study)}` ends trial {name}"
 
 
 def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Request a drain, and wait at most `wait_seconds` for the lease's release; StoreError for an unknown study."""
+    """Request a drain, and wait at most `wait_seconds` for the lease's release. StoreError for an unknown study."""
     row = store.require(name)
     if not leases.request_stop(store, row.id):
         if leases.stop_waiting(store, row.id):
-            message = f"{name} is drained; a process that waits for room on its disk gives up"
+            message = f"{name} is drained; its process no longer waits for disk space"
             return {"study": name, "state": row.state, "driven": False, "message": message}
         what = f"`automl resume {shlex.quote(name)}` continues it" if row.state == "running" else f"it is {row.state}"
-        return {"study": name, "state": row.state, "driven": False, "message": f"no controller drives {name}; {what}"}
+        return {"study": name, "state": row.state, "driven": False, "message": f"{name} has no controller; {what}"}
     deadline = time.monotonic() + wait_seconds
     while leases.current_holder(store, row.id) is not None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -130,11 +130,11 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
     """Put a configuration into a study's queue; the next free slot takes it.
 
     Args:
-        given: Values by name; missing active parameters are drawn at random.
+        given: Values by name. Missing active parameters are drawn at random.
 
     Returns:
         Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, and `waits`: why the trial cannot
-        start and the cure, else empty.
+        start and the cure, or empty.
 
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.
@@ -154,7 +154,7 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
 
 
 def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
-    """Complete a configuration with random values; SpecError if a given value is unknown, inactive or out of range."""
+    """Complete a configuration with random values. SpecError if a given value is unknown, inactive or out of range."""
     for name in given:
         if name not in space:
             raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))
@@ -168,7 +168,7 @@ _LIMIT_OF_REASON = {"budget_usd": "usd", "budget_hours": "hours", "budget_trials
 
 
 def what_keeps_waiting(record: StudyRecord) -> str:
-    """Return one line that says why no enqueued trial starts, and what to do; empty if the next free slot takes it."""
+    """Return one line that says why no enqueued trial starts, and the cure; empty if the next free slot takes it."""
     resume = f"automl resume {shlex.quote(record.name)}"
     trials = record.budget.get("trials")
     if trials is not None and trials.limit is not None and trials.spent >= trials.limit:
@@ -194,11 +194,11 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
     """Set the price of a slot from now on.
 
     Raises:
-        StoreError: There is no such study; or the price is negative, too large for the ledger, not a number, or 0 where
-            only a limit of dollars ends the study.
+        StoreError: There is no such study; the price is negative, too large for the ledger or not a number; or it is 0
+            and only a limit of dollars ends the study.
     """
     row = store.require(name)
-    if not 0 <= usd_per_slot_hour <= MOST_PRICE:  # nor is NaN
+    if not 0 <= usd_per_slot_hour <= MOST_PRICE:  # also refuses NaN
         raise StoreError(
             f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour from 0 to {MOST_PRICE:,.0f}"
         )

@@ -20,12 +20,12 @@ def stored_form(spec: StudySpec) -> dict[str, Any]:
 
 
 def from_store(form: Mapping[str, Any], name: str) -> StudySpec:
-    """Return the spec of a study from its stored form; StoreError if the study was simulated: it cannot continue."""
+    """Return the spec of a study from its stored form. StoreError if it was simulated, and so cannot continue."""
     check_launched(form, name)
     return parse_spec(form, name)
 
 
 def check_launched(form: Mapping[str, Any], name: str) -> None:
-    """Raise `StoreError` if a study was simulated: it has no models, and it cannot continue."""
+    """Raise `StoreError` if a study was simulated: it has no models, and cannot continue."""
     if form.get("task") == SIMULATED_TASK:
         raise StoreError(f"{name!r} was simulated, so it cannot run. Name a study that was launched")

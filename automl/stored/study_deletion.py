@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doomed:
-    """Rows and files of one study alone, to be deleted with it.
+    """Rows and files that belong only to one study, to be deleted with it.
 
     Attributes:
         checkpoints: Paths or URLs of checkpoints that no other study mentions.
-        folder: Path or URL of its checkpoint folder; None for a simulated study.
+        folder: Path or URL of its checkpoint folder, or None for a simulated study.
     """
 
     study_id: int
@@ -48,7 +48,7 @@ class Doomed:
     files: tuple[Path, ...]
 
     def in_words(self) -> str:
-        """One line that asks for consent to the deletion."""
+        """Return one line that asks for consent to the deletion."""
         parts = [plural(len(self.record.started), "trial")]
         if self.checkpoints:
             parts.append(f"{plural(len(self.checkpoints), 'checkpoint')} in {redact(str(self.folder))}")
@@ -57,7 +57,7 @@ class Doomed:
 
 
 def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
-    """Return what would be deleted; StoreError if the study is driven or its folder shared, RunError if unreadable."""
+    """Return what would be deleted. StoreError if the study is driven or its folder shared, RunError if unreadable."""
     row = store.require(name)
     refuse_driven(store, row)
     record = load_study(store, name)
@@ -73,7 +73,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 
 
 def _check_folder(store: Store, row: sa.Row[Any]) -> None:
-    """Check that the files of a study may be deleted: a copy of the study may need a folder that cannot be read."""
+    """Check that the files of a study may be deleted. If its folder cannot be read, a copy of the study may need it."""
     folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
     try:
         check_not_shared(folder, store, row.id)
@@ -81,13 +81,13 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
         raise StoreError(f"{error}; or {again} --keep-files`") from None
     except (OSError, MissingLibraryError) as error:
         raise RunError(
-            f"{redact(folder)} cannot be looked at now ({_reason(error)}), so nothing is deleted; {again}` tries "
-            "again, with --keep-files without it"
+            f"Nothing was deleted: {redact(folder)} cannot be read now ({_reason(error)}). To try again, run {again}`. "
+            "To leave the files, add --keep-files"
         ) from None
 
 
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
-    """Delete a study's files, copies and, last, rows, so that a failed deletion can be repeated.
+    """Delete a study's files and copies, then its rows, so that a failed deletion can be repeated.
 
     Its job is marked first, so that it is not queued again and its accounts keep its cost.
 
@@ -97,14 +97,14 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
 
     Raises:
         StoreError: A controller drives the study now, its job or a confirming job has not ended, or a copy of it has
-            gone on in its checkpoint folder.
-        RunError: That folder cannot be read now, or a file cannot be deleted; the rows stay.
+            continued in its checkpoint folder.
+        RunError: The folder cannot be read now, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)
     job, row = queue.find(name), store.require(name)
     with undriven(store, row) as lease:
         if what.folder is not None:
-            _check_folder(store, row)  # once more: a copy may have gone on there while the user was asked
+            _check_folder(store, row)  # again, since a copy may have continued there while the user was asked
         settle_dead_pools(store, lease)
         if job is not None:
             queue.settle_deleted(job)
@@ -112,8 +112,8 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
         left += _sweep(store, what) + [str(path) for path in what.files if not _is_removed(path)]
         if left:
             raise RunError(
-                f"{redact(left[0])} cannot be deleted ({plural(len(left), 'file')} in all), so {name} stays in the "
-                f"store; `automl delete {shlex.quote(name)}` tries again, with --keep-files without them"
+                f"{redact(left[0])} cannot be deleted ({plural(len(left), 'file')} in all), so {name} stays stored. "
+                f"To try again, run `automl delete {shlex.quote(name)}`. To leave the files, add --keep-files"
             )
         views = delete_copies(store, what.study_id)
         delete_rows(store, what.study_id, lease.token)
@@ -131,12 +131,12 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
 
 
 def by_hand(name: str, views: dict[str, str | None]) -> list[str]:
-    """Say how to delete the copies that could not be deleted here, one line for each."""
+    """Return one line for each copy that could not be deleted, which says how to delete it."""
     how = {
         "optuna": f"optuna.delete_study(study_name={name!r}, storage=...) deletes it",
         "mlflow": f"delete the experiment {name!r} in MLflow's own pages, or its runs by the tag automl.study",
     }
-    return [f"the copy in {view} stays ({error}): {how[view]}" for view, error in views.items() if error]
+    return [f"the copy in {view} was not deleted ({error}): {how[view]}" for view, error in views.items() if error]
 
 
 def _there(path: Path) -> tuple[Path, ...]:
@@ -151,7 +151,7 @@ def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
 
 
 def _sweep(store: Store, what: Doomed) -> list[str]:
-    """Delete leftovers of dead ranks and empty folders in the study's folder; returns the remaining files."""
+    """Delete leftovers of dead ranks and empty folders in the study's folder. Returns the remaining files."""
     if what.folder is None:
         return []
     orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)

@@ -1,4 +1,4 @@
-"""Holds the lease of an undriven study while a command changes its rows like a controller."""
+"""Holds the lease of a study without controller while a command changes its rows as a controller would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from studies.storage.study_store import Store
 
 @contextmanager
 def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
-    """Hold a study's lease during the block; StoreError if a controller drives the study."""
+    """Hold a study's lease during the block. StoreError if a controller drives the study."""
     refuse_driven(store, row)
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):
@@ -25,8 +25,8 @@ def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
 
 
 def refuse_driven(store: Store, row: sa.Row[Any]) -> None:
-    """Raise `StoreError` if a controller drives a study, or waits for room for its checkpoints."""
+    """Raise `StoreError` if a controller drives a study, or waits for disk space for its checkpoints."""
     with store.snapshot() as connection:
         leases.refuse_driven(connection, row.id, row.name)
     if row.state == "drained" and row.stop_reason == "storage":
-        raise leases.driven_error(row.name, "perhaps a process that waits for room for its checkpoints")
+        raise leases.driven_error(row.name, "perhaps a process that waits for disk space for its checkpoints")

@@ -27,7 +27,7 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
     """Return a study's checkpoint folder, and the files in it that no row mentions.
 
     Raises:
-        StoreError: There is no such study, it was simulated, or a copy of it in another store uses the folder as well.
+        StoreError: There is no such study, it was simulated, or its copy in another store also uses the folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)
@@ -40,7 +40,7 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
 
 
 def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:
-    """List or delete files that no row of a study mentions; arguments and errors as for `orphans_of`."""
+    """List or delete files that no row of a study mentions. Arguments and errors as for `orphans_of`."""
     with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:
         folder, orphans = orphans_of(store, name, is_running=may_run)
         gone = delete_orphans(orphans) if delete else []
@@ -58,7 +58,7 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
 
 @contextmanager
 def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
-    """Yield whether ranks may write checkpoints without rows yet; if not, keep controllers from starting meanwhile."""
+    """Yield whether ranks may write checkpoints without rows yet. If not, no controller can start."""
     row = store.require(name)
     with ExitStack() as held:
         try:
@@ -66,4 +66,4 @@ def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
         except StoreError:
             yield True
         else:
-            yield bool(row.state == "running")  # its controller has died, and its ranks may not have heard of it yet
+            yield bool(row.state == "running")  # its controller has died, but its ranks may not have noticed yet

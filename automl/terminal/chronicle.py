@@ -14,11 +14,11 @@ from studies.records.records import TrialState
 from studies.storage.writing.changes import Decided
 
 LOOK_SECONDS = 0.5
-"""Least time between two looks at all trials."""
+"""Least seconds between scans of all trials."""
 
 
 class Chronicle:
-    """Reports starts, pauses, stops, ends and failures of trials, and sometimes the figures of the study."""
+    """Reports starts, pauses, stops, ends and failures of trials, and at times the figures of the study."""
 
     def __init__(
         self, write: Callable[[str], None], *, with_figures: bool, clock: Callable[[], float] = time.monotonic
@@ -44,7 +44,7 @@ class Chronicle:
 
     def _news(self, machine: StudyMachine) -> Iterator[str]:
         known = self._states
-        if known is None:  # what earlier controllers did is no news
+        if known is None:  # decisions of earlier controllers are no news
             known = {id_: trial.state for id_, trial in machine.trials.items() if trial.state != "running"}
         for id_, trial in machine.trials.items():
             before = known.get(id_)
@@ -66,7 +66,7 @@ def _decision(trial: Trial, made: Decided) -> Iterator[str]:
     if made.action in HALTS:
         yield f"trial {trial.number} is {HALTS[made.action]} at epoch {made.epoch}: {made.reason}"
     elif trial.attempts > 1:
-        yield f"trial {trial.number} goes on from epoch {made.epoch}: {made.reason}"
+        yield f"trial {trial.number} continues from epoch {made.epoch}: {made.reason}"
 
 
 def _end(machine: StudyMachine, trial: Trial) -> str:

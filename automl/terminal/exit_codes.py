@@ -3,7 +3,7 @@
 FAILED = 1
 """The work failed."""
 WRONG_INPUT = 2
-"""The input is wrong, and nothing was written."""
+"""The input was wrong, and nothing was written."""
 NOTHING_COMPLETE = 3
 """The study ended, and no trial completed."""
 INTERRUPTED = 130

@@ -17,10 +17,10 @@ from studies.records.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, S
 from studies.results import analysis, feasibility
 
 NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
-"""Names for people of a decision's numbers: everywhere else a rank is a process of a trial. Stored names stay."""
+"""Displayed names of a decision's numbers, since a rank is a process everywhere else. Stored names stay unchanged."""
 
 RESUMING = "resuming"
-"""Fact of an attempt: what it began anew, or would, though the trial goes on; the end of a sentence about it."""
+"""Fact of an attempt: parts of its state that restarted, or could not resume. The value ends a sentence about it."""
 
 
 def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
@@ -61,7 +61,7 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Whether the trial keeps the constraints, and its bounded metrics; empty without constraints."""
+    """Return whether the trial keeps the constraints, and its bounded metrics; empty without constraints."""
     if not record.constraints:
         return {}
     return {
@@ -103,7 +103,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
 
 
 def resuming_note(record: StudyRecord) -> str | None:
-    """Return a line about the first attempt that started afresh, or could; else None."""
+    """Return a line about the first attempt that restarted part of its state, or would have to, or None."""
     found = [
         (str(attempt.facts[RESUMING]), trial.number, attempt.attempt)
         for trial in record.started
@@ -126,7 +126,7 @@ def _number_lines(decision: DecisionRecord) -> list[str]:
     lines = []
     for name, value in decision.numbers.items():
         if name == NEXT_10_USD_PERCENT:
-            known = "not known while the hypervolume is 0" if value is None else analysis.growth_in_words(float(value))
+            known = "unknown while the hypervolume is 0" if value is None else analysis.growth_in_words(float(value))
             lines.append(f"{name} = {known}")
         else:
             shown = number_text(value) if isinstance(value, float) else value

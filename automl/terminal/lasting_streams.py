@@ -1,4 +1,4 @@
-"""Lets a command go on when standard output or standard error goes away."""
+"""Lets a command continue when standard output or standard error is closed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from typing import TextIO
 
 _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
-"""Errors of a pipe whose reader has ended (`| head -1`) and of a terminal that was closed."""
+"""Errors of a pipe whose reader has ended (`| head -1`), and of a closed terminal."""
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor whose failed writes are dropped; `problem` is the first error other than a closed pipe."""
+    """A file descriptor that drops failed writes. `problem` is the first error other than a closed pipe."""
 
     problem: OSError | None = None
 
     def write(self, data: object, /) -> int:
-        """Write, or drop the data on an error; returns the number of bytes handled."""
+        """Write, or drop the data on an error. Returns the number of bytes handled."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         try:
             return super().write(view) or 0
@@ -32,7 +32,7 @@ class LastingFile(io.FileIO):
 
 @contextmanager
 def lasting_streams() -> Iterator[list[LastingFile]]:
-    """Replace and yield this process's own standard streams; characters outside their encoding are escaped."""
+    """Replace and yield this process's own standard streams. Characters outside their encoding are escaped."""
     _open_missing()
     before, files = (sys.stdout, sys.stderr), []
     for name in ("stdout", "stderr"):
@@ -51,7 +51,7 @@ def lasting_streams() -> Iterator[list[LastingFile]]:
 
 
 def _open_missing() -> None:
-    """Open /dev/null in place of closed standard streams: the next file would get their numbers."""
+    """Open /dev/null in place of closed standard streams, because the next opened file would get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

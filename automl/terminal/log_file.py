@@ -17,7 +17,7 @@ OWN_LOGGERS = ("automl", "reports", "search_spaces", "studies", "trainers")
 
 
 class LogFileError(UserError):
-    """The file cannot be written to."""
+    """The log file cannot be written."""
 
 
 def check_log_file(path: Path | None) -> None:
@@ -37,7 +37,7 @@ def check_log_file(path: Path | None) -> None:
 
 @contextmanager
 def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that logs a line, as warnings do; a full disk ends the log with a warning, not the study."""
+    """Yield a function that logs a line, as warnings do. A full disk ends the log with a warning, not the study."""
     if path is None:
         yield lambda _line: None
         return
@@ -54,7 +54,7 @@ def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
 
 
 class _Handler(logging.Handler):
-    """Writes records and lines to a file; records also go to stderr as usual."""
+    """Writes records and lines to a file. Records also go to stderr as usual."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.WARNING)
@@ -62,7 +62,7 @@ class _Handler(logging.Handler):
         self._is_open = True
 
     def write(self, line: str) -> None:
-        """Append a line with the time; control characters are escaped."""
+        """Append a line with the time. Control characters are escaped."""
         if not self._is_open:
             return
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
@@ -71,7 +71,7 @@ class _Handler(logging.Handler):
                 file.write(f"{now}  {escaped(line)}\n")
         except OSError as error:
             self._is_open = False
-            echo(f"warning: --log-file: {self._path} takes no more ({error.strerror}); the study goes on", err=True)
+            echo(f"warning: --log-file: cannot write to {self._path} ({error.strerror}); the study continues", err=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.write(f"{record.levelname.lower()}: {self.format(record)}")

@@ -26,7 +26,7 @@ class Number(click.FloatRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or refuse NaN and infinity as click refuses a number out of range."""
+        """Return the number. Refuse NaN and infinity, as click refuses a number out of range."""
         converted = super().convert(value, param, ctx)
         if not math.isfinite(converted):
             self.fail(f"found {value}, allowed: a finite number", param, ctx)
@@ -39,7 +39,7 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the folder as it was given."""
+        """Return the given folder unchanged."""
         if problem := problem_of_folder(value):
             self.fail(problem, param, ctx)
         folder = absolute_folder(value, Path.cwd())
@@ -54,7 +54,7 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
 
 
 class _BoundOption(click.Option):
-    """An option for stores alone or services alone; refused with the other."""
+    """An option only for stores or only for services; refused with the other."""
 
     is_of_service: bool
     place: str
@@ -68,7 +68,7 @@ class _BoundOption(click.Option):
         is_typed = ctx.get_parameter_source(str(self.name)) is click.core.ParameterSource.COMMANDLINE
         if is_typed and bool(ctx.find_root().params.get("server")) is not self.is_of_service:
             beside = "without --server" if self.is_of_service else "with --server"
-            raise click.UsageError(f"{self.opts[0]}: found {beside}, allowed: {self.place}", ctx)
+            raise click.UsageError(f"{self.opts[0]} works {self.place}, but this command runs {beside}", ctx)
         return done
 
 
@@ -96,25 +96,25 @@ def complete_study(context: click.Context, _: click.Parameter, incomplete: str) 
 
 
 study_argument = click.argument("study", shell_complete=complete_study)
-store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+store_option = click.option("--store", metavar="URL", help="Database; AUTOML_STORE or sqlite:///automl.db by default.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print only one JSON document.")
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
 quiet_option = click.option("--quiet", is_flag=True, help="Print warnings and errors only.")
 verbose_option = click.option(
-    "--verbose", is_flag=True, cls=StoreOption, help="Tell each start, pause and end of a trial."
+    "--verbose", is_flag=True, cls=StoreOption, help="Print each start, pause and end of a trial."
 )
 log_file_option = click.option(
     "--log-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
     cls=StoreOption,
-    help="Append what happens to FILE, with the time.",
+    help="Append events with their time to FILE.",
 )
 code_option = click.option(
     "--code", metavar="NAME", cls=ServiceOption, help="The service's code folder with the task and its data."
 )
 detach_option = click.option(
-    "--detach", is_flag=True, cls=ServiceOption, help="Do not follow it: print its turn, and end."
+    "--detach", is_flag=True, cls=ServiceOption, help="Queue it and end, without following it."
 )
 param_option = click.option(
     "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
@@ -129,14 +129,14 @@ backend_option = click.option(
     type=click.Choice(["auto", "nccl", "gloo"]),
     default="auto",
     show_default=True,
-    help="What carries the messages between ranks.",
+    help="Communication backend of the ranks.",
 )
 group_seconds_option = click.option(
     "--group-seconds",
     type=Number(0, min_open=True),
     default=GROUP_SECONDS,
     show_default=True,
-    help="Seconds after which ranks give up waiting for one that is gone, or slow in an exchange.",
+    help="Seconds that ranks wait in an exchange for a lost or slow rank.",
 )
 _priority = partial(
     click.option,
@@ -144,7 +144,7 @@ _priority = partial(
     type=click.IntRange(-100, 100),
     default=0,
     show_default=True,
-    help="Jobs of a higher priority go first, and displace lower ones.",
+    help="Jobs of higher priority start first, and displace lower jobs.",
 )
 priority_option = _priority()
 priority_at_service_option = _priority(cls=ServiceOption)

@@ -21,7 +21,7 @@ class SafeConsole(Console):
     """A console that escapes control characters in texts; its own colours and cursor movements stay."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, their texts escaped."""
+        """Yield the segments of a renderable with escaped texts."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -30,7 +30,7 @@ class SafeConsole(Console):
 
 
 def console() -> Console:
-    """A console as wide as the terminal; in a pipe or a file wide enough that no line is cut."""
+    """Return a console as wide as the terminal; for a pipe or a file, wide enough to cut no line."""
     made = SafeConsole()
     return made if made.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=PIPE_COLUMNS)
 
@@ -41,7 +41,7 @@ def warn(line: str) -> None:
 
 
 def say_on_stderr(line: str) -> None:
-    """Print a line of progress on stderr, separate from the result."""
+    """Print a line of progress on stderr, apart from the result."""
     echo(line, err=True)
 
 

@@ -1,4 +1,4 @@
-"""A study at one moment in figures, tables and lines for people."""
+"""The state of a study as figures, tables and lines for people."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from studies.results import analysis
 from studies.results.recommendation import best_points, name_of
 
 HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
-"""Decisions after which a trial does not train, with their words."""
+"""Words for decisions that end or interrupt the training of a trial."""
 LINE_SECONDS = 10.0
-"""How often a picture is a line of a log, where there is no terminal to draw it in."""
+"""Seconds between progress lines where there is no terminal."""
 GANG_COLUMNS = ("trial", "epochs", "ranks", "slots", "since")
 LEAST_ROWS = 2
-"""Number of rows of each table in the lowest terminal."""
+"""Least number of rows of each table in a low terminal."""
 _FIXED_LINES = 17
-"""Lines of a picture beside the rows of its three tables: figures, titles and empty lines."""
+"""Lines besides the rows of the three tables: figures, titles and empty lines."""
 _SHORTEST_REASON = 20
 
 
@@ -48,7 +48,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """A trial's ranks: its recorded epochs, the slots, and the seconds since the dispatch."""
+    """A trial's ranks: recorded epochs, slots, and seconds since dispatch."""
 
     trial: str
     epochs: int
@@ -70,14 +70,14 @@ class Halt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """Data for the picture of a study, from a running machine without reading the store, or from a committed record.
+    """State of a study to show, from a running machine without reading the store, or from a committed record.
 
     Attributes:
         slots: Number of existing slots; None while no pool is open.
         planned: Epochs of a full training; None if unknown.
-        deadline_seconds: Time until dollars or hours are used up.
-        estimate_seconds: Time until all trials of the budget have ended, at the current pace.
-        best: Name of the best model by objective, by its expected value.
+        deadline_seconds: Seconds until dollars or hours are used up.
+        estimate_seconds: Seconds until all trials of the budget have ended, at the current pace.
+        best: Name of the best model for each objective, by expected value.
         now: Seconds since 1970.
     """
 
@@ -103,7 +103,7 @@ class Picture:
 
     @property
     def figures(self) -> dict[str, str]:
-        """The study's figures by name; unknown ones are empty."""
+        """Return the study's figures by name; unknown figures are empty."""
         return {
             "study": f"{self.name} is {self.state}",
             "trials": self.trials,
@@ -116,12 +116,12 @@ class Picture:
 
     @property
     def line(self) -> str:
-        """The figures on one line, for output other than terminals."""
+        """Return the figures on one line, for output other than terminals."""
         return "  ".join(f"{name} {value}" for name, value in self.figures.items() if value)
 
     @property
     def trials(self) -> str:
-        """Number of started trials, and of those in each state: `3 of 14 (1 running, 2 failed)`."""
+        """Return the number of started trials, in all and by state: `3 of 14 (1 running, 2 failed)`."""
         limit = f" of {self.most_trials:g}" if self.most_trials is not None else ""
         states = f" ({counted(self.states)})" if self.states else ""
         return f"{len(self.states)}{limit}{states}"
@@ -133,7 +133,7 @@ class Picture:
         return f"{there} ({self.slots_note})" if there and self.slots_note else there
 
     def _best(self) -> str:
-        """The best value of each objective and its model; cumulative metrics are left out: the first epoch is best."""
+        """Return the best value of each objective and its model. Cumulative metrics are best at first: left out."""
         best = []
         for one in self.objectives if self.archive else ():
             if one.metric not in CUMULATIVE_METRICS:
@@ -148,7 +148,7 @@ class Picture:
         return f"{usd(self.spent_usd)} of {usd(self.most_usd)}, {usd(max(self.most_usd - self.spent_usd, 0.0))} left"
 
     def _time_left(self) -> str:
-        """The time left: `about` at the pace of the trials so far, `at most` by the remaining dollars or hours."""
+        """Return the time left: `about` by the pace of trials so far, `at most` by the remaining money or hours."""
         if not self.is_running or not self.states:
             return ""
         if self.estimate_seconds < self.deadline_seconds:
@@ -190,12 +190,12 @@ def picture_of(record: StudyRecord, now: float) -> Picture:
 
 
 def was_left(record: StudyRecord) -> bool:
-    """Whether a controller was driving a study that should run, and none does now."""
+    """Return whether a study that should run has lost its controller."""
     return record.is_abandoned and record.alive_seconds > 0
 
 
 def _deadline(record: StudyRecord) -> float:
-    """Seconds until dollars or hours are used up, at the present price of the existing slots."""
+    """Return the seconds until dollars or hours are used up, at the current price of the existing slots."""
     price = record.charges[-1].usd_per_slot_hour if record.charges else 0.0
     usd_per_second = (record.slots_there or 0) * price / 3600
     left = {name: max(line.limit - line.spent, 0.0) for name, line in record.budget.items() if line.limit is not None}
@@ -204,7 +204,7 @@ def _deadline(record: StudyRecord) -> float:
 
 
 def _estimate(record: StudyRecord) -> float:
-    """Seconds until the trials of the budget have ended at the present rate; infinite without a limit."""
+    """Return the seconds until the budget's trials have ended at the current rate; infinite without a limit."""
     line = record.budget.get("trials")
     ended = sum(trial.state in FINISHED_STATES for trial in record.started)
     if line is None or line.limit is None or not ended:

@@ -1,4 +1,4 @@
-"""Live progress of a study: a picture in a terminal, elsewhere an occasional line."""
+"""Live progress of a study: a picture in a terminal, otherwise an occasional line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Progress:
             self._console.print(Text(line))
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Show the study as it is after a commit."""
+        """Show the study after a commit."""
         if self._console is None:
             return
         self._pace.saw(machine)
@@ -64,7 +64,7 @@ class Progress:
 
 
 class Pace:
-    """Rate at which this controller ends trials; earlier controllers had other slots."""
+    """Rate at which this controller ends trials. Earlier controllers are left out, because they had other slots."""
 
     def __init__(self) -> None:
         self._ended_before: int | None = None
@@ -78,7 +78,7 @@ class Pace:
             self._trains_since = machine.now
 
     def seconds_left(self, machine: StudyMachine) -> float:
-        """Return the estimated seconds until all trials of the budget have ended; infinite before the first ends."""
+        """Return the estimated seconds until all trials of the budget have ended; infinite before the first end."""
         limit, ended = machine.setup.limits.trials, _ended(machine)
         own = ended - (self._ended_before or 0)
         if limit is None or self._trains_since is None or own <= 0:
@@ -149,5 +149,5 @@ def _slots_note(machine: StudyMachine) -> str:
         return ""
     awaited, released = machine.slot_needs.awaited, machine.slot_needs.let_go
     more = [f"the autoscaler is asked for {awaited} more"] if awaited else []
-    more += [f"{released} were let go"] if released else []
+    more += [f"{released} were released"] if released else []
     return ", ".join([f"of up to {machine.setup.slots}", *more])

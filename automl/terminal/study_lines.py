@@ -37,7 +37,7 @@ def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
 def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
     """Print jobs, one line each."""
     if not jobs:
-        echo("nothing waits, and nothing runs")
+        echo("no study waits or runs")
     for job in jobs:
         limit = "" if job["limit_usd"] is None else f" of {usd(job['limit_usd'])}"
         slots = "all slots" if job["slots"] is None else plural(job["slots"], "slot")

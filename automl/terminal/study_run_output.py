@@ -25,7 +25,7 @@ from studies.records.records import StudyRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Talk:
-    """Output while a study runs; `as_json` leaves stdout to the summary, `quiet` prints warnings and errors only."""
+    """Output while a study runs. `as_json`: stdout has only the summary; `quiet`: only warnings and errors."""
 
     as_json: bool = False
     quiet: bool = False
@@ -33,17 +33,17 @@ class Talk:
     log_file: Path | None = None
 
     def check(self) -> None:
-        """Refuse contradictory options, and a log file that cannot be written to."""
+        """Refuse contradictory options, and a log file that cannot be written."""
         if self.quiet and self.verbose:
             raise UserError("--quiet and --verbose exclude each other")
         check_log_file(self.log_file)
 
 
 def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
-    """Drive a study with live progress, print its summary, and exit with the code of its ending."""
+    """Drive a study with live progress, print its summary, and exit with its exit code."""
     talk.check()
     terminal = None if talk.as_json or talk.quiet else console()
-    # Ray prints on stdout when a worker dies, from its own thread.
+    # Ray prints on stdout from its own thread when a worker dies.
     with only_json_on_stdout(talk.as_json), writing(talk.log_file) as log, Progress(terminal) as progress:
         outcome = drive(_watcher(talk, progress, log))
         log(study_sentence(outcome.record))

@@ -70,11 +70,11 @@ def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]
 
 
 def _slots(record: StudyRecord) -> str:
-    """Number of existing slots among those that a cluster's autoscaler may bring."""
+    """Return the number of existing slots, out of the most that a cluster's autoscaler may bring."""
     if record.most_slots is None or record.slots_there is None or not record.driven:
         return ""
     there = f"{record.slots_there} of up to {record.most_slots} are there"
-    return f"{there}; the cluster's autoscaler is asked for those that trials still need"
+    return f"{there}; the cluster's autoscaler is asked for the slots that trials still need"
 
 
 def _queued(record: StudyRecord) -> str:
@@ -83,7 +83,7 @@ def _queued(record: StudyRecord) -> str:
     from automl.stored.requests import what_keeps_waiting  # loads the spec's sections
 
     names, waits = listed(trial.name for trial in record.enqueued), what_keeps_waiting(record)
-    return f"{len(record.enqueued)} of `automl enqueue` to be tried next ({names}){f'; {waits}' if waits else ''}"
+    return f"{len(record.enqueued)} enqueued, to be tried next ({names}){f'; {waits}' if waits else ''}"
 
 
 def _outlook(record: StudyRecord) -> str:
@@ -101,7 +101,7 @@ def _first_failure(record: StudyRecord) -> str:
 
 
 def _views(record: StudyRecord) -> str:
-    """Late views; in a running study only errors count, since views always lag some commits."""
+    """Return late views. In a running study only errors count, since views always lag some commits."""
     follows = record.state == "running" and record.driven
     late = [one for one in record.views if one.behind and (one.error or not follows) and not record.is_simulated]
     return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
@@ -118,7 +118,7 @@ def _constraints(record: StudyRecord) -> str:
 
 
 def _violation(bound: Bound, trials: Sequence[TrialRecord]) -> str:
-    """A bound, its number of violations, and the latest violating value, never rounded to the bound."""
+    """Return a bound, its number of violations, and the latest violating value, never rounded to the bound."""
     value = value_of(bound, trials[-1].epochs[-1].metrics)
     was, limit = value_in_words(bound.metric, value), value_in_words(bound.metric, bound.bound)
     if was == limit:

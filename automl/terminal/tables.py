@@ -23,14 +23,14 @@ from trainers.protocol import ParameterValue
 
 COLUMN_GAP = 3
 LEAST_PARAMS_COLUMNS = 30
-"""A narrower column of parameters says nothing."""
+"""Least useful width of the column of parameters, in characters."""
 LEAST_REASON_COLUMNS = 12
 _HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}
-"""Headings by column, where they are not its name."""
+"""Headings of columns with another heading than their name."""
 
 
 def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:
-    """Print some or all trials in order, then baselines; a narrow terminal gets no payments and parameters."""
+    """Print some or all trials in order, then baselines. A narrow terminal shows no payments and parameters."""
     trials = (*record.started, *record.enqueued) if trials is None else trials
     names = ["trial", "state", "epochs", "world_size", *(f"values.{one.metric}" for one in record.objectives)]
     names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else [])]
@@ -47,7 +47,7 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
     has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
     with_paid = [*names, "cost_usd"]
     is_wide = console.width - width_of(_heads(with_paid), rows(with_paid)) - COLUMN_GAP >= LEAST_REASON_COLUMNS
-    names = with_paid if is_wide or not has_cost else names  # the objective says nearly the same
+    names = with_paid if is_wide or not has_cost else names  # the cost objective shows nearly the same
     heads, cells = _heads(names), rows(names)
     left = console.width - width_of(heads, cells) - COLUMN_GAP
     reason_columns = min(max(map(len, reasons), default=0), left)
@@ -72,12 +72,12 @@ def _heads(names: Sequence[str]) -> list[str]:
 
 
 def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Width in characters of a table with these headings and cells, its margin included."""
+    """Return the width in characters of a table with these headings and cells, with its margin."""
     return sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True)) + 2
 
 
 def print_running(console: Console, record: StudyRecord, picture: Picture) -> None:
-    """Print the running trials, or those running when their controller died; nothing if there are none."""
+    """Print the running trials, or the trials that ran when their controller died; nothing if there are none."""
     if not picture.gangs:
         return
     title = "trials that ran when their controller died" if record.is_abandoned else "running trials"
@@ -129,7 +129,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     best = recommended(record)
     command = command_of(record, points[0] if best is None else best.point)
     which = "first" if best is None else "recommended"
-    told = f"To take the {which} one: {command}" if command else ""
+    told = f"To export the {which} model: {command}" if command else ""
     console.print(Text(f"{more}{told}"))
 
 

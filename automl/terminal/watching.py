@@ -16,7 +16,7 @@ from studies.records.records import StudyRecord
 
 LOOK_SECONDS = 2.0
 GONE_SECONDS = 10.0
-"""Time without a controller after which one that drove the study counts as dead, since another may stand by."""
+"""Seconds without a controller after which the controller counts as dead. Another controller may be waiting."""
 
 
 def watch(
@@ -27,14 +27,14 @@ def watch(
     clock: Callable[[], float] = time.time,
     used: Callable[[], float] = time.thread_time,
 ) -> StudyRecord | None:
-    """Show a study until it has ended; None if the user left before. `used` returns this thread's CPU seconds."""
+    """Show a study until it has ended. None if the user left before. `used` returns this thread's CPU seconds."""
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 record = _until_it_ends(
                     look, lambda p: live.update(drawn(p, console), refresh=True), sleep, clock, used
                 )
-                live.update(Group(), refresh=True)  # the summary says it all
+                live.update(Group(), refresh=True)  # the final summary replaces the picture
                 return record
         return _until_it_ends(look, Lines(console).show, sleep, clock, used)
     except KeyboardInterrupt:
@@ -60,7 +60,7 @@ def _until_it_ends(
 
 
 def has_ended(record: StudyRecord) -> bool:
-    """Whether nothing happens to a study until it is resumed; a study that waits for room continues by itself."""
+    """Return whether a study stays idle until it is resumed; waiting for disk space ends by itself."""
     return record.state in {"closed", "failed"} or (record.state == "drained" and record.stop_reason != "storage")
 
 

@@ -26,7 +26,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A task with its parameters, and the slots of this machine; `options` are its constructor's arguments."""
+    """A task with its parameters, and the slots of this machine. `options` are its constructor's arguments."""
 
     task: str
     options: Mapping[str, Any]
@@ -37,11 +37,11 @@ class Asked:
 
     @property
     def is_function(self) -> bool:
-        """Whether the task is a training function."""
+        """Return whether the task is a training function."""
         return isinstance(self.trainable, TrainingFunction)
 
     def value(self, name: str) -> Any:
-        """Return a parameter of the trainer: the given value, else the default."""
+        """Return a parameter of the trainer: the given value, or the default."""
         return self.params.get(name, TRAINER_PARAMETERS[name].default)
 
     def spec(self, params: Mapping[str, Any], *, epochs: int, world_size: int, seed: int, **other: Any) -> TrialSpec:
@@ -103,12 +103,12 @@ def training_spec(
 
 
 def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> None:
-    """Raise SpecError if a training cannot write these files; the message names the option."""
+    """Raise SpecError if a training cannot write these files. The message names the option."""
     for option, path in (("--profile", wanted.trace), ("--rank-logs", wanted.rank_logs)):
         if is_function and path is not None:
             raise SpecError(option, (), f"{task!r} is a training function, whose steps are its own. Name a task")
     if wanted.tensorboard is not None and find_spec("tensorboard") is None:
-        cure = f"the package tensorboard is not installed; install it: {install_command('tensorboard')}"
+        cure = f"the package tensorboard is not installed. Install it: {install_command('tensorboard')}"
         raise SpecError("--tensorboard", (), f"found {wanted.tensorboard!r}, but {cure}")
     for option, folder in (("--rank-logs", wanted.rank_logs), ("--tensorboard", wanted.tensorboard)):
         if folder is not None:
@@ -122,7 +122,7 @@ def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> No
 
 
 def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
-    """Read and check the command line; SpecError for a wrong parameter or option, TaskLoadError for no such task."""
+    """Read and check the command line. SpecError for a wrong parameter or option, TaskLoadError for a missing task."""
     params = read_params(given)
     options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     found = load_trainable(task, options, _python_path(task))

@@ -21,7 +21,7 @@ def rank_line(rank: int, device: str, samples: int, of_samples: int) -> str:
 
 
 def epoch_line(epoch: int, metrics: Mapping[str, float], seconds: float) -> str:
-    """Return an epoch's losses and the task's own metrics as a line; the document has all metrics."""
+    """Return an epoch's losses and the task's own metrics as a line. The document has all metrics."""
     named = {name: value for name, value in metrics.items() if name in _LOSSES or name not in OUR_METRICS}
     figures = "  ".join(f"{name} {value:.4f}" for name, value in named.items())
     return f"epoch {epoch:3}  {figures}  {seconds:.3f} s"
@@ -83,7 +83,7 @@ def summary_lines(result: Mapping[str, Any], source: str) -> list[str]:
     return [
         "",
         f"ranks            {result['world_size']}{shares}",
-        f"effective batch  {result['effective_batch']}  (the learning rate is meant for {result['reference_batch']})",
+        f"effective batch  {result['effective_batch']}  (the learning rate is for {result['reference_batch']})",
         f"learning rate    {rates}  ({result['lr_scaling']})",
         f"result           {validation or 'none: no epoch has ended'}",
         f"time             {result['wall_seconds']:.2f} s with starting the ranks",

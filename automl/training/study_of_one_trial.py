@@ -36,7 +36,7 @@ from trainers.protocol import Diagnostics, TrainingError
 from trainers.ranks.group_options import GroupOptions
 
 _SUMS = ("cost_usd", "wall_seconds")
-"""What the controller adds to a trial's metrics."""
+"""Metrics that the controller adds to a trial's metrics."""
 
 
 def train_as_study(
@@ -54,7 +54,7 @@ def train_as_study(
     warn: Callable[[str], None],
     **options: Any,
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train a task once; returns document (None if not begun) and exit code, or raises SpecError or TrainingError."""
+    """Train a task once. Returns document (None if not begun) and exit code, or raises SpecError or TrainingError."""
     here, url = Path.cwd(), absolute_url(store_url(store), Path.cwd())
     params = read_params(given)
     made_with = absolute_task_options(task, read_params(task_options, "--option"), here, source=task)
@@ -75,7 +75,7 @@ def train_as_study(
     spec = prepared.spec.model_copy(update={"study": chosen})
     prepared = replace(prepared, spec=spec, diagnostics=diagnostics)
     if resume:
-        say(f"goes on with {chosen}" if is_there else f"no equal training to go on with: {chosen} starts anew")
+        say(f"continues {chosen}" if is_there else f"no equal training to continue: starting {chosen}")
     for warning in prepared.warnings:
         warn(warning)
     say(f"{chosen} on {prepared.place.slots} x {prepared.places.device_name}")
@@ -87,14 +87,14 @@ def train_as_study(
 
 
 def _metric(facts: TaskFacts) -> str:
-    """A metric that the trial surely measures, as far as known: a function may report any."""
+    """Return a metric that the trial certainly measures, as far as known. A function may report any metric."""
     if facts.metrics is not None:
         return "val_loss"
     return quality_of(facts) if facts.reported else "cost_usd"
 
 
 def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool]:
-    """The study's name, and if it exists already: the latest that trains the same, else the next number."""
+    """Return the study's name, and whether it exists: the latest equal training, or the next number."""
     if not exists(spec.store):
         return spec.study, False
     with closing(Store(spec.store)) as store:
@@ -116,7 +116,7 @@ def _number(study: str, name: str) -> int:
 
 
 class _Lines:
-    """Prints each rank's facts once it begins to train, and each epoch once it is committed."""
+    """Prints each rank's facts when it begins to train, and each epoch when it is committed."""
 
     def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
         self._prepared, self._say = prepared, say
@@ -125,7 +125,7 @@ class _Lines:
         self._attempt, self._epochs = 0, -1
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Print news; the machine knows only the last epoch, so earlier ones come from the store."""
+        """Print news. The machine knows only the last epoch, so earlier epochs come from the store."""
         trial = next((one for one in machine.trials.values() if one.number == 0), None)
         if trial is None or self._seen == (trial.attempts, trial.epochs_done):
             return
@@ -147,7 +147,7 @@ class _Lines:
             self._store.close()
 
     def _begin(self, attempt: AttemptRecord) -> None:
-        if self._epochs < 0:  # what an earlier command has trained was said by it
+        if self._epochs < 0:  # epochs of earlier commands were printed by those commands
             self._epochs = attempt.start_epoch
         self._attempt = attempt.attempt
         shares, of_samples = shares_of(attempt.facts, attempt.world_size), int(str(attempt.facts["samples"]))

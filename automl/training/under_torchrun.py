@@ -1,4 +1,4 @@
-"""A rank of a training under torchrun: no study, no Ray, no store; rank 0 prints and writes checkpoints."""
+"""A rank of a training under torchrun, without study, Ray or store. Rank 0 prints and writes checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def train_under_torchrun(
     diagnostics: Diagnostics,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """Train as one rank; returns the training's document, None on ranks other than 0. SpecError or TrainingError."""
+    """Train as one rank. Returns the training's document, None on ranks other than 0. SpecError or TrainingError."""
     from trainers.local.local_training import train_locally
     from trainers.ranks.rendezvous import presence_in_environment
 
@@ -54,7 +54,7 @@ def train_under_torchrun(
     folder = None if checkpoints is None else absolute_folder(checkpoints, Path.cwd())
     resume_from = _last(folder, epochs) if folder is not None and resume else None
     if resume and rank == 0:
-        say(f"continues from {resume_from}" if resume_from else f"no checkpoint in {checkpoints}: starts anew")
+        say(f"continues from {resume_from}" if resume_from else f"no checkpoint in {checkpoints}: starts at epoch 1")
     spec = asked.spec(
         {name: value for name, value in asked.params.items() if name != "world_size"},
         epochs=epochs,
@@ -125,11 +125,11 @@ class _Diary:
 
 
 def _last(folder: str, epochs: int) -> str | None:
-    """The checkpoint to continue from; every rank looks for it before any of them trains."""
+    """Return the checkpoint to continue from. Every rank looks for it before any rank trains."""
     from trainers.checkpoints.checkpoint import epoch_of, latest_checkpoint
 
     found = latest_checkpoint(folder)
     if found is not None and epoch_of(found) >= epochs:
-        problem = f"found {epochs}, but {found} is of epoch {epoch_of(found)}, so nothing is left; allowed: more"
+        problem = f"{found} is of epoch {epoch_of(found)}, so nothing is left of {epochs} epochs. Set more epochs"
         raise SpecError("--epochs", (), problem)
     return found

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MOST_EFFICIENCY = 1.15
-"""Efficiency beyond which a comparison was disturbed; caches give a little more than 1."""
+"""Efficiency above which a comparison must have been disturbed; caches give slightly more than 1."""
 
 
 def compare(
@@ -41,7 +41,7 @@ def compare(
 ) -> dict[str, Any]:
     """Train the same steps at each world size, one after the other, and compare speed and cost.
 
-    The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks take more passes for a
+    The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks accumulate more passes per
     step. So only the number of passes and the communication differ. The medians leave out the first epoch as a warm-up
     if there are others.
     """
@@ -92,7 +92,7 @@ def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
         for row in compared["world_sizes"]
         if row["efficiency"] < least
     ]
-    return f"efficiency: found {', '.join(poor)}, wanted at least {least:g}" if poor else ""
+    return f"efficiency: {', '.join(poor)}, less than {least:g}" if poor else ""
 
 
 def _rows(
@@ -120,12 +120,12 @@ def _rows(
 
 
 def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Warn of implausible figures, such as when another program ran during the first training."""
+    """Warn of implausible figures, for example if another program ran during the first training."""
     for row in rows:
         if row["efficiency"] > _MOST_EFFICIENCY:
             return (
-                f"{row['world_size']} ranks have an efficiency of {100 * row['efficiency']:.0f} %, more than there can "
-                "be: the machine was busy during another training; compare again when it is idle"
+                f"{row['world_size']} ranks have an efficiency of {100 * row['efficiency']:.0f} %, which cannot be: "
+                "the machine was busy during another training. Compare again when it is idle"
             )
     return ""
 
@@ -167,7 +167,7 @@ def table(compared: Mapping[str, Any]) -> Table:
     from rich.text import Text
 
     batch, steps = compared["effective_batch"], math.ceil(compared["samples"] / compared["effective_batch"])
-    an_epoch = f"{steps} steps an epoch, " if steps else ""  # nobody knows how many samples a stream has
+    an_epoch = f"{steps} steps an epoch, " if steps else ""  # the number of samples of a stream is unknown
     title = f"{compared['task']}: effective batch {batch}, {an_epoch}{compared['epochs']} epochs"
     made = Table(box=box.SIMPLE, title=Text(title, style="table.title"), title_justify="left")
     names = ("ranks", "samples/s", "speed-up", "efficiency", "communication", "weights differ", "$ an epoch")

@@ -71,8 +71,8 @@ def test_it_is_one_file_that_others_cannot_read_and_is_restored_by_a_copy(study,
 
 def test_what_is_there_is_not_overwritten(study: SimulatedStudy, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
-    with pytest.raises(UserError, match="which is there already; allowed: a new file"):
+    with pytest.raises(UserError, match=r"exists already\. Name a new file"):
         back_up(study.store, tmp_path / "mine")
-    with pytest.raises(UserError, match="whose folder is not there"):
+    with pytest.raises(UserError, match=r"the folder of .* does not exist\. Create it first"):
         back_up(study.store, tmp_path / "absent/backup.db")
     assert (tmp_path / "mine").read_text() == "kept"

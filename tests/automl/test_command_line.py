@@ -169,7 +169,7 @@ def test_a_spec_that_is_not_there_or_not_text(mistyped: Mistyped) -> None:
         ("mlflow", "not a URI", ("not a URI", "sqlite:///FILE")),
         ("mlflow", "ftp://somebody:secret@host", ("ftp://", "sqlite:///FILE")),
         ("mlflow", "sqlite://", ("sqlite://", "sqlite:///FILE")),
-        ("mlflow", "sqlite:///folder", ("folder", "no file")),
+        ("mlflow", "sqlite:///folder", ("folder", "a file that cannot be written")),
         ("mlflow", "sqlite:///a-file/mlflow.db", ("a-file", "not a folder")),
         ("resources.ray_temp_folder", "/proc/nowhere", ("/proc/nowhere",)),
         ("resources.ray_temp_folder", f"/tmp/{'x' * 60}", ("xxx", "40 characters")),
@@ -261,12 +261,13 @@ def test_dollars_are_no_limit_where_slots_are_free(mistyped: Mistyped) -> None:
     mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": None}}))
     line = mistyped.refused("launch", "s.yaml")
     assert (
-        "budget.usd: found 0.5, which slots of $0 an hour never spend; allowed: budget.hours or budget.trials" in line
+        "budget.usd: slots are free, so a dollar budget would never be reached. Add budget.hours or budget.trials"
+        in line
     )
     mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": 3}}))
     code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")
     assert code == 0, err
-    assert json.loads(out)["expected_cost"].endswith("; no limit but the number of trials")
+    assert json.loads(out)["expected_cost"].endswith("; only the number of trials is limited")
 
 
 @pytest.mark.parametrize("command", [("launch", "s.yaml"), ("resume", "small")])
@@ -323,7 +324,7 @@ def test_a_study_whose_controller_died_says_so_wherever_it_is_shown(mistyped: Mi
     study.trial(epochs=2)
     assert ABANDONED in mistyped.run("list")[1]
     assert f"small is {ABANDONED}" in mistyped.run("status")[1]
-    assert mistyped.run("stop", "small") == (0, "no controller drives small; `automl resume small` continues it\n", "")
+    assert mistyped.run("stop", "small") == (0, "small has no controller; `automl resume small` continues it\n", "")
     told = [json.loads(mistyped.run(*command, "--json")[1]) for command in (("status",), ("stop", "small"))]
     told += json.loads(mistyped.run("list", "--json")[1])
     assert [(one["state"], one["driven"]) for one in told] == [("running", False)] * 3
@@ -337,10 +338,10 @@ def test_a_budget_below_what_is_used_up_is_refused(mistyped: Mistyped) -> None:
     study.change(state="drained", stop_reason="stopped")
     before = study.store.require("small")
     for override, words in (
-        ("budget.usd=0.5", "budget.usd: found 0.5, allowed: more than what is spent ($0.5)"),
-        ("budget={usd: 0.25}", "budget.usd: found 0.25, allowed: more than what is spent ($0.5)"),
-        ("budget.trials=1", "budget.trials: found 1, allowed: at least the 2 trials that have been started"),
-        ("budget.hours=1.0e-9", "budget.hours: found 1e-09, allowed: more than what is spent"),
+        ("budget.usd=0.5", "budget.usd: found 0.5, allowed: more than the amount spent ($0.5)"),
+        ("budget={usd: 0.25}", "budget.usd: found 0.25, allowed: more than the amount spent ($0.5)"),
+        ("budget.trials=1", "budget.trials: found 1, allowed: at least the 2 trials that have started"),
+        ("budget.hours=1.0e-9", "budget.hours: found 1e-09, allowed: more than the amount spent"),
     ):
         code, out, err = mistyped.run("resume", "small", "--set", override)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -391,7 +392,7 @@ def test_a_second_launch_says_which_of_its_changes_are_ignored(mistyped, monkeyp
     [
         (("learningrate=3",), "--param learningrate: found 'learningrate', allowed: the parameters learning_rate"),
         (("learning_rate=30",), "--param learning_rate: found 30, allowed: a number from 0.01 to 1"),
-        (("width=32", "width=32"), "--param width: found 'width=32', but width is given twice"),
+        (("width=32", "width=32"), "--param width: width is given twice, again as 'width=32'"),
         (("width",), "--param: found 'width', allowed: NAME=VALUE"),
     ],
 )
@@ -428,15 +429,15 @@ def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
         assert code == 2
         return err
 
-    assert "found 0@4, of which no model is kept; allowed: 0@3 of this trial" in refused("0@4")
-    assert "found 1, of which no model is kept; allowed: a model of the archive (0@3)" in refused("1")
+    assert "found 0@4, which has no saved model; allowed: 0@3 of this trial" in refused("0@4")
+    assert "found 1, which has no saved model; allowed: a model of the archive (0@3)" in refused("1")
 
 
 @pytest.mark.medium
 def test_init_writes_the_space_and_the_metrics_of_ones_own_task(mistyped: Mistyped) -> None:
     (mistyped.folder / "own_task.py").write_text((EXAMPLES / "own_task.py").read_text())
     assert mistyped.run("init", "own_task:Moons") == (
-        0, "own_task.yaml is written. Next: automl launch own_task.yaml\n", "",
+        0, "Wrote own_task.yaml. Next: automl launch own_task.yaml\n", "",
     )  # fmt: skip
     written = yaml.safe_load((mistyped.folder / "own_task.yaml").read_text())
     assert set(written["space"]) == {"learning_rate", "width", "world_size"}
@@ -483,7 +484,7 @@ def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> No
     assert yaml.safe_load(written)["objectives"][0] == {"metric": "val_accuracy", "direction": "maximize"}
     assert "the task also measures train_accuracy\n" in written
     assert "val_loss" not in written.partition("objectives:")[2].partition("\n")[0]
-    assert "whatever the training function reports" in written
+    assert "and metrics that the training function reports" in written
     assert "latency_ms" not in written
 
 
@@ -491,12 +492,12 @@ def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> No
 def test_init_for_a_task_that_is_not_written_yet_or_raises_says_why_its_space_is_a_general_one(mistyped):
     assert mistyped.run("init", "my_task:MyTask") == (
         0,
-        "my_task.yaml is written. Next: automl launch my_task.yaml\n",
-        "my_task cannot be imported yet: it is to be written beside my_task.yaml\n",
+        "Wrote my_task.yaml. Next: automl launch my_task.yaml\n",
+        "my_task cannot be imported yet. Write it beside my_task.yaml\n",
     )
     (mistyped.folder / "my_other.py").write_text("raise RuntimeError('no data today')")
     code, out, err = mistyped.run("init", "my_other:Task")
-    assert (code, out) == (0, "my_other.yaml is written. Next: automl launch my_other.yaml\n")
+    assert (code, out) == (0, "Wrote my_other.yaml. Next: automl launch my_other.yaml\n")
     assert "cannot import my_other: RuntimeError: no data today" in err
     assert "adapt `space` and `objectives`" in err
     assert err.count("\n") == 1
@@ -527,7 +528,7 @@ def test_data_in_place_of_a_spec_is_answered_with_the_command_for_it(mistyped: M
         path.mkdir() if kind == "folder" else path.write_text("x,y\n1,2\n")
         code, out, err = mistyped.run("launch", name)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{name}: this is a {kind}, not a spec" in err
+        assert f"{name} is a {kind}, not a spec" in err
         assert f"`automl launch --task {task} --data {name}" in err
 
 
@@ -600,7 +601,7 @@ def test_the_terminal_recommends_the_best_model_whatever_the_direction(mistyped:
     table = out.partition("archive: models to take")[2]
     rows = [line.split()[0] for line in table.splitlines() if line.strip().startswith("0@")]
     assert rows == [f"0@{epoch}" for epoch in range(15, 3, -1)]
-    assert "3 more in the report. To take the recommended one: automl export small 0@5 --out model\n" in out
+    assert "3 more in the report. To export the recommended model: automl export small 0@5 --out model\n" in out
 
 
 def test_explain_writes_no_percentage_that_means_nothing(mistyped: Mistyped) -> None:

@@ -367,7 +367,7 @@ def test_a_study_that_is_driven_is_left_alone(tmp_path, capsys, monkeypatch):
     study.taken_by(os.getpid())
     code, out, err = place.run("confirm", "small", "0")
     assert (code, out) == (2, "")
-    assert f"found one that process {os.getpid()} on" in err.splitlines()[-1]
+    assert f"the study is running: process {os.getpid()} on" in err.splitlines()[-1]
     assert load_study(study.store, "small").charges == ()
 
 
@@ -388,12 +388,12 @@ def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["7"], "trial: found 7, allowed: 0 to 0"),
-        (["0@0"], "trial: found '0@0', allowed: epochs 1 to 6, such as 0@6"),
-        (["0@9"], "trial: found '0@9', allowed: epochs 1 to 6, such as 0@6"),
-        (["best"], "point: found 'best', but the archive of small has no kept model yet"),
+        (["7"], "small has no trial 7: its trials are 0 to 0"),
+        (["0@0"], "0@0: a training of small has epochs 1 to 6, for example 0@6"),
+        (["0@9"], "0@9: a training of small has epochs 1 to 6, for example 0@6"),
+        (["best"], "'best' cannot be chosen: small has no saved models yet"),
         (["worst"], "trial: found 'worst', allowed: TRIAL"),
-        ([], "trial: found none, and the archive of small is empty; allowed: name trials"),
+        ([], "small has no saved models to choose from. Name the trials to confirm"),
         (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),
     ],
 )

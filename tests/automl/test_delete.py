@@ -146,7 +146,7 @@ def test_without_anybody_to_answer_nothing_is_deleted(place: Place, monkeypatch:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     code, out, err = place.run("delete", "small")
     assert (code, out) == (2, "")
-    assert "automl: --yes: found no answer on stdin, allowed: y, or --yes, which does not ask" in err
+    assert "automl: Nothing was deleted: stdin gave no answer. Pass --yes to delete without a question" in err
     assert place.store.study_names() == ["small", "other"]
 
 
@@ -161,7 +161,7 @@ def test_a_study_that_a_controller_drives_or_that_is_not_there_is_refused(place:
 
 def test_a_study_that_waits_for_room_is_refused_until_it_is_stopped(place: Place) -> None:
     place.study.change(state="drained", stop_reason="storage")
-    assert "a process that waits for room" in place.refusal("delete", "small", "--yes")
+    assert "a process that waits for disk space" in place.refusal("delete", "small", "--yes")
     assert place.run("stop", "small")[0] == 0
     assert place.run("delete", "small", "--yes")[0] == 0
 
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_looked_at_keeps_its_files(place: Place) -> None
     (place.artifacts / NOTE).mkdir()  # reading it fails, as on a disk that does not answer
     code, out, err = place.run("delete", "small", "--yes")
     assert (code, out) == (1, "")
-    assert f"{place.artifacts} cannot be looked at now (Is a directory), so nothing is deleted" in err
+    assert f"Nothing was deleted: {place.artifacts} cannot be read now (Is a directory)" in err
     assert place.store.study_names() == ["small", "other"]
     assert len(list(place.artifacts.rglob("*.pt"))) == 2
     assert place.run("delete", "small", "--yes", "--keep-files")[0] == 0
@@ -213,7 +213,7 @@ def test_rows_stay_as_long_as_a_file_cannot_be_deleted(place: Place, monkeypatch
         patch.setattr("trainers.checkpoints.checkpoint_stores.LocalPlace.delete", refuses)
         code, out, err = place.run("delete", "small", "--yes")
     assert (code, out) == (1, "")
-    assert "epoch-0002.attempt-1.pt cannot be deleted (2 files in all), so small stays in the store" in err
+    assert "epoch-0002.attempt-1.pt cannot be deleted (2 files in all), so small stays stored" in err
     assert place.store.study_names() == ["small", "other"]
     assert place.run("delete", "small", "--yes")[0] == 0
 
@@ -258,7 +258,7 @@ def test_an_mlflow_that_does_not_answer_keeps_no_study_and_the_user_hears_what_t
     study.change(state="closed")
     code, out, err = InProcess(tmp_path, capsys, monkeypatch).run("delete", "small", "--yes")
     assert (code, out) == (0, "small is deleted: 0 trials, 0 checkpoints, 0 other files\n")
-    assert err.startswith("warning: the copy in mlflow stays (")
+    assert err.startswith("warning: the copy in mlflow was not deleted (")
     assert "delete the experiment 'small' in MLflow's own pages" in err
     assert study.store.study_names() == []
 

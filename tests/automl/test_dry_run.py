@@ -63,7 +63,7 @@ def test_eight_lines_say_most_and_stand_first(place: InProcess) -> None:
     assert said["slots"].startswith("2 x CPU, $3.60 per slot and hour")
     assert said["budget"] == "$1.00 or 30 min or 14 trials, whichever comes first"
     assert said["cost"] == (
-        "not known before the first epoch, since no study of this store has trained this task; at most $1.00"
+        "unknown until the first epoch, because no study of this store has trained this task; at most $1.00"
     )
     assert [line.split()[:2] for line in lines[8:11]] == [["trial", str(number)] for number in range(3)]
     assert lines[-1] == "nothing is written; --verbose shows the whole spec"
@@ -122,7 +122,7 @@ def test_a_team_is_told_nothing_of_the_costs_of_other_projects(place: InProcess)
 def test_another_task_or_other_options_say_nothing(place: InProcess, other: dict[str, Any]) -> None:
     trained(place.folder, **other).store.close()
     write(place.folder, study="next")
-    assert "not known before the first epoch" in lines_of(place)[7]
+    assert "unknown until the first epoch" in lines_of(place)[7]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_seconds_of_other_slots_are_not_priced_as_those_of_the_plan(place, price
     trained(place.folder, price=price, resources=resources).store.close()
     write(place.folder, study="next")
     said = lines_of(place)[7].split(maxsplit=1)[1]
-    assert said == f"not known before the first epoch, since trials of small ran on {slots}; at most $1.00"
+    assert said == f"unknown until the first epoch, because trials of small ran on {slots}; at most $1.00"
 
 
 def test_a_study_on_such_slots_tells_the_cost_before_a_newer_one_on_others(place: InProcess) -> None:
@@ -153,7 +153,7 @@ def test_a_study_on_such_slots_tells_the_cost_before_a_newer_one_on_others(place
 
 def test_a_store_that_cannot_be_read_costs_nothing_but_the_estimate(place: InProcess) -> None:
     (place.folder / "automl.db").write_bytes(b"not a database at all" * 100)
-    assert "not known before the first epoch" in lines_of(place)[7]
+    assert "unknown until the first epoch" in lines_of(place)[7]
     assert (place.folder / "automl.db").read_bytes() == b"not a database at all" * 100
 
 
@@ -175,7 +175,7 @@ KNOWN = EarlierCost(study="old", trials=3, slot_seconds_per_epoch=100.0, slot_se
     [
         ({"usd": 1.0, "hours": None, "trials": None}, 3.6, "about $1.00 in 8 min 20 s, when the budget is used up"),
         ({"usd": 1.0, "hours": 0.05, "trials": 99}, 3.6, "about $0.36 in 3 min, when the budget is used up"),
-        ({"usd": None, "hours": None, "trials": 2}, 3.6, "about $1.20 in 10 min, when all trials are started (no"),
+        ({"usd": None, "hours": None, "trials": 2}, 3.6, "about $1.20 in 10 min, when all trials are started (only"),
         ({"usd": None, "hours": None, "trials": 2}, 3.6, "a full training costs about $0.60, by 3 trials of old"),
         ({"usd": 0.3, "hours": None, "trials": 2}, 3.6, "the budget pays about 0.5 of a full training of 6 epochs"),
         ({"usd": None, "hours": 1.0, "trials": 2}, 0.0, "about 20 min of one slot in 10 min, when all trials"),
@@ -215,7 +215,7 @@ def test_configurations_are_counted_with_their_conditions(form: dict[str, Any], 
 
 
 def test_the_size_of_a_space_in_words() -> None:
-    assert size_in_words(Space({})) == "no parameter, so that every trial is the same"
+    assert size_in_words(Space({})) == "no parameter, so all trials are equal"
     one = Space.from_dict({"width": {"type": "int", "low": 1, "high": 2000}})
     assert size_in_words(one) == "1 parameter (1 whole), 2,000 configurations: width"
     large = Space.from_dict({"width": {"type": "int", "low": 1, "high": 2 * 10**9}})

@@ -390,12 +390,12 @@ def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:
     optuna_study("sqlite:///named.db", names=["loss", "val_error"])
     said = here.refused(*DRY, "--from-study", "sqlite:///named.db#old")
     assert "search.from_studies" in said
-    assert "a study with the objective cost_usd; this one has loss, val_error" in said
+    assert "a study with the objective cost_usd; this study has loss, val_error" in said
     optuna_study("sqlite:///nameless.db")
     assert here.run(*DRY, "--from-study", "sqlite:///nameless.db#old")[0] == 0
     optuna_study("sqlite:///three.db", objectives=3)
     said = here.refused(*DRY, "--from-study", "sqlite:///three.db#old")
-    assert "a study with 2 objectives, or metric names; this one has 3 without names" in said
+    assert "a study with 2 objectives, or metric names; this study has 3 without names" in said
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:
     [
         ("nobody", "a study that exists (there is none yet)"),
         ("sqlite:///missing.db#old", "a study that exists (there is no file "),
-        ("../old.db#old", "(one of another store is URL#NAME, such as sqlite:///../old.db#old)"),
+        ("../old.db#old", "(a study of another store is URL#NAME, such as sqlite:///../old.db#old)"),
         ("sqlite:///missing.db", "allowed: a URL that ends in #NAME"),
         ("sqlite:///missing.db#", "allowed: a URL that ends in #NAME"),
         ("mysql://u:secret@host/db#old", "allowed: sqlite, postgresql"),
@@ -431,7 +431,7 @@ def test_somebody_elses_older_store_is_not_brought_up_to_date(here: InProcess) -
         connection.commit()
     before = (here.folder / "other.db").read_bytes()
     said = here.refused(*DRY, "--from-study", "sqlite:///other.db#old")
-    assert "allowed: a store of this version: automl list --store sqlite:///" in said
+    assert "allowed: a store of this version. To migrate it, run `automl list --store sqlite:///" in said
     assert (here.folder / "other.db").read_bytes() == before
 
 
@@ -478,7 +478,7 @@ def test_a_study_of_the_same_store_is_found_by_its_name(here: InProcess) -> None
     assert code == 0, err
     assert "learns from simulated: " in out
     said = here.refused(*DRY, *arguments, "--set", "objectives=[{metric: val_loss}]")
-    assert "studies that measured val_loss; simulated has " in said
+    assert "studies that measured val_loss; simulated measured " in said
 
 
 def first_suggestions(named: Sequence[Mapping[str, Any]], enqueued: Sequence[Mapping[str, Any]] = ()) -> list[Any]:

@@ -151,7 +151,7 @@ def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(place: W
         {"metric": "model_parameters", "min": None, "max": most, "violated_by": len(large)}
     ]
     assert "above the constraint's max 2500" in place.run("explain", "small", large[0].number).stdout
-    with pytest.raises(StoreError, match="no model is kept"):
+    with pytest.raises(StoreError, match="has no saved model"):
         kept_checkpoint(record, large[0].number, None)
 
 
@@ -203,7 +203,7 @@ def test_python_sees_the_same_study(finished, monkeypatch):
     assert [point.trial for point in study.front] == [point["trial"] for point in summary["front"]]
     point = study.archive[0]
     assert not study.load_model(point.trial, point.epoch).training
-    with pytest.raises(StoreError, match=r"load_state: found the task .*allowed: a training function; see load_model"):
+    with pytest.raises(StoreError, match=r"load_state: .* is a task, not a training function. Use load_model"):
         study.load_state(point.trial, point.epoch)
 
 
@@ -257,7 +257,7 @@ def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(pla
     left: list[StudyRecord] = []
 
     def kill_the_first() -> None:
-        place.wait_until_said("standing by", 200)
+        place.wait_until_said("runs this study already", 200)
         place.wait_for(lambda rows: len(rows) >= 2 and rows[-1].epochs, "slow")
         assert first.poll() is None
         os.kill(first.pid, signal.SIGKILL)
@@ -403,6 +403,6 @@ def test_an_own_task_is_known_by_its_code_and_what_its_ranks_print_is_kept(place
         file.write("# another comment\n")
     again = place.run("launch", place.spec(mapping))
     assert (
-        "own_task.py has changed since trial 0 was started: values before and after may not be comparable; "
-        "another study name starts anew"
+        "own_task.py has changed since trial 0 was started: values before and after the change may not be comparable. "
+        "Another study name starts a new study"
     ) in again.stderr

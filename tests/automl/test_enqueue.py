@@ -104,7 +104,7 @@ def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Pat
     console = Console(width=200, file=io.StringIO())
     print_summary(console, fresh.record(), report=None)
     assert isinstance(console.file, io.StringIO)
-    assert f"1 of `automl enqueue` to be tried next (q4); {said}" in console.file.getvalue()
+    assert f"1 enqueued, to be tried next (q4); {said}" in console.file.getvalue()
     fresh.run(Limits(trials=4))
     assert place_of_mine(fresh) == 3, "what was said is true"
 

@@ -101,7 +101,7 @@ def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place
 @pytest.mark.parametrize(
     ("function", "metric", "words"),
     [
-        ("train", "latency_ms", ", which by its source reports train_loss, val_accuracy; a trial without it fails"),
+        ("train", "latency_ms", ", whose source reports train_loss, val_accuracy; a trial without it fails"),
         ("train", "train_loss", None), ("train", "peak_memory_bytes", None), ("train", "wall_seconds", None),
         ("bare", "latency_ms", "; a trial without it fails"), ("bare", "val_loss", None), ("bare", "recall", None),
     ],
@@ -173,14 +173,17 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
         (("loops.py:trian",), ("loops.py has no 'trian'",)),
         (("two-words.py:train",), ("'two-words.py'", "can be imported")),
         (("nowhere:train",), ("no module 'nowhere'",)),
-        (("plain.py:train",), ("space: found none", "`space = {...}` in plain.py", "--set 'space={learning_rate")),
+        (
+            ("plain.py:train",),
+            ("this code has no search space. Add `space = {...}` in plain.py", "--set 'space={learning_rate"),
+        ),
         (("loops.py:wrong",), ("space: rate.type: found 'flaot'", "did you mean 'float'")),
         (("plain.py:Net",), ("lacks train_data",)),
         (("loops.py:helper",), ("'x'",)),
         (("loops.py:train", "--set", "task_options.strat=1"), ("'strat'", "start")),
         (("loops.py:train", "--set", "training.epoch=1"), ("training.epoch", "epochs")),
         (("loops.py:train", "--set", "space.width.high=none"), ("space.width.high",)),
-        (("loops.py:train", "--data", "x.csv"), ("--data", "beside --task only")),
+        (("loops.py:train", "--data", "x.csv"), ("--data needs --task",)),
         (("loops.py:train", "--task", "digits"), ("SPEC loops.py:train and --task",)),
         (("loops.py:train", "--save-spec", "../spec.yaml"), ("--save-spec", "finds its code beside it")),
     ],

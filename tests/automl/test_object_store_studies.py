@@ -165,7 +165,7 @@ def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(
         object_store.faults.refuses = lambda _method, _path: None
 
     done = place.run("resume", "slow", meanwhile=be_back)
-    assert "it did not take or give a checkpoint" in done.stderr
+    assert "a checkpoint could not be saved or loaded" in done.stderr
     record, _ = look(place, "slow")
     assert [trial.state for trial in record.started] == ["complete"] * 2
     for trial in before.started:
@@ -229,7 +229,7 @@ def test_a_store_that_refuses_is_told_before_anything_is_written(inside: InProce
     )
     object_store.faults.refuses = lambda _method, _path: (403, "InvalidAccessKeyId")
     said = inside.refused("launch", "spec.yaml")
-    assert "(s3://nobodys: InvalidAccessKeyId for a test), allowed: a place that can be written to" in said
+    assert "(s3://nobodys: InvalidAccessKeyId for a test). Name a place that can be written" in said
     assert SECRET not in said
     object_store.faults.refuses = lambda _method, _path: None
     (inside.folder / "spec.yaml").write_text(json.dumps({**DIGITS, "checkpoints": {"folder": FOLDER}}))

@@ -79,15 +79,15 @@ def test_reports_that_nobody_asks_about_are_measured_too() -> None:
 @pytest.mark.parametrize(
     ("objective", "settings", "words"),
     [
-        (objectives.silent, {}, "the objective's result: found None, allowed: a number for each of error"),
+        (objectives.silent, {}, "the objective's result is None. Return a number for each of error"),
         (objectives.without_reports, {}, "result: found 2 values, allowed: 1: error"),
         (objectives.asks_for_more, {}, "trial.suggest_float: found 'rates', allowed: .* rate; did you mean 'rate'"),
         (objectives.asks_for_less, {}, "the space gives rate = 0.5, allowed by the objective: 0.0 to 0.1"),
-        (objectives.keeps_notes, {}, "trial.set_user_attr: it is not there for an objective in automl.search"),
+        (objectives.keeps_notes, {}, "trial.set_user_attr does not exist for an objective in automl.search"),
         (
             objectives.reports_without_asking,
             {"epochs": 2},
-            "found more than 2 reports, allowed: training.epochs of them",
+            "more than 2 reports. Set training.epochs to the number of reports",
         ),
     ],
 )
@@ -205,11 +205,11 @@ def test_an_objective_without_a_source_has_its_space_learnt() -> None:
 
 
 def test_what_an_objective_cannot_do_is_refused(driven: list[StudySpec], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"^automl.search: space.world_size: found a number of ranks for objective"):
+    with pytest.raises(SpecError, match=r"^automl.search: space.world_size: objective is an objective for Optuna"):
         automl.search(objectives.objective, space={"world_size": 2}, budget=automl.Budget(trials=3))
     ranks = spec_of(space={"world_size": 2})
     assert with_space_of(objectives.on_several_ranks, ranks, "automl.search") is ranks, "it prepares a model"
-    with pytest.raises(SpecError, match=r"search.learn_space: found true with a task, allowed: an objective"):
+    with pytest.raises(SpecError, match=r"search.learn_space: only objectives .* this is a task. Set it to false"):
         automl.launch({"task": "digits", "search": {"learn_space": True}})
     with pytest.raises(SpecError, match=r"^automl.search: budget.trials: found 0"):
         automl.search(objectives.objective, space={"rate": 0.1}, budget={"trials": 0})
@@ -287,7 +287,7 @@ if __name__ == "__main__":
 @pytest.mark.ray
 def test_a_script_searches_an_objective_on_our_slots(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     out = place.script(SCRIPT)
-    assert "search.learn_space: what trials ask for beside the space (layers) is learnt as they run" in caplog.text
+    assert "learn_space: parameters that trials request beyond the space (layers) are learned as trials" in caplog.text
     assert "['params.layers', 'params.units_0', 'params.units_1']" in out
     trials, best = out.split()[-2:]
     assert trials == "7"

@@ -87,7 +87,7 @@ def test_what_would_go_is_listed_and_nothing_is_deleted(place: Place) -> None:
     assert f"      0.25 MiB  {place.beaten[0]}  (1@2)" in lines
     assert f"      0.25 MiB  {place.early[1]}  (trial 2, to go on from epoch 1)" in lines
     assert lines[-2] == ("4 files, 1.00 MiB; 1 checkpoint kept; `automl prune-checkpoints small --yes` deletes them")
-    assert lines[-1].endswith("since they lose their checkpoints: trials 1, 2")
+    assert lines[-1] == "more budget cannot reopen trials 1, 2, paused at the end, because they lose their checkpoints"
     assert place.left() == before
     assert load_study(place.store, "small") == rows
 
@@ -132,7 +132,7 @@ def test_named_models_and_trials_are_kept_alone(place, keep, left):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("0@3", "found 0@3, of which no model is kept; allowed: 0@4 of this trial"),
+        ("0@3", "found 0@3, which has no saved model; allowed: 0@4 of this trial"),
         ("9", "trial: found 9, allowed: 0 to 2"),
         ("all", "trial: found 'all', allowed: TRIAL or TRIAL@EPOCH"),
     ],

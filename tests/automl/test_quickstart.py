@@ -134,9 +134,9 @@ def test_digits_need_no_data(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ("neither SPEC nor --task",)),
+        ((), ("Nothing to run: name a spec, or --task and --data",)),
         (("spec.yaml", "--task", "digits"), ("SPEC spec.yaml and --task",)),
-        (("spec.yaml", "--data", "people.csv"), ("--data", "beside --task only")),
+        (("spec.yaml", "--data", "people.csv"), ("--data needs --task",)),
         (
             ("--task", "tabluar"),
             ("--task", "'tabluar'", "digits, language_model, tabular, text, vision", "module:Class"),

@@ -128,7 +128,7 @@ def test_a_training_that_fails_leaves_the_batches_before(place: InProcess) -> No
 
 def test_what_cannot_be_logged_is_refused(place: InProcess) -> None:
     line = place.refused("train", "logged_task:function", "--rank-logs", "logs")
-    assert "--rank-logs: found the training function 'logged_task:function', whose steps are its own" in line
+    assert "--rank-logs: 'logged_task:function' is a training function, whose steps are its own" in line
     line = place.refused("train", "logged_task:Mine", "--rank-logs", "logged_task.py/logs")
     assert f"--rank-logs: found '{place.folder}/logged_task.py/logs', but" in line
     assert "is not a folder" in line

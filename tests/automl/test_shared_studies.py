@@ -57,7 +57,7 @@ def test_of_launches_of_other_specs_at_the_same_time_one_wins(either_url: str, t
     assert sum(isinstance(one, int) for one in got) == 1
     errors = [str(one) for one in got if isinstance(one, SpecError)]
     assert len(errors) == RIVALS - 1
-    assert all("found 'small', which exists with another budget" in one and "\n" not in one for one in errors)
+    assert all("a study 'small' exists with another budget" in one and "\n" not in one for one in errors)
 
 
 def test_a_spec_cannot_be_changed_under_a_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

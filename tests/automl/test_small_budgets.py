@@ -37,7 +37,7 @@ def test_a_budget_of_fewer_than_three_full_trainings_is_told(most: float, ranks:
 def test_it_says_that_a_baseline_is_trained_to_its_end() -> None:
     told: list[str] = []
     SmallBudget(30.0, told.append).look(machine([2.0, 2.0], [2.0], baselines=1))
-    assert told[0].endswith("; 1 baseline first, trained to the last epoch (`baselines: []` has none)")
+    assert told[0].endswith(". It also pays for 1 baseline to the last epoch (`baselines: []` has none)")
 
 
 def test_it_is_told_once_and_not_before_some_epochs() -> None:

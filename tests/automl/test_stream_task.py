@@ -118,4 +118,4 @@ def test_a_study_is_paused_and_thawed_charged_and_exported(place: Workplace) -> 
     points = [(trial.number, epoch) for trial in record.started for epoch in trial.epochs]
     number, epoch = min(points, key=lambda one: (one[1].metrics["val_error"], one[1].metrics["cost_usd"]))
     place.json("export", "streamed", f"{number}@{epoch.epoch}", "--out", "model")
-    assert "not known" in (place.folder / "model" / "README.md").read_text()
+    assert "unknown" in (place.folder / "model" / "README.md").read_text()

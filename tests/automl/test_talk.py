@@ -131,7 +131,7 @@ def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_study(run, tmp_path,
         patch.setattr(Path, "open", refuses)
         code, _, err = run(Talk(quiet=True, log_file=path))
     assert code == 0
-    assert err.count("takes no more (No space left on device); the study goes on") == 1
+    assert err.count("(No space left on device); the study continues") == 1
 
 
 def test_control_characters_of_others_are_escaped(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--quiet", "--verbose"), "found --quiet and --verbose, allowed: one of them"),
+        (("--quiet", "--verbose"), "--quiet and --verbose exclude each other"),
         (("--log-file", "nowhere/study.log"), "--log-file: found 'nowhere/study.log', allowed: a file that can be"),
         (("--log-file", "."), "--log-file: found '.', allowed: a file that can be written to"),
     ],

@@ -80,7 +80,7 @@ def test_a_deviation_has_the_unit_of_its_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "words"), [(None, "not known while the hypervolume is 0"), (0.0, "about 0 %"), (3.1415, "about 3.1 %")]
+    ("percent", "words"), [(None, "unknown while the hypervolume is 0"), (0.0, "about 0 %"), (3.1415, "about 3.1 %")]
 )
 def test_a_growth_that_cannot_be_stated_is_not_told_as_none(percent: float | None, words: str) -> None:
     decision = DecisionRecord(epoch=1, action="pause", reason="waits", numbers={NEXT_10_USD_PERCENT: percent})

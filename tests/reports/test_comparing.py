@@ -47,11 +47,9 @@ def test_all_are_measured_from_the_worst_reference_point_and_named_with_their_sh
 def test_the_order_of_objectives_does_not_matter_but_their_choice_does() -> None:
     turned = build_study(20, objectives=(COST, ERROR))
     assert comparable([build_study(20), turned])[1].objectives == (ERROR, COST)
-    with pytest.raises(
-        ComparisonError, match=r"^report: found digits for val_error \(minimized\) and cost_usd"
-    ) as told:
+    with pytest.raises(ComparisonError, match=r"^report: digits is for val_error \(minimized\) and cost_usd") as told:
         comparable([build_study(20), replace(build_study(20, objectives=(ACCURACY, COST)), name="b")])
-    assert str(told.value).endswith("allowed: studies with the same objectives")
+    assert str(told.value).endswith("Only studies with the same objectives can be compared")
 
 
 def test_only_keys_that_differ_are_told_however_large_a_space_is() -> None:
@@ -130,4 +128,4 @@ def test_hostile_names_do_not_run_in_a_browser_without_network(browser: Any, tmp
 def test_a_study_that_is_named_twice_is_refused() -> None:
     result = CliRunner().invoke(report, ["a", "b", "a"])
     assert result.exit_code == 2
-    assert "STUDY: found 'a' twice, allowed: each study once" in result.output
+    assert "STUDY: 'a' is named twice. Name each study once" in result.output

@@ -1,4 +1,4 @@
-"""Shared by the routes: the store, the operator's policy, and the caller's identity."""
+"""State shared by the routes: the store, the operator's policy, and the caller's identity."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def context_of(request: Request) -> ServiceContext:
 
 
 def refuse_other_sites(request: Request) -> None:
-    """Raise ForbiddenError for a request from another site's page; for routes that do more than read."""
+    """Raise ForbiddenError for a request from another site's page. For routes that do more than read."""
     if header(request.scope, "sec-fetch-site") not in OWN_SITE:
         raise ForbiddenError("header Sec-Fetch-Site: found another site, allowed: this service's own pages")
 
@@ -46,12 +46,12 @@ def studies_for(request: Request) -> TeamStudies:
     return TeamStudies(context.store, context.policy, identity_of(request))
 
 
-# These two are coroutines: FastAPI runs other dependencies in a thread, which is slow on a busy machine.
+# Both are coroutines, because FastAPI runs other dependencies in a thread, which is slow on a busy machine.
 async def service_of(request: Request) -> ServiceContext:
-    """Dependency of routes: the service of a request."""
+    """Return the service of a request, as a dependency of routes."""
     return context_of(request)
 
 
 async def studies_of(request: Request) -> TeamStudies:
-    """Dependency of routes: the studies with the caller's rights."""
+    """Return the studies with the caller's rights, as a dependency of routes."""
     return studies_for(request)

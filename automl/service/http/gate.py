@@ -1,8 +1,8 @@
 """The gate before all routes, a plain ASGI application: checks identity, origin and size of requests.
 
-Once the store has a token, every path outside `OPEN_PATHS`, mounted applications included, needs one, in the header
-`Authorization: Bearer TOKEN` or in the cookie of `/login`. Before that, the service listens on loopback only, and every
-user of the machine is an admin.
+Once the store has a token, every path outside `OPEN_PATHS`, with mounted applications, needs a token, in the header
+`Authorization: Bearer TOKEN` or in the cookie of `/login`. Without tokens in the store, the service listens only on
+loopback, and every user of the machine is an admin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOCAL_PROJECT = "local"
 
 
 def local_identity() -> Identity:
-    """Return the identity of this process's user, an admin: the store is theirs."""
+    """Return the identity of this process's user, who is an admin, since the store belongs to this user."""
     return Identity(user=_local_user(), project=LOCAL_PROJECT, role="admin")
 
 
@@ -44,28 +44,28 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "automl_token"
 OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
-"""Paths without a token: health checks of load balancers, and logging in."""
+"""Paths without a token: health checks of load balancers, and the login page."""
 OWN_SITE = frozenset({"", "same-origin", "none"})
-"""Values of the header Sec-Fetch-Site of requests that no other site has caused."""
+"""Values of the header Sec-Fetch-Site of requests that no other site caused."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY = 2**20
-"""Largest body of a request in bytes, except uploads."""
+"""Largest body of a request in bytes, except for uploads."""
 UPLOADS = "/api/v1/uploads"
 
 
 class Gate:
-    """Passes allowed requests on, with `scope["state"]["identity"]`."""
+    """Forwards allowed requests, with the identity in `scope["state"]["identity"]`."""
 
     def __init__(self, app: Asgi, store: Store, *, needs_token: bool, host: str) -> None:
         self._app, self._store, self._needs_token, self._host = app, store, needs_token, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, and pass it on or refuse it."""
+        """Check a request, and forward or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await _refuse(send, 404, "found a connection that is no HTTP")
+            await _refuse(send, 404, "only HTTP connections are served")
             return
         if problem := self._problem(scope):
             await _refuse(send, *problem)
@@ -73,7 +73,7 @@ class Gate:
         try:
             identity = await self._identity(scope)
         except DBAPIError:
-            await _refuse(send, 503, "the store does not answer now")
+            await _refuse(send, 503, "the store does not answer now. Try again in a few seconds")
             return
         if identity is None and scope["path"] not in OPEN_PATHS:
             await _ask_for_token(scope, send)
@@ -82,13 +82,13 @@ class Gate:
         await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with a body of limited size; upload routes limit theirs."""
+        """Forward a request with a body of limited size. Upload routes limit their own bodies."""
         if scope["path"].startswith(UPLOADS):
             await self._app(scope, receive, send)
             return
         try:
             body = await _whole_body(receive, LARGEST_BODY)
-        except ConnectionAbortedError:  # nobody waits for an answer, and half a form would be acted on as a whole one
+        except ConnectionAbortedError:  # the client is gone, and an incomplete form must not be used as a complete form
             return
         if body is None:
             await _refuse(send, 413, f"body: more than {LARGEST_BODY} bytes, the most that a request may have")
@@ -102,7 +102,7 @@ class Gate:
         length = header(scope, "content-length")
         is_upload = scope["path"].startswith(UPLOADS)
         if length.isdecimal() and int(length) > LARGEST_BODY and not is_upload:
-            return 413, f"body: found {length} bytes, allowed: at most {LARGEST_BODY}"
+            return 413, f"body: {length} bytes, but a request may have at most {LARGEST_BODY}"
         if scope["method"] in SAFE_METHODS or header(scope, "authorization"):
             return None
         # Browsers send cookies, and reach loopback, from pages of other sites too.
@@ -112,7 +112,7 @@ class Gate:
         return None
 
     async def _identity(self, scope: Scope) -> Identity | None:
-        if scope["path"] in OPEN_PATHS:  # they answer also while the store is away
+        if scope["path"] in OPEN_PATHS:  # these answer even without the store
             return None
         if not self._needs_token:
             return local_identity()
@@ -121,7 +121,7 @@ class Gate:
 
 
 def brought_token(scope: Scope) -> str:
-    """Return a request's token, empty without one; the header precedes the cookie."""
+    """Return a request's token, or an empty text. The header takes precedence over the cookie."""
     given = header(scope, "authorization")
     if given:
         scheme, _, value = given.partition(" ")
@@ -162,7 +162,7 @@ async def _whole_body(receive: Receive, most: int) -> bytes | None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that replays a body, and then goes on."""
+    """Return a `receive` that replays a body, then continues with the original."""
     first: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replaying() -> Any:
@@ -172,11 +172,11 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 async def _ask_for_token(scope: Scope, send: Send) -> None:
-    """Redirect a browser to the login page; answer a program that it needs a token."""
+    """Redirect a browser to the login page. Answer a program that it needs a token."""
     if scope["method"] == "GET" and "text/html" in header(scope, "accept"):
         await _answer(send, 303, b"", [(b"location", b"/login")])
         return
-    await _refuse(send, 401, "header Authorization: found no valid token, allowed: Bearer TOKEN")
+    await _refuse(send, 401, "header Authorization: no valid token. Send Bearer TOKEN")
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Endpoints for machines: liveness, readiness, and Prometheus metrics."""
+"""Endpoints for monitoring: liveness, readiness, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from studies.storage.views.cursors import VIEWS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 WINDOW_SECONDS = 60.0
-"""Time window of rates."""
+"""Seconds over which rates are measured."""
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Metrics:
-    """Counts requests; reads other figures from the store on demand."""
+    """Counts requests, and reads other figures from the store on demand."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -87,16 +87,16 @@ router = APIRouter()
 
 @router.get("/health", tags=["health"])
 async def health() -> dict[str, Any]:
-    """Say that the service lives; asks nothing else, so that a store that is away restarts nothing.
+    """Return that the service lives. Reads nothing else, so that an unreachable store restarts nothing.
 
-    It needs no thread, so it answers as well while all of them are taken.
+    It needs no thread, so it answers even while all threads are busy.
     """
     return {"status": "ok"}
 
 
 @router.get("/ready", tags=["health"])
 def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
-    """Say whether the service can answer: 503 while its store does not."""
+    """Return whether the service can answer: 503 while its store does not."""
     try:
         context.store.study_row("")
     except DBAPIError:
@@ -106,5 +106,5 @@ def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
 
 @router.get("/metrics", tags=["health"])
 def metrics(request: Request, context: Annotated[ServiceContext, Depends(admin_context)]) -> Response:
-    """Return figures for Prometheus; admins only, since they tell of all projects."""
+    """Return figures for Prometheus; for admins only, since they cover all projects."""
     return Response(request.app.state.metrics.exposition(context.store), media_type=CONTENT_TYPE)

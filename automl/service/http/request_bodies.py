@@ -22,7 +22,7 @@ Usd = Annotated[float, Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
 
 
 class Body(BaseModel):
-    """A body whose keys are all known."""
+    """A request body that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,8 +31,8 @@ class SubmissionBody(Body):
     """A study: its spec as a mapping, or as the text of a YAML file."""
 
     spec: dict[str, Any] | str = Field(description="The spec, as a mapping or as YAML.")
-    code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
-    priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
+    code: Name | None = Field(None, description="The operator's code folder with the task and relative paths.")
+    priority: Priority = Field(0, description="Jobs of higher priority start first, and displace lower jobs.")
 
     @model_validator(mode="after")
     def _readable(self) -> SubmissionBody:
@@ -42,20 +42,20 @@ class SubmissionBody(Body):
             except SpecError as error:
                 raise ValueError(str(error)) from None
             if not isinstance(read, dict):
-                raise ValueError("spec: found YAML that is no mapping, allowed: a spec")
+                raise ValueError("spec: the YAML is no mapping. Send the text of a spec")
             self.spec = read
         return self
 
     @property
     def mapping(self) -> dict[str, Any]:
-        """The spec as a mapping."""
+        """Return the spec as a mapping."""
         return self.spec if isinstance(self.spec, dict) else {}
 
 
 class TrainingBody(Body):
     """A single training: a study of one trial."""
 
-    name: Name = Field(description="Name of the training, which is that of its study.")
+    name: Name = Field(description="Name of the training and of its study.")
     task: str = Field(min_length=1, max_length=300, description="A built-in task, or module:Class of allowed code.")
     task_options: dict[str, Any] = Field(default_factory=dict, description="Options of the task.")
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of trainer and task.")
@@ -63,27 +63,27 @@ class TrainingBody(Body):
     usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(1.0, description="Largest cost in dollars.")
     seed: int = Field(0, ge=0, lt=2**32, description="Random seed of weights, shuffling and dropout.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Kind of device.")
-    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="What carries messages between ranks.")
-    group_seconds: Annotated[float, Field(gt=0, le=1e9)] = Field(600.0, description="Deadline of ranks for each other.")
+    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="Communication backend of the ranks.")
+    group_seconds: Annotated[float, Field(gt=0, le=1e9)] = Field(600.0, description="Seconds to wait for ranks.")
     checkpoint_every: Annotated[float, Field(gt=0, le=1e9)] = Field(60.0, description="Seconds between checkpoints.")
-    code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
-    priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
+    code: Name | None = Field(None, description="The operator's code folder with the task and relative paths.")
+    priority: Priority = Field(0, description="Jobs of higher priority start first, and displace lower jobs.")
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The spec of a study that trains these parameters once."""
+        """Return the spec of a study that trains these parameters once."""
         given = self.model_dump(exclude={"code", "priority"})
         return training_spec(given.pop("name"), **given)
 
 
 class ResumeBody(Body):
-    """Changes of a study that goes on."""
+    """Changes of a study that continues."""
 
     overrides: list[str] = Field(default_factory=list, max_length=20, description="PATH=VALUE each: budget.usd=5.")
 
 
 class PriorityBody(Body):
-    """Another priority."""
+    """A new priority."""
 
     priority: Priority
 
@@ -95,60 +95,60 @@ class EnqueueBody(Body):
 
 
 class ConfirmQuestion(Body):
-    """Models of a study that are trained again, with fresh seeds."""
+    """Models of a study to train again, with new seeds."""
 
     points: list[Point] = Field(
         default_factory=list,
         max_length=20,
-        description="2@6, 2, best, cheapest or knee; none takes those to choose from.",
+        description="2@6, 2, best, cheapest or knee; empty: the models to choose from.",
     )
-    seeds: int = Field(3, ge=1, le=20, description="Trainings of each.")
+    seeds: int = Field(3, ge=1, le=20, description="Trainings of each model.")
 
 
 class ConfirmBody(ConfirmQuestion):
-    """The same, with the money for it."""
+    """Models of a study to train again, with the money for it."""
 
     usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(
-        description="Largest cost in dollars, beside the study's budget."
+        description="Largest cost in dollars, on top of the study's budget."
     )
 
 
 class ModelQuestion(Body):
-    """A model of a study, and the form in which it is wanted."""
+    """A model of a study, and the form to export it in."""
 
     point: Point = Field("best", description="2@6, 2, best, cheapest or knee.")
-    format: Target = Field("package", description="What is written; docker is the folder of an image that serves it.")
+    format: Target = Field("package", description="Form of the export; docker is the folder of a server's image.")
     model: Annotated[str, Field(max_length=100)] | None = Field(
         None, description="For a training function: the name of the model in trial.epochs."
     )
     licence: Annotated[str, Field(max_length=100)] | None = Field(None, description="Licence for the model card.")
     ensemble: bool = Field(False, description="All models that were kept when the trial was confirmed.")
     place: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
-        None, description="Where you will have it, for the lines that load it; beside you without it."
+        None, description="Path where you will save it, for the example lines that load it; here by default."
     )
 
 
 class LimitBody(Body):
-    """A limit on spending over all studies; null takes it away."""
+    """A limit on spending over all studies; null removes it."""
 
     usd: Usd | None
 
 
 class TokenBody(Body):
-    """A token to make."""
+    """A token to create."""
 
-    name: str = Field("", max_length=100, description="What it is for.")
+    name: str = Field("", max_length=100, description="Purpose of the token.")
     user: Annotated[str, Field(pattern=f"^{USER_PATTERN}$")]
     project: Annotated[str, Field(pattern=f"^{PROJECT_PATTERN}$", description="Letters, digits, - and _.")]
     role: Role = "member"
-    days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity; null is for ever.")
+    days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity; null: no end.")
 
 
 class RotationBody(Body):
-    """A token that takes the place of another one."""
+    """A token that replaces another token."""
 
     days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity of the new token.")
-    grace_hours: Annotated[float, Field(ge=0, le=720)] = Field(24.0, description="Hours for which the old one lasts.")
+    grace_hours: Annotated[float, Field(ge=0, le=720)] = Field(24.0, description="Hours until the old token ends.")
 
 
 AccountKindName = Literal["user", "project"]
@@ -158,7 +158,7 @@ Filled = TypeVar("Filled", bound=Body)
 
 
 def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
-    """Return a body from the form of a page; SpecError names the wrong field without its value."""
+    """Return a body from the form of a page. SpecError names the wrong field without its value."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -21,9 +21,9 @@ Context = Annotated[ServiceContext, Depends(service_of)]
 
 
 async def admin_context(request: Request) -> ServiceContext:
-    """Return the service for an admin; ForbiddenError for others."""
+    """Return the service for an admin. ForbiddenError for others."""
     if not identity_of(request).is_admin:
-        raise ForbiddenError("role: found one that may not do this, allowed: admin")
+        raise ForbiddenError("role: only an admin may do this")
     return context_of(request)
 
 
@@ -32,20 +32,20 @@ AdminContext = Annotated[ServiceContext, Depends(admin_context)]
 
 @router.get("/me", tags=["access"])
 def me(request: Request) -> dict[str, Any]:
-    """Say who you are."""
+    """Return your user, project and role."""
     identity = identity_of(request)
     return {"user": identity.user, "project": identity.project, "role": identity.role}
 
 
 @router.get("/workers", tags=["workers"])
 def workers(context: Context) -> list[dict[str, Any]]:
-    """List the workers that are alive, with their slots."""
+    """List the living workers, with their slots."""
     return [asdict(line) for line in JobQueue(context.store).workers()]
 
 
 @router.get("/accounts", tags=["money"])
 def accounts(studies: Studies) -> list[dict[str, Any]]:
-    """List limits on spending that concern you, with what is spent and promised."""
+    """List the spending limits that concern you, with spent and promised dollars."""
     return [plain_account(one) for one in studies.accounts()]
 
 
@@ -64,7 +64,7 @@ def list_tokens(context: AdminContext) -> list[dict[str, Any]]:
 
 @router.post("/tokens", tags=["access"], status_code=201)
 def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
-    """Make a token, which is shown this once; admins only."""
+    """Create a token, which is shown only in this answer; admins only."""
     token, line = access_tokens.create(
         context.store, name=body.name, user=body.user, project=body.project, role=body.role, days=body.days
     )
@@ -73,7 +73,7 @@ def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
 
 @router.delete("/tokens/{token_id}", tags=["access"])
 def revoke_token(context: AdminContext, token_id: int) -> dict[str, Any]:
-    """Let a token be refused from now on; admins only."""
+    """Revoke a token; admins only."""
     try:
         return asdict(access_tokens.revoke(context.store, token_id))
     except StoreError as error:
@@ -82,7 +82,7 @@ def revoke_token(context: AdminContext, token_id: int) -> dict[str, Any]:
 
 @router.post("/tokens/{token_id}/rotate", tags=["access"], status_code=201)
 def rotate_token(context: AdminContext, token_id: int, body: RotationBody) -> dict[str, Any]:
-    """Make a token that takes the place of another one; admins only."""
+    """Create a token that replaces another token; admins only."""
     try:
         token, line = access_tokens.rotate(
             context.store, token_id, days=body.days, grace_seconds=body.grace_hours * 3600

@@ -1,4 +1,4 @@
-"""Routes for `automl --server`: records, from which commands print as from a store, and confirming."""
+"""Routes for `automl --server`: records, which commands print like records of a store, and confirming."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ Studies = Annotated[TeamStudies, Depends(studies_of)]
 
 @router.get("/lines", tags=["studies"])
 def lines(studies: Studies) -> list[dict[str, Any]]:
-    """List the studies that have started and that you may see: the JSON of `automl list --json`."""
+    """List the started studies that you may see: the JSON of `automl list --json`."""
     mine = {job.study for job in studies.jobs()}
     return rows_of(line for line in list_studies(studies.store) if line.name in mine)
 
 
 @router.get("/studies/{name}/record", tags=["studies"])
 def record(studies: Studies, name: str) -> Response:
-    """Return all that is known of a study, for clients of the same version."""
+    """Return the whole record of a study, for clients of the same version."""
     return Response(written(studies.record(name)), media_type="application/json")
 
 
 @router.post("/studies/{name}/confirm/check", tags=["studies"])
 def check_confirm(studies: Studies, name: str, body: ConfirmQuestion) -> dict[str, Any]:
-    """Say what training models again would train and cost, and queue nothing."""
+    """Return the trainings of a confirmation and their cost; queues nothing."""
     return confirm_jobs.check(studies, name, body.points, body.seeds)
 
 
 @router.post("/studies/{name}/confirm", tags=["studies"], status_code=202)
 def confirm(studies: Studies, name: str, body: ConfirmBody) -> dict[str, Any]:
-    """Queue trainings of chosen models with fresh seeds, which measure what they are worth."""
+    """Queue trainings of chosen models with new seeds, to measure them on test data."""
     return plain_job(confirm_jobs.submit(studies, name, body.points, body.seeds, body.usd))

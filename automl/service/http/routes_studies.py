@@ -32,13 +32,13 @@ from studies.queueing.jobs import OVER
 
 LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
-"""Longest silence, so that proxies keep the connection, and longest time between checks of the caller's token."""
+"""Most seconds without an event, so that proxies keep the connection, and between checks of the caller's token."""
 
 
 async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
     """Yield the events of a study: `status` with the answer of `GET /studies/NAME`, then `end`.
 
-    Silent while the store is away. Stops without `end` when the caller's token becomes invalid.
+    Silent while the store is unreachable. Stops without `end` when the caller's token becomes invalid.
     """
     seen: tuple[object, ...] = ()
     silent = asked = 0.0
@@ -57,7 +57,7 @@ async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
                     break
         except MissingError:  # it was deleted
             break
-        except DBAPIError:  # the answer has begun, so that no status can say it: it is looked again
+        except DBAPIError:  # the answer has begun, so no status can report it: try again
             pass
         if silent >= SILENCE_SECONDS:
             silent = 0.0
@@ -74,7 +74,7 @@ Number = Annotated[int, Query(ge=0, le=10**9)]
 Attempt = Annotated[int, Query(ge=1, le=10**9)]
 Seed = Annotated[int, Query(ge=0, lt=2**31)]
 LONGEST_LOG = 2**20
-"""Length of the log in an answer: its last characters."""
+"""Most characters of a log in an answer; older output is cut."""
 
 
 @router.get("/studies", tags=["studies"])
@@ -92,7 +92,7 @@ def submit(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
 
 @router.post("/studies/check", tags=["studies"])
 def check(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
-    """Say what a study would do and cost, and queue nothing: the JSON of `automl launch --dry-run --json`."""
+    """Return the plan and cost of a study, and queue nothing: the JSON of `automl launch --dry-run --json`."""
     spec, base_folder = studies.admitted(body.mapping, code=body.code)
     return plan(spec, base_folder)
 
@@ -106,19 +106,19 @@ def train(studies: Studies, body: TrainingBody) -> dict[str, Any]:
 
 @router.get("/queue", tags=["studies"])
 def queue(studies: Studies) -> list[dict[str, Any]]:
-    """List what waits, in the order of the turns."""
+    """List the waiting jobs, in their order."""
     return [plain_job(job) for job in studies.waiting()]
 
 
 @router.get("/studies/{name}", tags=["studies"])
 def status(studies: Studies, name: str) -> dict[str, Any]:
-    """Return the job of a study, and what `automl status --json` prints of it."""
+    """Return the job of a study, and the JSON of `automl status --json`."""
     return studies.status(name)
 
 
 @router.delete("/studies/{name}", tags=["studies"])
 def delete(studies: Studies, name: str) -> dict[str, Any]:
-    """Delete a study that has ended, for good; what it has cost stays in the accounts."""
+    """Delete a study that has ended, for good; its cost stays in the accounts."""
     return studies.delete(name)
 
 
@@ -130,19 +130,19 @@ def stop(studies: Studies, name: str) -> dict[str, Any]:
 
 @router.post("/studies/{name}/cancel", tags=["studies"])
 def cancel(studies: Studies, name: str) -> dict[str, Any]:
-    """Give a study up; what it has found stays."""
+    """Cancel a study for good; its results stay."""
     return plain_job(studies.cancel(name))
 
 
 @router.post("/studies/{name}/resume", tags=["studies"])
 def resume(studies: Studies, name: str, body: ResumeBody) -> dict[str, Any]:
-    """Queue a study again that has ended."""
+    """Queue a study that has ended again."""
     return plain_job(studies.resume(name, body.overrides))
 
 
 @router.post("/studies/{name}/priority", tags=["studies"])
 def set_priority(studies: Studies, name: str, body: PriorityBody) -> dict[str, Any]:
-    """Give a job another priority."""
+    """Change the priority of a job."""
     return plain_job(studies.set_priority(name, body.priority))
 
 
@@ -186,7 +186,7 @@ def trials(studies: Studies, name: str) -> list[dict[str, Any]]:
 
 @router.get("/studies/{name}/trials/{trial}", tags=["trials"])
 def explain(studies: Studies, name: str, trial: int) -> dict[str, Any]:
-    """Say why a trial went on, was paused, stopped or failed."""
+    """Explain why a trial continued, was paused, stopped or failed."""
     return studies.explain(name, trial)
 
 
@@ -197,10 +197,10 @@ def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
 
 
 @router.get("/studies/{name}/trials/{trial}/logs", tags=["trials"], response_class=PlainTextResponse)
-def logs(  # noqa: PLR0917 - FastAPI gives each parameter by name
+def logs(  # noqa: PLR0917 - FastAPI passes each parameter by name
     studies: Studies, name: str, trial: int, rank: Number = 0, attempt: Attempt | None = None, seed: Seed | None = None
 ) -> PlainTextResponse:
-    """Return what a trial has printed on a rank, or what has confirmed it, as far as it is on the service's machine."""
+    """Return the output of a trial's rank, or of a training that confirmed it, if it is on the service's machine."""
     record = studies.record(name)
     try:
         path = log_of(studies.store, record.name, trial, rank, attempt=attempt, seed=seed)

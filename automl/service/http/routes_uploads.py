@@ -23,15 +23,15 @@ def uploads_of(request: Request) -> Uploads:
 
 
 def writable_uploads(request: Request) -> Uploads:
-    """Return the uploads of the caller's project; ForbiddenError if the identity may only read."""
+    """Return the uploads of the caller's project. ForbiddenError if the identity may only read."""
     if identity_of(request).role == "viewer":
-        raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
     return uploads_of(request)
 
 
 ReadOnly = Annotated[Uploads, Depends(uploads_of)]
 Writable = Annotated[Uploads, Depends(writable_uploads)]
-FileName = Annotated[str, Query(description="Name of the file, by which tasks of the project read it.")]
+FileName = Annotated[str, Query(description="Name of the file, as tasks of the project read it.")]
 
 
 @router.get(UPLOADS, tags=["uploads"])
@@ -42,7 +42,7 @@ def list_uploads(uploads: ReadOnly) -> list[dict[str, Any]]:
 
 @router.post(UPLOADS, tags=["uploads"], status_code=201, openapi_extra=_ANY_BYTES)
 async def upload(request: Request, uploads: Writable, name: FileName) -> dict[str, Any]:
-    """Keep the body as a file of your project; status 413 if its files would be larger than the operator allows."""
+    """Save the body as a file of your project; status 413 if its files would be larger than the operator allows."""
     announced = request.headers.get("content-length", "")
     length = int(announced) if announced.isdecimal() else None
     return asdict(await uploads.keep(name, request.stream(), length=length))

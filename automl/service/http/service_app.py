@@ -26,11 +26,11 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body cannot be read."},
     401: {"description": "No valid token."},
     403: {"description": "The role does not allow this, or another site has sent it."},
-    404: {"description": "There is no such thing, or the caller may not see it."},
+    404: {"description": "It does not exist, or the caller may not see it."},
     409: {"description": "The state does not allow this now."},
-    413: {"description": "More was sent than is taken."},
+    413: {"description": "The data are too large."},
     422: {"description": "The input is wrong; `detail` is one line that names the place."},
-    429: {"description": "Too many checks or exports are worked out now."},
+    429: {"description": "Too many checks or exports are running now."},
     503: {"description": "The store does not answer now."},
 }
 _RETRY_AFTER = {429: "10", 503: "2"}
@@ -49,7 +49,7 @@ def make_app(context: ServiceContext, *, needs_token: bool, host: str) -> Gate:
 
 
 def bare_app(context: ServiceContext) -> FastAPI:
-    """Return the application without the gate; its routes expect an identity in the request's scope."""
+    """Return the application without the gate. Its routes expect an identity in the request's scope."""
     app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.context = context
     app.state.metrics = Metrics()
@@ -81,7 +81,7 @@ def _told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
-    """Name the wrong field in one line; its value is not repeated, since it may be a secret."""
+    """Name the wrong field in one line. Its value is not repeated, since it may be a secret."""
     first: dict[str, Any] = error.errors()[0] if isinstance(error, RequestValidationError) else {}
     place = ".".join(str(part) for part in first.get("loc", ()))
     problem = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
@@ -90,14 +90,14 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 async def _store_is_away(_request: Request, error: Exception) -> Response:
     if not (isinstance(error, DBAPIError) and is_away(error)):
-        raise error  # a mistake of ours, which the log has: to ask again would not help
+        raise error  # a bug of this service, which the log shows: trying again would not help
     return JSONResponse(
         {"detail": "the store does not answer now"}, status_code=503, headers={"Retry-After": _RETRY_AFTER[503]}
     )
 
 
 class _Observer:
-    """Counts and logs each request, and lets browsers run only the service's own scripts."""
+    """Counts and logs each request, and adds headers that let browsers run only the service's own scripts."""
 
     def __init__(self, app: Asgi, metrics: Metrics) -> None:
         self._app, self._metrics, self._log = app, metrics, writer()
@@ -129,7 +129,7 @@ class _Observer:
 
     @staticmethod
     def _path(scope: Scope) -> str:
-        """Return the path's route, so that names of studies create no metric series."""
+        """Return the route of the path, so that names of studies create no metric series."""
         return str(getattr(scope.get("route"), "path", "other"))
 
 

@@ -1,4 +1,4 @@
-"""Running the service: the socket, the token file, an optional worker, and an orderly end."""
+"""Runs the service: the socket, the token file, an optional worker, and an orderly end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from search_spaces.user_errors import UserError
 from studies.queueing import access_tokens
 
 SHUTDOWN_SECONDS = 10
-"""Time for open requests when the service ends; event streams are cut then."""
+"""Seconds for open requests when the service ends; after that event streams are cut."""
 _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
 
@@ -33,9 +33,9 @@ class Listening:
     """Address of the service.
 
     Attributes:
-        host: Address; any that other machines reach needs a token.
-        port: Port; 0 takes a free one.
-        worker_slots: Number of slots of a worker beside the service; None starts none, 0 takes all of the machine.
+        host: Address; an address that other machines reach needs a token.
+        port: Port; 0 takes a free port.
+        worker_slots: Number of slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
     """
 
     host: str
@@ -44,11 +44,11 @@ class Listening:
 
 
 def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
-    """Serve until interrupted; UserError if the address is taken, or public without a token."""
+    """Serve until interrupted. UserError if the address is taken, or public without a token."""
     needs_token = access_tokens.any_valid(context.store)
     if not needs_token and not is_loopback(listening.host):
         raise UserError(
-            f"--host: found {listening.host}, which others reach, and no token, allowed: 127.0.0.1, or a token first "
+            f"--host: {listening.host} is a public address, but the store has no token. Use 127.0.0.1, or add a token "
             "(`automl token add NAME --user USER --project PROJECT --role admin`)"
         )
     try:
@@ -60,8 +60,8 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
         app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
     )
     _log_as_json("uvicorn")
-    who = "a token is needed" if needs_token else "whoever uses this machine is an admin"
-    with _worker(context, listening), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
+    who = "a token is needed" if needs_token else "every user of this machine is an admin"
+    with _worker(context, listening), suppress(KeyboardInterrupt):  # uvicorn re-raises the signal that ended it
         say(f"automl service: {address(socket)} ({who}; Ctrl-C ends it, workers go on)")
         uvicorn.Server(config).run(sockets=[socket])
 
@@ -74,13 +74,13 @@ def _log_as_json(name: str) -> None:
 
 
 def take_token(context: ServiceContext, file: Path) -> None:
-    """Register the token of a file, such as a container's secret, as an admin's; UserError if it is unfit."""
+    """Register the token of a file, such as a container's secret, as an admin's. UserError if it is unfit."""
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file: {file} cannot be read ({error})") from None
     if len(token.split()) > 1:
-        raise UserError(f"--token-file: found {len(token.split())} words in {file}, allowed: one token, an admin's")
+        raise UserError(f"--token-file: {file} has {len(token.split())} words. It must hold only an admin's token")
     if problem := token_problem(token):
         raise UserError(f"--token-file: {problem} ({file})")
     access_tokens.keep(context.store, token, name=_FILE_TOKEN, user="admin", project="admin", role="admin")
@@ -88,13 +88,13 @@ def take_token(context: ServiceContext, file: Path) -> None:
 
 @contextmanager
 def _worker(context: ServiceContext, listening: Listening) -> Iterator[None]:
-    """Run a worker beside the service; it drains when the service ends."""
+    """Run a worker beside the service. It drains when the service ends."""
     if listening.worker_slots is None:
         yield
         return
     slots = ["--slots", str(listening.worker_slots)] if listening.worker_slots else []
     environment = {**os.environ, "AUTOML_STORE": context.store.url}
-    worker = subprocess.Popen(  # noqa: S603 - our own program
+    worker = subprocess.Popen(  # noqa: S603 - a program of this project
         [sys.executable, "-m", "automl", "worker", *slots], env=environment, start_new_session=True
     )
     try:

@@ -1,7 +1,7 @@
 """Proxy to the operator's MLflow server, under /mlflow/, for admins only, since MLflow has no projects.
 
 Start it with `mlflow server --static-prefix /mlflow`: paths are forwarded unchanged. Its pages need inline scripts;
-other content, such as a logged HTML file, cannot run scripts here.
+other content, for example a logged HTML file, cannot run scripts here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREFIX = "/mlflow"
 TIMEOUT_SECONDS = 60.0
 CHUNK_BYTES = 2**16
 _HANDED_ON = ("accept", "content-type", "range", "if-none-match", "if-modified-since")
-"""Request headers that are forwarded: no cookie and no token of ours."""
+"""Request headers that are forwarded, without cookies and tokens of this service."""
 _HANDED_BACK = ("content-type", "content-length", "content-disposition", "content-encoding", "content-range",
                 "cache-control", "etag", "last-modified")  # fmt: skip
 _PAGE_POLICY = (
@@ -35,19 +35,19 @@ _DATA_POLICY = "sandbox; default-src 'none'"
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a request; the gate bounds it."""
+    """Return the body of a request, whose size the gate limits."""
     return await request.body()
 
 
 @router.get(PREFIX)
 def front() -> Response:
-    """Lead to the page of MLflow."""
+    """Redirect to the page of MLflow."""
     return to(f"{PREFIX}/")
 
 
 @router.api_route(PREFIX + "/{rest:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
 def hand_on(request: Request, context: AdminContext, body: Annotated[bytes, Depends(body_of)], rest: str) -> Response:
-    """Hand a request on to the MLflow server, and its answer back."""
+    """Forward a request to the MLflow server, and return its answer."""
     server = context.policy.mlflow_server
     if not server:
         raise MissingError("this service has no MLflow server. The operator names one with --mlflow-server URL")

@@ -1,7 +1,7 @@
 """Optuna Dashboard behind the gate: read-only, with the studies of the caller's project.
 
-Its page uses absolute paths (/dashboard, /api/studies, /static); our API is below /api/v1. Each project has its own
-application, since the dashboard caches in memory; process-wide caches are keyed by study ids, which are never reused.
+Its page uses absolute paths (/dashboard, /api/studies, /static); the service's API is below /api/v1. Each project has
+its own application, since the dashboard caches in memory; process-wide caches are keyed by study ids that never repeat.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Distinguishes a study from an earlier one of the same id, by `uid`, which is empty if no study is mirrored."""
+    """Distinguishes studies that have had the same id, by `uid`, which is empty if no study is mirrored."""
 
     name: str
     uid: str
@@ -42,10 +42,10 @@ class Mark:
 
 @dataclass(slots=True)
 class LastingIds:
-    """Study ids for the dashboard that are never reused.
+    """Study ids for the dashboard that never repeat.
 
-    SQLite gives the id of a deleted study to the next one. Optuna Dashboard caches trials, search spaces and
-    importances by id, importances even across projects, and would show the deleted study's. A reused id gets a new one.
+    SQLite gives the id of a deleted study to the next study. Optuna Dashboard caches trials, search spaces and
+    importances by id, importances even across projects, and would show the deleted study. A reused id gets a new id.
     """
 
     _outer: dict[tuple[int, Mark], int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class LastingIds:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def told(self, inner: int, mark: Mark) -> int:
-        """Return the outer id of the study that now has the id `inner` in Optuna's tables."""
+        """Return the outer id of the study that currently has the id `inner` in Optuna's tables."""
         with self._lock:
             outer = self._outer.get((inner, mark))
             if outer is None:
@@ -62,7 +62,7 @@ class LastingIds:
             return outer
 
     def meant(self, outer: int) -> int:
-        """Return the id in Optuna's tables for an outer id; unknown ids stay."""
+        """Return the id in Optuna's tables for an outer id. Unknown ids are returned unchanged."""
         with self._lock:
             return self._inner.get(outer, outer)
 
@@ -75,13 +75,13 @@ class ReadOnlyError(RuntimeError):
 
 
 class ProjectStorage(BaseStorage):
-    """Hides other projects' studies; `ids` are the outer ids, shared by all caches of the process."""
+    """Hides other projects' studies. `ids` are the outer ids, shared by all caches of the process."""
 
     def __init__(self, inner: BaseStorage, visible: Callable[[], Container[str]], ids: LastingIds) -> None:
         self._inner, self._visible, self._ids = inner, visible, ids
 
     def _read(self, study_id: int, read: Callable[[int], Found]) -> Found:
-        """Return data of a visible study; the check comes last, since an id may pass to another study meanwhile."""
+        """Return data of a visible study. The check comes last, since another study may take the id."""
         inner = self._ids.meant(study_id)
         found = read(inner)
         mark = _mark(self._inner.get_study_name_from_id(inner), self._inner.get_study_user_attrs(inner))
@@ -127,11 +127,11 @@ class ProjectStorage(BaseStorage):
         return self._read(study_id, lambda inner: self._inner.get_all_trials(inner, deepcopy=deepcopy, states=states))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """Raise KeyError: a trial's id does not identify its study, and no page asks for a trial alone."""
+        """Raise KeyError, because a trial's id does not identify its study, and no page asks for a single trial."""
         raise KeyError(trial_id)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise ReadOnlyError("this storage is for reading")
+        raise ReadOnlyError("this storage is read-only")
 
     create_new_study = delete_study = set_study_user_attr = set_study_system_attr = _refuse
     create_new_trial = set_trial_param = set_trial_state_values = set_trial_intermediate_value = _refuse
@@ -139,7 +139,7 @@ class ProjectStorage(BaseStorage):
 
 
 def _id_of(study: Any) -> int:
-    return int(study._study_id)  # noqa: SLF001 - the only name that Optuna has for it
+    return int(study._study_id)  # noqa: SLF001 - Optuna has no public name for it
 
 
 def _mark(name: str, attributes: Mapping[str, Any]) -> Mark:
@@ -157,7 +157,7 @@ _THREADS = 4
 
 
 class OptunaDashboard:
-    """Optuna Dashboard as an ASGI application, with the identity that the gate has found."""
+    """Optuna Dashboard as an ASGI application, for the identity that the gate has found."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -176,15 +176,15 @@ class OptunaDashboard:
         await application(scope, receive, send)
 
     def id_of(self, identity: Identity, study: str) -> int:
-        """Return a study's id in Optuna Dashboard; MissingError if it is not visible, or not yet mirrored."""
+        """Return a study's id in Optuna Dashboard. MissingError if it is not visible, or not mirrored yet."""
         try:
             return self._of(identity)[0].get_study_id_from_name(study)
         except KeyError:
-            raise MissingError(f"study: found {study!r}, of which Optuna Dashboard has nothing yet") from None
+            raise MissingError(f"Optuna Dashboard has no data of {study!r} yet. Try again in some seconds") from None
 
     def _refusal(self, scope: Scope) -> Response | None:
         if scope["method"] not in SAFE_METHODS:
-            return JSONResponse({"reason": "Optuna Dashboard is for reading here"}, status_code=403)
+            return JSONResponse({"reason": "Optuna Dashboard is read-only here"}, status_code=403)
         if _PLAIN.fullmatch(scope["path"]):
             return None
         of_study = _OF_STUDY.fullmatch(scope["path"])
@@ -194,10 +194,10 @@ class OptunaDashboard:
                 return None
         except KeyError:
             pass
-        return JSONResponse({"reason": "there is no such study that you may see"}, status_code=404)
+        return JSONResponse({"reason": "this study does not exist, or you may not see it"}, status_code=404)
 
     def _of(self, identity: Identity) -> tuple[ProjectStorage, Asgi]:
-        """Return storage and application of a project; None takes all projects, for an admin."""
+        """Return storage and application of a project; None means all projects, for an admin."""
         project = None if identity.is_admin else identity.project
         with self._making:
             if project not in self._projects:
@@ -236,12 +236,12 @@ def mount(app: FastAPI) -> None:
 
 @router.get("/optuna/")
 def all_studies() -> Response:
-    """Lead to the list of studies in Optuna Dashboard."""
+    """Redirect to the list of studies in Optuna Dashboard."""
     return to("/dashboard")
 
 
 @router.get("/optuna/{name}")
 def one_study(request: Request, studies: Studies, name: str) -> Response:
-    """Lead to a study in Optuna Dashboard."""
+    """Redirect to a study in Optuna Dashboard."""
     study = studies.job(name).study
     return to(f"/dashboard/studies/{request.app.state.optuna.id_of(studies.identity, study)}")

@@ -37,11 +37,11 @@ Studies = Annotated[TeamStudies, Depends(studies_of)]
 Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
 COOKIE_SECONDS = 7 * 86_400
-"""Longest browser login; an earlier end of the token ends it."""
+"""Longest browser login in seconds; it ends earlier if the token does."""
 MOST_ENDED = 50
-"""Number of ended jobs on the queue page, latest first."""
+"""Most ended jobs on the queue page, latest first."""
 LONGEST_LOG = 2**16
-"""Length of a rank's output on the page: its last characters."""
+"""Most characters of a rank's output on the page; older output is cut."""
 
 
 @router.get("/service.css")
@@ -64,7 +64,7 @@ def login_page(request: Request) -> Response:
 
 @router.post("/login")
 def login(request: Request, context: Context, form: Form) -> Response:
-    """Keep a valid token in the browser, out of reach of scripts and of other sites."""
+    """Store a valid token in the browser, where scripts and other sites cannot read it."""
     token = form.get("token", "")
     if not token or access_tokens.identify(context.store, token) is None:
         problem = "This token is not valid: it may be mistyped, expired or revoked."
@@ -76,14 +76,14 @@ def login(request: Request, context: Context, form: Form) -> Response:
 
 
 def _is_https(request: Request) -> bool:
-    """Return whether the browser uses HTTPS, by the proxy's header too: forging it only makes the cookie stricter."""
+    """Return whether the browser uses HTTPS, by the proxy's header too. Forging it only makes the cookie stricter."""
     client_scheme = request.headers.get("x-forwarded-proto", "").strip().lower()
     return request.url.scheme == "https" or client_scheme.startswith("https")
 
 
 @router.post("/logout")
 def logout(request: Request) -> Response:
-    """Let the browser forget its token."""
+    """Delete the token from the browser."""
     answer = to("/login")
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_https(request))
     return answer
@@ -91,7 +91,7 @@ def logout(request: Request) -> Response:
 
 @router.get("/")
 def queue_page(request: Request, studies: Studies, context: Context) -> Response:
-    """Show what runs, what waits in the order of the turns, and what has ended."""
+    """Show running jobs, waiting jobs in their order, and ended jobs."""
     jobs = studies.jobs()
     ended = sorted((job for job in jobs if job.state in OVER), key=lambda job: job.ended_at or 0.0, reverse=True)
     running = [view_of(job, None) for job in jobs if job.state == "running"]
@@ -150,7 +150,7 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
 
 
 def _budget_of(form: Mapping[str, str]) -> list[str]:
-    """Return the form's budget as overrides; the spec's own check refuses bad numbers."""
+    """Return the form's budget as overrides. The check of the spec refuses bad numbers."""
     return [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)]
 
 
@@ -158,7 +158,7 @@ def _budget_of(form: Mapping[str, str]) -> list[str]:
 def trial_page(
     request: Request, studies: Studies, name: str, number: int, rank: Annotated[int, Query(ge=0, le=10**6)] = 0
 ) -> Response:
-    """Show why a trial is in its state, and what a rank of it has printed."""
+    """Show the reason of a trial's state, and the output of a rank."""
     explained: dict[str, Any] = studies.explain(name, number)
     record = redacted(studies.record(name))
     trial = next(one for one in record.started if one.number == number)
@@ -191,7 +191,7 @@ def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[st
 
 @router.get("/studies/{name}/models/{point}", dependencies=[Depends(refuse_other_sites)])
 def download_model(studies: Studies, name: str, point: Point) -> Response:
-    """Return a model as an archive: a folder that answers without the training code, or what a command has kept."""
+    """Return a model as an archive: a folder that needs no training code, or the saved files of a command."""
     form: Target = "weights" if studies.record(name).spec.get("task") == COMMAND else "package"
     return Download(model_archive(studies, name, ModelQuestion(point=point, format=form)))
 
@@ -208,7 +208,7 @@ _KINDS = ("user", "project")
 
 @router.get("/spend")
 def spend_page(request: Request, studies: Studies) -> Response:
-    """Show who has spent what, with limits."""
+    """Show the spending of users and projects, with limits."""
     return _spend_page(request, studies)
 
 
@@ -220,7 +220,7 @@ def _spend_page(request: Request, studies: TeamStudies, problem: str = "", statu
 
 @router.post("/spend")
 def set_limit(request: Request, studies: Studies, form: Form) -> Response:
-    """Limit the spending of a user or a project; an empty limit takes it away."""
+    """Limit the spending of a user or a project; an empty limit removes it."""
     try:
         kind, name = form.get("kind", ""), form.get("name", "")
         if kind not in _KINDS:
@@ -249,7 +249,7 @@ def _tokens_page(request: Request, context: Any, problem: str = "", status: int 
 
 @router.post("/tokens")
 def new_token(request: Request, context: AdminContext, form: Form) -> Response:
-    """Make a token, and show it this once."""
+    """Create a token, and show it this once."""
     try:
         body = filled_in(TokenBody, {**form, "days": form.get("days") or None})
     except UserError as error:
@@ -259,12 +259,12 @@ def new_token(request: Request, context: AdminContext, form: Form) -> Response:
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke(context: AdminContext, token_id: int) -> Response:
-    """Let a token be refused from now on."""
+    """Revoke a token."""
     revoke_token(context, token_id)
     return to("/tokens")
 
 
 @router.post("/tokens/{token_id}/rotate")
 def rotate(request: Request, context: AdminContext, token_id: int) -> Response:
-    """Make a token that takes the place of another one, and show it this once."""
+    """Create a token that replaces another token, and show it this once."""
     return _tokens_page(request, context, made=rotate_token(context, token_id, RotationBody()))

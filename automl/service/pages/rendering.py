@@ -28,7 +28,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (BusyError, 429),
     (StoreAwayError, 503), (UserError, 422), (RunError, 409),
 )  # fmt: skip
-"""Status by error type; the first match counts."""
+"""HTTP status by error type; the first match counts."""
 MOST_FIELDS = 100
 
 
@@ -67,12 +67,12 @@ def to(path: str) -> Response:
 
 
 async def form_of(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form; the last of a repeated name counts."""
+    """Return the fields of a form; the last value of a repeated name counts."""
     try:
         text = (await request.body()).decode("utf-8")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:
-        raise UserError("form: found a body that cannot be read, allowed: the fields of the page") from None
+        raise UserError("form: the body cannot be read. Send the fields of the page") from None
     return {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
 
 
@@ -90,7 +90,7 @@ class PageRoute(APIRoute):
                 status = status_of(error)
                 title = HTTPStatus(status).phrase.capitalize()
                 return page(request, "error.html", status=status, title=title, problem=one_line(error))
-            except RequestValidationError:  # of a path or a query that no page of ours leads to
+            except RequestValidationError:  # in a path or a query that no page of this service links to
                 return page(request, "error.html", status=404, title="Not found", problem="There is no such page.")
 
         return answer

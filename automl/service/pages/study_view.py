@@ -23,12 +23,12 @@ from studies.results import analysis
 from studies.results.pareto import reference_of
 
 MOST_TRIALS = 30
-"""Number of latest trials in each table; the report has all."""
+"""Most trials in each table, the latest; the report has all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyView:
-    """A study as its page shows it; empty fields and None are not known yet, or do not exist."""
+    """Data of the study page. Empty fields and None are unknown yet, or do not exist."""
 
     job: Job
     money: str
@@ -67,7 +67,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
     if record is None:
         return StudyView(job=job, money=money, spent_percent=share)
     record = redacted(record)
-    record = replace(record, reference_point=reference_of(record))  # worked out once
+    record = replace(record, reference_point=reference_of(record))  # computed once, since it is slow
     archive, figures = analysis.archive(record), picture_of(record, time.time()).figures
     names = [one.metric for one in record.objectives]
     kept = archive_rows(record, archive)[:MOST_TRIALS]
@@ -122,7 +122,7 @@ def _money(job: Job) -> tuple[str, float | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendingLine:
-    """Spending of a user or a project; `promised_usd` is what running jobs may still spend, where there is a limit."""
+    """Spending of a user or a project. `promised_usd` is what running jobs may still spend, if there is a limit."""
 
     kind: str
     name: str

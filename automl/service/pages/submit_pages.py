@@ -53,12 +53,12 @@ _EXAMPLES = {
     "constraints": "YAML, such as [{metric: latency_ms, max: 5}]",
     "space": "YAML, such as learning_rate: {type: float, low: 0.001, high: 1, log: true}; the task's own if empty",
 }
-"""Hints for YAML fields, where an example says more than the schema."""
+"""Examples for YAML fields, more helpful than the schema."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """A field of the form; `default` is the spec's value for an empty field, as text."""
+    """A field of the form. `default` is the spec's value for an empty field, as text."""
 
     key: str
     label: str
@@ -94,7 +94,7 @@ def _field(schema: Mapping[str, Any], key: str) -> Field:
 
 
 def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the spec of a submitted form; empty fields are left out."""
+    """Return the spec of a submitted form, without its empty fields."""
     spec: dict[str, Any] = {}
     for key in (*SHOWN, *FURTHER):
         text = given.get(key, "")
@@ -107,7 +107,7 @@ def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
-    """Return names of tasks: built-in ones, and names in the code folders' files, which are parsed and not run."""
+    """Return names of tasks: built-in tasks, and tasks in the code folders' files, which are parsed and not run."""
     own = (name for folder in code_folders.values() for name in _defined_in(folder))
     return [*built_in_tasks(), *dict.fromkeys(own)]
 
@@ -127,7 +127,7 @@ LONGEST_LINE = 2**16
 
 
 def table_spec(file: Path, target: str) -> tuple[dict[str, Any], list[str]]:
-    """Return a spec for a table, and notes on the choices; UserError if it is unreadable, or lacks the column."""
+    """Return a spec for a table, and notes on the choices. UserError if it is unreadable, or lacks the column."""
     answer = answer_of("automl.service.pages.submit_pages", [str(file), target])
     return answer["mapping"], answer["notes"]
 
@@ -165,7 +165,7 @@ _CHANGED_BY_FORM = ("study", "training:", "budget:")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picked:
-    """A study as filled in; `code` is the name of its code folder, None without one."""
+    """A study as filled in. `code` is the name of its code folder, or None."""
 
     spec: dict[str, Any]
     code: str | None = None
@@ -174,9 +174,9 @@ class Picked:
 
 @router.get("/submit")
 def submit_page(request: Request, studies: Studies, context: Context) -> Response:
-    """Show the form of one way to submit; `how` names it, and `file` an uploaded table."""
+    """Show the form for one way to submit, named by `how`; `file` is an uploaded table."""
     if studies.identity.role == "viewer":
-        raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
     return _submit_page(request, context, dict(request.query_params))
 
 
@@ -212,7 +212,7 @@ def _submit_page(
 
 @router.post("/submit")
 def submit(request: Request, studies: Studies, context: Context, form: Form) -> Response:
-    """Queue a study, or say what it would do and cost."""
+    """Queue a study, or show its plan and cost."""
     try:
         picked = _picked(request, form)
         if form.get("do") == "check":
@@ -243,7 +243,7 @@ def _picked(request: Request, form: Mapping[str, str]) -> Picked:
 def _from_table(uploads: Uploads, form: Mapping[str, str]) -> Picked:
     file, target = uploads.path_of(form.get("file", "")), form.get("target", "")
     if not target:
-        raise SpecError("form", ("target",), found("", "the column that is to be predicted"))
+        raise SpecError("form", ("target",), found("", "the column to predict"))
     spec, notes = table_spec(file, target)
     given = spec_of({f"budget.{key}": form.get(key, "") for key in _TABLE_BUDGET} | _own_keys(form))
     spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}

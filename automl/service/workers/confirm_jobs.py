@@ -1,7 +1,7 @@
 """Confirming models through the queue: a job with its own budget, on the slots of a worker.
 
 The study's ledger charges the trainings as `confirm`, and their user and project pay: the lease of the charge names the
-job. The job's budget, less the cost of earlier runs, caps each run.
+job. The job's budget, minus the cost of earlier runs, caps each run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from studies.storage.study_store import Store
 
 
 def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Return the trainings and their expected cost; a separate process imports the user's code.
+    """Return the trainings and their expected cost. A separate process imports the user's code.
 
     Raises:
         UserError: There is no such study or point, or the study has not started.
@@ -43,7 +43,7 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
 
 
 def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
-    """Queue trainings of points; names such as best are resolved now, since confirming may change them.
+    """Queue trainings of points. Names such as best are resolved now, since confirming may change their meaning.
 
     Raises:
         ForbiddenError: The caller may only read.
@@ -51,7 +51,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
         StoreError: There is no such point.
     """
     if studies.identity.role == "viewer":
-        raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
     job = _confirmable(studies, name)
     record = studies.record(name)
     resources = mapping(record.spec.get("resources"))
@@ -85,12 +85,12 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
 def _confirmable(studies: TeamStudies, name: str) -> Job:
     job = studies.job(name)
     if job.kind == "confirm":
-        raise ConflictError(f"study: found {job.study!r}, which trains models again; allowed: a study")
+        raise ConflictError(f"the job {job.study!r} confirms models of another study. Name that study")
     if job.state not in ENDED:
-        raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
+        raise ConflictError(f"the study {job.study!r} is {job.state}. Wait for its end, or stop it")
     for one in JobQueue(studies.store).jobs(project=job.project):
         if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in OVER:
-            raise ConflictError(f"study: found {job.study!r}, of which {one.study} is {one.state}; wait for its end")
+            raise ConflictError(f"{job.study!r} is being confirmed: {one.study} is {one.state}. Wait for its end")
     return job
 
 
@@ -99,7 +99,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
     asked, job_folder = queue.spec_of(job)
     study = str(asked["study"])
     if job.run is None or job.run.cap_nano_usd is None:
-        raise AssertionError("a job that confirms has a run, and money of its own")
+        raise AssertionError("a confirm job has a run, and its own money")
     cap = job.run.cap_nano_usd
     try:
         done = confirm(
@@ -107,7 +107,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
             slots=study_slots(job), job_id=job.id,
             most_nano_usd=lambda: cap - queue.require(job.study).spent_nano_usd,
         )  # fmt: skip
-    except SpentError as error:  # what was trained until then counts
+    except SpentError as error:  # trainings until now count
         refresh(queue.store, study, Path(job_folder))
         return "failed", str(error)
     failed = [row for row in done["trials"] if all(run["failure"] for run in row["runs"])]
@@ -115,7 +115,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
 
 
 def main() -> None:
-    """Print the expected cost of the trainings that stdin asks for as one line of JSON."""
+    """Print the expected cost of the trainings that stdin names as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         found = expected(Store(os.environ["AUTOML_STORE"]), asked["study"], asked["points"], seeds=asked["seeds"])

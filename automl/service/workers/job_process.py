@@ -2,7 +2,7 @@
 
     python -m automl.service.workers.job_process RUN_ID        with the store's URL in AUTOML_STORE
 
-A worker starts it. When the worker dies, the kernel signals it to drain, and another worker continues.
+A worker starts it. When the worker dies, the kernel signals the process to drain, and another worker continues the job.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from studies.storage.writing.retrying import is_away, retry
 WORKER_PID = "AUTOML_WORKER_PID"
 """Environment variable with the process id of the worker."""
 STORE_AWAY, INTERRUPTED = 75, 130
-"""Exit codes of a process that could not store its outcome: the store was away, or it was terminated."""
+"""Exit codes of a process that could not store its outcome: the store was unreachable, or it was terminated."""
 MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
-"""Pool time left unspent below a cap, and its largest share of the run's money."""
+"""Seconds of pool time left unspent below a cap, and their largest share of the run's money."""
 _PR_SET_PDEATHSIG = 1
 
 
 def run(store: Store, run_id: int) -> RunOutcome:
-    """Drive the study of an open run until its end; DBAPIError or StoreAwayError leave it to another run."""
+    """Drive the study of an open run until its end. DBAPIError or StoreAwayError leave it to another run."""
     queue = JobQueue(store)
     job = _job_of(queue, run_id)
     log = writer(study=job.study, project=job.project, user=job.user)
@@ -89,7 +89,7 @@ def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOut
     watcher = Watcher(on_commit=chronicle.on_commit, say=log, warn=lambda line: log(line, level="warning"))
     prepared = _prepared(queue, job)
     row = queue.store.study_row(job.study)
-    if row is None:  # a stored one may have another budget by now than it was launched with
+    if row is None:  # a stored study may have another budget than at its launch
         row = find_or_create(queue.store, with_earlier(prepared))
     for warning in prepared.warnings:
         watcher.warn(warning)
@@ -112,7 +112,7 @@ def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
 
 
 def _within(prepared: Prepared, job: Job) -> Prepared:
-    """Return the study with the run's money; its stored budget stays its owner's."""
+    """Return the study with the run's money as its budget. The stored budget stays unchanged."""
     cap = None if job.run is None else job.run.cap_nano_usd
     if cap is None:
         return prepared
@@ -161,14 +161,14 @@ def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOut
 def drain_when_worker_dies() -> None:
     """Ask the kernel for SIGTERM when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != int(os.environ.get(WORKER_PID, os.getppid())):  # it died before
+    if os.getppid() != int(os.environ.get(WORKER_PID, os.getppid())):  # the worker died before this call
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
     """Run the job of the run whose id is the only argument."""
     try:
-        with interrupting_signals():  # until the controller drains at them
+        with interrupting_signals():  # until the controller takes them as drain requests
             drain_when_worker_dies()
             outcome = run(Store(os.environ["AUTOML_STORE"]), int(sys.argv[1]))
     except KeyboardInterrupt:

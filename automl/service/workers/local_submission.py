@@ -19,7 +19,7 @@ from studies.storage.study_store import Store
 
 
 def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, priority: int) -> Job:
-    """Queue the study of a spec, checked as by `automl launch`; SpecError, or StoreError for a study of this name."""
+    """Queue the study of a spec, checked as in `automl launch`. SpecError, or StoreError if the study exists."""
     spec, folder = read_spec(path, overrides, store), path.absolute().parent
     if len(spec.study) > MOST_NAME_CHARS:
         raise SpecError(str(path), ("study",), found(spec.study, f"at most {MOST_NAME_CHARS} characters in the queue"))

@@ -36,16 +36,16 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
         try:
             # Waiting here would delay the worker's own heartbeats.
             settle_left(store, study_id, at_once=True)
-        except (StoreError, RunError) as error:  # deleted or taken over meanwhile, or its rows are damaged
-            log(f"what a dead controller has left is not charged: {error}", level="warning", study_id=study_id)
+        except (StoreError, RunError) as error:  # deleted or taken over since, or its rows are damaged
+            log(f"the last seconds of a dead controller are not charged: {error}", level="warning", study_id=study_id)
 
 
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 2.0
 LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
-"""Heartbeat gap after which other workers' heartbeats may have expired in the same outage."""
+"""Heartbeat gap in seconds after which other workers' heartbeats may have expired in the same outage."""
 AWAY_SECONDS = 30.0
-"""Pause after a process that the store did not answer: the next start would hardly succeed, and is expensive."""
+"""Seconds to pause after a process could not reach the store, since the next start would probably fail, too."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class _Running:
 
 @dataclass(kw_only=True)
 class Worker:
-    """Runs jobs of a store until `leave` is called; `devices` are ids of GPUs, one for each slot, empty on CPUs."""
+    """Runs jobs of a store until `leave` is called. `devices` are ids of GPUs, one for each slot, empty on CPUs."""
 
     queue: JobQueue
     name: str
@@ -78,7 +78,7 @@ class Worker:
     _problem: str = field(default="", init=False)
 
     def leave(self, reason: str) -> None:
-        """Take no more jobs, drain running ones, and end; safe in signal handlers."""
+        """Take no more jobs, drain running jobs, and end. Safe in signal handlers."""
         del reason
         self._leaves = True
 
@@ -89,16 +89,16 @@ class Worker:
         while not (self._leaves and not self._running):
             self._step_or_tell()
             time.sleep(POLL_SECONDS)
-        with suppress(DBAPIError):  # others find out by the heartbeat that it has gone
+        with suppress(DBAPIError):  # others notice by the missing heartbeat that it has gone
             self.queue.leave(self._id)
 
     def _step_or_tell(self) -> None:
-        """Take a step; a database error is reported once until a step succeeds, and jobs run on."""
+        """Take a step. A database error is logged once until a step succeeds, and jobs keep running."""
         try:
             self.step()
         except DBAPIError as error:
-            problem = "does not answer" if is_away(error) else "refuses what the worker asks"
-            line = f"the store {problem} ({str(error.orig).splitlines()[0]}); jobs go on, and it is asked again"
+            problem = "does not answer" if is_away(error) else "refuses a query of the worker"
+            line = f"the store {problem} ({str(error.orig).splitlines()[0]}); jobs keep running, the worker tries again"
             if line != self._problem:
                 self.log(line, level="warning" if is_away(error) else "error", worker=self.name)
             self._problem = line
@@ -106,16 +106,16 @@ class Worker:
             self._problem = ""
 
     def step(self) -> None:
-        """Renew the heartbeat, forward requests, collect ended jobs, and start the next ones."""
+        """Renew the heartbeat, forward requests, collect ended jobs, and start the next jobs."""
         if self._leaves:
-            self._drain_all()  # before all that needs the store, which may be away
+            self._drain_all()  # before any step that needs the store, which may be unreachable
         self._collect()
         try:
             if self.clock() - self._beaten_at >= BEAT_SECONDS:
                 self._beat()
             if not self._rests():
                 self._take_turns()
-        except WorkerGoneError as error:  # this process was frozen, or the database was away from it alone
+        except WorkerGoneError as error:  # this process was frozen, or only this worker could not reach the database
             self.log(str(error), level="warning", worker=self.name)
             for running in self._running.values():
                 running.is_given_up = True
@@ -123,13 +123,13 @@ class Worker:
             self._join()
 
     def _rests(self) -> bool:
-        """Return whether it pauses taking jobs; the store does not count the slots of abandoned runs."""
+        """Return whether taking jobs is paused, because the store does not count the slots of abandoned runs."""
         is_given_up = any(running.is_given_up for running in self._running.values())
         return self._leaves or is_given_up or self.clock() < self._rests_until
 
     @property
     def _is_steady(self) -> bool:
-        """True if every living worker has had time for a heartbeat since the outage."""
+        """Return whether every living worker has had time for a heartbeat since the outage."""
         return self.clock() - self._steady_since >= EXPIRY_SECONDS
 
     def _take_turns(self) -> None:
@@ -144,10 +144,10 @@ class Worker:
     def _beat(self) -> None:
         gap_seconds, asked = self.queue.beat(self._id)
         self._beaten_at = self.clock()
-        if gap_seconds >= LONGEST_GAP_SECONDS:  # the database was away from others as well: they may beat first
+        if gap_seconds >= LONGEST_GAP_SECONDS:  # others could not reach the database either: let them beat first
             self._steady_since = self._beaten_at
-        for run_id in asked.keys() - self._running.keys():  # the answer to the start was lost, or that to its failure
-            self.queue.end_run(run_id, "lost", "its worker has no process of it; it goes on later")
+        for run_id in asked.keys() - self._running.keys():  # the answer to its start, or to its failure, was lost
+            self.queue.end_run(run_id, "lost", "its worker has no process of it; it continues later")
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
@@ -181,13 +181,13 @@ class Worker:
     def _process(self, turn: Start, run: Run) -> subprocess.Popen[bytes]:
         path = self.log_folder / f"{turn.job.study}.log"
         with path.open("ab") as output:
-            return subprocess.Popen(  # noqa: S603 - our own program
+            return subprocess.Popen(  # noqa: S603 - a program of this project
                 [sys.executable, "-m", "automl.service.workers.job_process", str(run.id)],
                 env=self._environment(turn),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C at the worker is the worker's to hand on
+                start_new_session=True,  # so that Ctrl-C reaches only the worker, which forwards it
             )
 
     def _environment(self, turn: Start) -> Mapping[str, str]:
@@ -212,14 +212,14 @@ class Worker:
         if running.is_asked and code in (-signal.SIGTERM, INTERRUPTED):
             study, run = self.queue.store.study_row(running.job.study), running.run
             if study is not None and study.state == "closed" and (study.ended_at or 0.0) >= run.started_at:
-                return outcome_of_closed(running.job, study.stop_reason), ""  # asked when nothing was left to drain
-            return "preempted", ""  # before its controller could drain anything
+                return outcome_of_closed(running.job, study.stop_reason), ""  # the request came after its end
+            return "preempted", ""  # before its controller could drain
         return _without_a_request(code)
 
 
 def _without_a_request(code: int) -> tuple[Any, str]:
     if code == STORE_AWAY:
-        return "lost", "the store did not answer its process; it goes on later"
+        return "lost", "its process could not reach the store; it continues later"
     if code < 0:
         return "died", f"its process was ended by signal {-code}"
     return "failed", f"its process ended with exit code {code}; the worker's log has more"

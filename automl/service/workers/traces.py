@@ -27,7 +27,7 @@ def json_line(message: str, **fields: Any) -> str:
 
 
 def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
-    """Return a function that logs lines with these and its call's fields; `stream` None is standard error."""
+    """Return a function that logs lines with these and its call's fields. `stream` None is standard error."""
 
     def write(message: str, **fields: Any) -> None:
         line = json_line(message, **(always | fields))
@@ -38,7 +38,7 @@ def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
 
 
 class JsonHandler(logging.Handler):
-    """Logs libraries' records as such lines, with level, logger and traceback."""
+    """Writes log records of libraries as such lines, with level, logger and traceback."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()

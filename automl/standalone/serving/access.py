@@ -19,7 +19,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 _OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health"})
-"""Paths without a token; the OpenAPI document then hides the model."""
+"""Paths without a token. Without a token, the OpenAPI document hides the model."""
 _PATHS = _OPEN_PATHS | {"/metrics", "/predict", "/predict/batch"}
 _KNOWN_HOSTS = 16
 
@@ -30,7 +30,7 @@ def first_headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> bool:
-    """Return whether a request has the token, compared in constant time; True if none is required."""
+    """Return whether a request has the token, compared in constant time. True if none is required."""
     if token is None:
         return True
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
@@ -39,7 +39,7 @@ def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> boo
 
 
 class Gate:
-    """An ASGI application that checks and records requests to another one."""
+    """An ASGI application that checks and records requests to another application."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], settings: Settings, metrics: Metrics):
         self._app, self._token, self._metrics = app, settings.token, metrics
@@ -75,7 +75,7 @@ class Gate:
             # A web page can have its own name resolved to 127.0.0.1, and then read answers here ("DNS rebinding").
             return 403, "header Host: found another name, allowed: this machine's own, or use a token", []
         if scope["path"] not in _OPEN_PATHS and not brings_token(headers, self._token):
-            said = "header Authorization: found no valid token, allowed: Bearer TOKEN"
+            said = "header Authorization: no valid token. Send Bearer TOKEN"
             return 401, said, [(b"www-authenticate", b"Bearer")]
         return None
 

@@ -1,4 +1,4 @@
-"""The HTTP interface as an ASGI application: rows in, answers out."""
+"""The HTTP interface as an ASGI application: takes rows, returns predictions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .served_model import ServedModel
 from .settings import Settings
 
 _KEYS: Mapping[str, str] = {"/predict": "row", "/predict/batch": "rows"}
-"""The body's only key, by path."""
+"""The only key of the body, by path."""
 _LARGE_BODY = 32_768
 """Bodies above this many bytes are parsed in a thread, to keep the event loop free."""
 _BODIES_TOGETHER = 4
-"""Number of largest bodies in a worker's memory; the queue counts no incoming bodies, and connections have no limit."""
+"""Bodies of the largest size in a worker's memory. Neither queue nor connections limit incoming bodies."""
 _REQUEST_ID = "x-request-id"
 _GIVEN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 _ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -84,12 +84,12 @@ class _Endpoints:
         return HTMLResponse(docs_page.PAGE, headers=docs_page.HEADERS)
 
     async def openapi(self, request: Request) -> Response:
-        """Return the OpenAPI document; columns and labels only with access."""
+        """Return the OpenAPI document, with columns and labels only for clients with access."""
         served = self._model.served if self._is_known(request) else None
         return json_reply(openapi_of(self._settings, served))
 
     async def health(self, request: Request) -> Response:
-        """Return what is served; the error of a failed reload only with access."""
+        """Return the served model, and the error of a failed reload for clients with access."""
         problem = self._model.problem or None
         if problem and not self._is_known(request):
             problem = "the newest model does not load; the server's log says why"
@@ -100,7 +100,7 @@ class _Endpoints:
         return Response(await asyncio.to_thread(exposition), headers={"content-type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
-        """Answer one row or a list of rows, by path, all by the model served now."""
+        """Return the prediction for one row or a list of rows, by path, all by the model served now."""
         served, key = self._model.served, _KEYS[request.scope["path"]]
         seconds = self._settings.timeout_seconds
         is_read = False
@@ -114,8 +114,8 @@ class _Endpoints:
                 answers = await self._batcher.answers(served, rows)
         except TimeoutError:
             if not is_read:
-                raise RequestError(408, f"body: found no end in {seconds:g} seconds") from None
-            raise RequestError(503, f"there was no answer in {seconds:g} seconds", 1) from None
+                raise RequestError(408, f"body: incomplete after {seconds:g} seconds") from None
+            raise RequestError(503, f"no answer within {seconds:g} seconds. Try again", 1) from None
         content = answers[0] if key == "row" else {"answers": answers}
         given = request.headers.get(_REQUEST_ID, "")
         request_id = given if _GIVEN_ID.fullmatch(given) else f"{self._new_id.getrandbits(128):032x}"
@@ -126,24 +126,24 @@ class _Endpoints:
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body; its bytes count from arrival to answer, so that a header alone reserves no room."""
+        """Yield the body. Its bytes count from arrival to answer, so that a header alone reserves no room."""
         most = self._settings.body_bytes
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > most:
-            raise RequestError(413, f"body: found {told} bytes, allowed: {most}")
+            raise RequestError(413, f"body: {told} bytes, but at most {most} are allowed")
         parts = bytearray()
         try:
             async for part in request.stream():
                 parts += part
                 self._held_bytes += len(part)
                 if len(parts) > most:
-                    raise RequestError(413, f"body: found more than {most} bytes, allowed: {most}")
+                    raise RequestError(413, f"body: more than {most} bytes, the most that are allowed")
                 if self._held_bytes > _BODIES_TOGETHER * most:
-                    allowed = f"allowed: {_BODIES_TOGETHER * most}"
-                    raise RequestError(429, f"body: found {self._held_bytes} bytes of requests under way, {allowed}", 1)
+                    allowed = f"the most is {_BODIES_TOGETHER * most}"
+                    raise RequestError(429, f"body: {self._held_bytes} bytes of requests are under way; {allowed}", 1)
             yield bytes(parts)
         except ClientDisconnect:
-            raise RequestError(400, f"body: found its end after {len(parts)} bytes, before the request's") from None
+            raise RequestError(400, f"body: ended after {len(parts)} bytes, before the end of the request") from None
         finally:
             self._held_bytes -= len(parts)
 
@@ -152,17 +152,17 @@ class _Endpoints:
 
 
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return plain values as JSON, which refuses NaN and infinity."""
+    """Return plain values as JSON. NaN and infinity are refused."""
     try:
         body = _ENCODE(content)
     except ValueError:
-        message = "rows: found numbers so large that the model's answer is not finite"
+        message = "rows: the numbers are so large that the model's prediction is not finite"
         return json_reply({"detail": message}, UNPROCESSABLE)
     return Response(body, status, headers, "application/json")
 
 
 async def _told(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)  # noqa: S101 - what it is registered for
+    assert isinstance(error, RequestError)  # noqa: S101 - the handler is registered for it
     headers = None if error.retry_seconds is None else {"retry-after": str(error.retry_seconds)}
     return json_reply({"detail": str(error)}, error.status, headers)
 

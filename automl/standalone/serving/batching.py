@@ -1,7 +1,7 @@
-"""Batching of rows of several requests: one thread runs the model; rows that arrive meanwhile form the next batch.
+"""Batches rows of several requests: one thread runs the model, and rows that arrive in that time form the next batch.
 
-If the last batch answered several requests, so that others are likely to follow, an idle thread waits for as many rows
-as were pending, or until a deadline counted from the first row's arrival.
+If the last batch answered several requests, more are likely to follow. Then an idle thread waits for the same number of
+rows, or until a deadline counted from the first row's arrival.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Job:
 
 
 class Batcher:
-    """The queue in front of the model, and the thread that runs it; `on_broken` is called if the device fails."""
+    """The queue in front of the model, and the thread that runs it. `on_broken` is called if the device fails."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Batcher:
         self._thread.start()
 
     async def answers(self, served: Served, rows: Sequence[Encoded]) -> list[Answer]:
-        """Return the answer to each row; cancelled rows are dropped. RequestError for a full queue, or unfit rows."""
+        """Return the prediction for each row; cancelled rows are dropped. RequestError: a full queue, or unfit rows."""
         jobs = self._queued(served, rows)
         try:
             parts = await asyncio.gather(*[job.answered for job in jobs])
@@ -86,7 +86,7 @@ class Batcher:
         size = self._batch_rows
         with self._changed:
             if self._rows + len(rows) > self._queue_rows:
-                raise RequestError(429, f"{self._rows} rows wait already, allowed: {self._queue_rows}", 1)
+                raise RequestError(429, f"{self._rows} rows wait already, of at most {self._queue_rows}", 1)
             starts = range(0, len(rows), size)
             jobs = [_Job(served, rows[start : start + size], self._loop.create_future()) for start in starts]
             before = self._rows
@@ -119,7 +119,7 @@ class Batcher:
                     return batch
 
     def _wait_for_others(self) -> None:
-        """Wait until as many rows are there as were pending after the last batch, or for the deadline."""
+        """Wait until the number of pending rows equals the last batch's, or for the deadline."""
         deadline = max(self._jobs[0].arrived, self._free_since) + self._wait
         while self._rows < self._enough and not self._closed:
             left = deadline - time.monotonic()
@@ -133,7 +133,7 @@ class Batcher:
         rows = 0
         while self._jobs:
             job = self._jobs[0]
-            if job.answered.done():  # nobody waits for it any more
+            if job.answered.done():  # its request was cancelled
                 self._rows -= len(self._jobs.popleft().rows)
                 continue
             is_other = bool(batch) and job.served is not batch[0].served

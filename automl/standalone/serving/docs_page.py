@@ -1,4 +1,4 @@
-"""The page at /docs: the API, an example to edit and send, and a field for the token; loads nothing from elsewhere."""
+"""The page at /docs: the API, an example to edit and send, and a field for the token. Loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ byId('authorize').onsubmit = async event => {
   event.preventDefault();
   token = byId('token').value.trim();
   const reply = token ? await ask('/metrics', 'GET') : {status: 200};
-  byId('refused').textContent = reply.status === 401 ? 'That is not the token.' : '';
+  byId('refused').textContent = reply.status === 401 ? 'This token is not valid.' : '';
   await load();
 };
 load();
@@ -120,4 +120,4 @@ HEADERS = {
     f"script-src {_digest(_SCRIPT)}; style-src {_digest(_STYLE)}; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
 }
-"""Headers of the page: only its own script may run."""
+"""Headers of the page, which allow only its own script."""

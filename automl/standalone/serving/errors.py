@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class ServeError(Exception):
-    """The server cannot start as asked, or a model cannot be served; one line says what is allowed."""
+    """The server cannot start, or a model cannot be served. The message is one line with the cure."""
 
 
 class RequestError(Exception):
-    """A request fails; `retry_seconds` is for the header Retry-After, None if a retry cannot succeed."""
+    """A request fails. `retry_seconds` is for the header Retry-After, or None if a retry cannot succeed."""
 
     def __init__(self, status: int, message: str, retry_seconds: int | None = None) -> None:
         super().__init__(message)

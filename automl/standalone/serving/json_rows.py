@@ -18,17 +18,17 @@ from .errors import RequestError
 LONGEST_TEXT = 10_000
 MOST_PIXELS = 50_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
-"""Image formats for Pillow; its other readers start programs or are rarely used."""
+"""Image formats for Pillow. Its other readers start programs or are rarely used."""
 UNPROCESSABLE = 422
 
 
 def rows_in(body: bytes, key: str, most: int) -> list[Any]:
-    """Return the rows of a UTF-8 body, by its key "row" or "rows"; RequestError for other content."""
+    """Return the rows of a UTF-8 body, by its key "row" or "rows". RequestError for other content."""
     content = _json(body)
     if not isinstance(content, dict) or list(content) != [key]:
         names = ", ".join(map(repr, content))[:80] if isinstance(content, dict) else ""
         found = (f"the keys {names}" if names else "no key") if isinstance(content, dict) else _kind(content)
-        raise _refused(f"body: found {found}, allowed: an object with the key {key!r} alone")
+        raise _refused(f"body: found {found}, allowed: an object with only the key {key!r}")
     if key == "row":
         return [content[key]]
     rows = content[key]
@@ -40,7 +40,7 @@ def rows_in(body: bytes, key: str, most: int) -> list[Any]:
 
 
 def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
-    """Return rows of JSON as the model's numbers; RequestError names the first row that does not fit."""
+    """Return rows of JSON as the model's numbers. RequestError names the first row that does not fit."""
     prepare = _PREPARE[by.kind]
     found = []
     for number, row in enumerate(rows):
@@ -49,7 +49,7 @@ def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
         except InputError as error:
             raise _refused(" ".join(str(error).split())) from None
         except RecursionError:
-            raise _refused(f"row {number + 1}: found too many lists in one another") from None
+            raise _refused(f"row {number + 1}: lists are nested too deeply") from None
         except OverflowError:
             raise _refused(
                 f"row {number + 1}: found a whole number beyond any float, allowed: finite numbers"
@@ -64,13 +64,13 @@ def _json(body: bytes) -> Any:
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # refuses halves of surrogate pairs
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise _refused(f"body: found no JSON ({error.msg} at {where})") from None
+        raise _refused(f"body: this is no JSON ({error.msg} at {where})") from None
     except UnicodeEncodeError:
-        raise _refused("body: found half of a surrogate pair, allowed: whole characters") from None
+        raise _refused("body: half of a surrogate pair. Send whole characters") from None
     except UnicodeDecodeError:
-        raise _refused("body: found bytes that are not UTF-8, allowed: JSON in UTF-8") from None
+        raise _refused("body: some bytes are not UTF-8. Send JSON in UTF-8") from None
     except RecursionError:
-        raise _refused("body: found too many lists or objects in one another") from None
+        raise _refused("body: lists or objects are nested too deeply") from None
     except ValueError as error:
         raise _refused(f"body: found {' '.join(str(error).split())[:120]}, allowed: finite numbers") from None
     return content
@@ -125,20 +125,20 @@ def _image_row(row: Any, number: int) -> bytes:
     try:
         content = base64.b64decode(row, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InputError(number, f"{where}: found no base64 ({error}), allowed: {allowed}") from None
+        raise InputError(number, f"{where}: this is no base64 ({error}). Send {allowed}") from None
     try:
         with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as opened:
             pixels = opened.width * opened.height
-    except Exception:  # noqa: BLE001 - Pillow's readers raise what they like
+    except Exception:  # noqa: BLE001 - Pillow's readers may raise any exception
         formats = ", ".join(IMAGE_FORMATS)
-        raise InputError(number, f"{where}: found no image, allowed: {allowed} ({formats})") from None
+        raise InputError(number, f"{where}: this is no image. Send {allowed} ({formats})") from None
     if pixels > MOST_PIXELS:
-        raise InputError(number, f"{where}: found an image of {pixels} pixels, allowed: at most {MOST_PIXELS}")
+        raise InputError(number, f"{where}: the image has {pixels} pixels, more than {MOST_PIXELS}")
     return content
 
 
 def _array_row(row: Any, number: int) -> Any:
-    """Return nested lists whose numbers are all equally deep: others would be read in another shape."""
+    """Return nested lists whose numbers all have the same depth. Others would be read in another shape."""
     level = [row]
     while isinstance(level[0], list):
         if not all(isinstance(one, list) and one for one in level):

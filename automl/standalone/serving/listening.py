@@ -1,4 +1,4 @@
-"""The socket on which all workers listen, and names and addresses of this machine."""
+"""The socket for all workers, and names and addresses of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BACKLOG = 2048
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket; ServeError if the address is unavailable."""
+    """Return a listening socket. ServeError if the address is unavailable."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, where = found[0]
@@ -25,9 +25,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ServeError(
-            f"--port: found {port} on {host}, which cannot be had: {reason}; --port 0 takes a free one"
-        ) from None
+        raise ServeError(f"--port: {port} on {host} is unavailable: {reason}. Pass --port 0 for a free port") from None
     listening.setblocking(False)
     return listening
 
@@ -47,7 +45,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(header: str, own: str) -> bool:
-    """Return whether Host is loopback or the server's own: another site's name may resolve here (DNS rebinding)."""
+    """Return whether Host is loopback or the server's own. Another site's name may resolve here (DNS rebinding)."""
     before, colon, port = header.lower().rpartition(":")
     bare = (before if colon and port.isdecimal() else header.lower()).strip("[]")
     return not bare or bare == own or is_loopback(bare)

@@ -21,9 +21,7 @@ class Metrics:
             "automl_serve_request_seconds", "Time from a request's head to its answer.", ["path"], buckets=_SECONDS
         )
         self._answers = Counter("automl_serve_rows", "Rows answered.", ["model"])
-        self._batch_rows = Histogram(
-            "automl_serve_batch_rows", "Rows that went through the model at once.", ["model"], buckets=_ROWS
-        )
+        self._batch_rows = Histogram("automl_serve_batch_rows", "Rows in one forward pass.", ["model"], buckets=_ROWS)
         self._model_seconds = Histogram(
             "automl_serve_model_seconds", "Time of a batch in the model.", ["model"], buckets=_SECONDS
         )
@@ -70,5 +68,5 @@ def exposition() -> bytes:
 
 
 def worker_ended(pid: int, folder: str) -> None:
-    """Drop an ended worker's gauges; its counters stay."""
+    """Delete an ended worker's gauges. Its counters stay."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

@@ -26,29 +26,29 @@ _OBJECT = {"type": "object", "additionalProperties": False}
 _HEADERS = [
     {
         "name": "X-Request-ID", "in": "header", "schema": {"type": "string"},
-        "description": "Id of the request, which the answer repeats if it is made of at most 200 letters, digits and "
-        "._:-; otherwise, and without one, the answer names a new one.",
+        "description": "Id of the request. The answer repeats it if it has at most 200 letters, digits and ._:-; "
+        "otherwise, and without an id, the answer has a new id.",
     },
 ]  # fmt: skip
 _RETRY = {"Retry-After": {"description": "Seconds after which the request may succeed.", "schema": {"type": "integer"}}}
 _ERRORS: Mapping[str, tuple[str, str]] = {
-    "401": ("The token is missing or wrong.", "header Authorization: found no valid token, allowed: Bearer TOKEN"),
-    "403": ("The header Host names no name of this machine.", "header Host: found another name"),
-    "408": ("The body did not come in time.", "body: found no end in 30 seconds"),
-    "413": ("The body is too large.", "body: found 20000000 bytes, allowed: 16777216"),
-    "422": ("The body is not what the model takes.", "row 1, column 'age': found 'old', allowed: a finite number"),
-    "429": ("Too many rows wait.", "4096 rows wait already, allowed: 4096"),
+    "401": ("The token is missing or wrong.", "header Authorization: no valid token. Send Bearer TOKEN"),
+    "403": ("The header Host is no name of this machine.", "header Host: found another name"),
+    "408": ("The body did not arrive in time.", "body: incomplete after 30 seconds"),
+    "413": ("The body is too large.", "body: 20000000 bytes, but at most 16777216 are allowed"),
+    "422": ("The body does not fit the model.", "row 1, column 'age': found 'old', allowed: a finite number"),
+    "429": ("Too many rows wait.", "4096 rows wait already, of at most 4096"),
     "500": ("The server failed.", "the server failed: RuntimeError"),
-    "503": ("There was no answer in time.", "there was no answer in 30 seconds"),
+    "503": ("There was no answer in time.", "no answer within 30 seconds. Try again"),
 }
 _RETRIED = ("429", "503")
 
 
 def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
-    """Return the document for a model; None gives a generic one without name, columns and labels."""
-    about = "Answers rows by a trained model. `model` in an answer names the version that gave it."
+    """Return the document for a model. None gives a generic document without name, columns and labels."""
+    about = "Predicts rows with a trained model. `model` in an answer names the version that predicted."
     if served is None:
-        about += " With the token this document has the form of rows and answers, and examples."
+        about += " With the token this document has the form of rows and predictions, and examples."
     manifest: Mapping[str, Any] = {} if served is None else served.model.manifest
     row = row_schema(manifest.get("rows"))
     answer = answer_schema(manifest.get("answers"))
@@ -89,10 +89,10 @@ def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def answer_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of an answer without its version, from the manifest's `answers`."""
+    """Return the JSON schema of a prediction without its version, from the manifest's `answers`."""
     kind = None if form is None else form["kind"]
     number = {"type": "number"}
-    properties: dict[str, Any] = {"outputs": {"description": "The model's outputs as they are."}}
+    properties: dict[str, Any] = {"outputs": {"description": "The model's outputs, unchanged."}}
     required = ["outputs"]
     if kind == "classes":
         labels = [str(label) for label in form["labels"]]  # type: ignore[index]
@@ -156,7 +156,7 @@ def _predict(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
     body = _OBJECT | {"properties": {"row": _reference("Row")}, "required": ["row"]}
     model = {"properties": {"model": {"type": "string"}}, "required": ["model"]}
     example = {"row": row["examples"][0]} if "examples" in row else None
-    return _post(settings, "Answer one row.", body, {"allOf": [_reference("Answer"), model]}, example)
+    return _post(settings, "Predict one row.", body, {"allOf": [_reference("Answer"), model]}, example)
 
 
 def _predict_batch(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _predict_batch(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]
         "properties": {"answers": answers, "model": {"type": "string"}}, "required": ["answers", "model"],
     }  # fmt: skip
     example = {"rows": [row["examples"][0]] * 2} if "examples" in row else None
-    return _post(settings, "Answer several rows.", body, found, example)
+    return _post(settings, "Predict several rows.", body, found, example)
 
 
 def _post(settings: Settings, summary: str, body: Any, answer: Any, example: Any) -> dict[str, Any]:
@@ -188,11 +188,11 @@ def _health() -> dict[str, Any]:
         "status": {"type": "string", "enum": ["ok"]},
         "model_loaded": {"type": "boolean"},
         "model": text,
-        "problem": text | {"description": "Why the newest model is not the one that is served."},
+        "problem": text | {"description": "Why the newest model is not served."},
     }
     found = _OBJECT | {"properties": properties, "required": list(properties)}
     responses = {"200": _response("Requests are answered.", found)}
-    return {"summary": "Say whether requests are answered.", "responses": responses, "security": []}
+    return {"summary": "Return whether requests are answered.", "responses": responses, "security": []}
 
 
 def _metrics(settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""gunicorn with uvicorn workers: owns the port, starts workers, and replaces those that end."""
+"""gunicorn with uvicorn workers: owns the port, starts workers, and replaces workers that end."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 _FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 """Folder of shared metrics, a variable that prometheus-client reads at import."""
 _GRACE_SECONDS = 10
-"""Grace period of an ending worker, beyond a request's time limit."""
+"""Seconds that an ending worker gets beyond a request's time limit."""
 _KEEP_ALIVE_SECONDS = 75
 _IDLE_SECONDS = 0.5
-"""How long an ending worker still answers on idle connections."""
+"""Seconds that an ending worker still answers on idle connections."""
 _MOST_HEAD_BYTES = 65_536
 _MOST_FILES = 65_536
 _SWITCH_SECONDS = 0.0005
-"""Longest hold of the interpreter by the event loop (default 5 ms): the model's many short operations each need it."""
+"""Longest turn of the event loop in seconds (default 5 ms); the model's many short operations wait for each turn."""
 _PROBLEM, _SERVED = "problem", "served"
 
 
 def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; SIGHUP reloads. ServeError if the port is taken, or the model cannot be served."""
-    source.look()  # what is no model is refused before anything is started
+    """Serve until SIGTERM or Ctrl-C. SIGHUP reloads. ServeError if the port is taken, or the model cannot be served."""
+    source.look()  # refuses a file that is no model before anything is started
     listening = listening_socket(settings.host, settings.port)
     with TemporaryDirectory() as folder:
         os.environ |= {_FIGURES: folder, "OMP_NUM_THREADS": str(settings.worker_threads)}
@@ -80,7 +80,7 @@ class _Application(BaseApplication):
             "child_exit": _worker_ended,
         }
         for name, value in options.items():
-            if name in self.cfg.settings:  # there is no control socket in older versions
+            if name in self.cfg.settings:  # older versions have no control socket
                 self.cfg.set(name, value)
 
     def load(self) -> Any:
@@ -95,7 +95,7 @@ class _Application(BaseApplication):
         return make_app(self._settings, model)
 
     def _is_loaded(self, model: ServedModel) -> bool:
-        """Load; a failure ends the server before its first model, and may be temporary later."""
+        """Load a model. A failure before the first model ends the server; later failures may be temporary."""
         has_served = (self._folder / _SERVED).exists()
         try:
             model.load_first()
@@ -111,7 +111,7 @@ class _Application(BaseApplication):
 
 
 class _Master(Arbiter):
-    """Drains workers on Ctrl-C as on SIGTERM, and ends at a second signal; SIGHUP makes them reload."""
+    """Drains workers on Ctrl-C as on SIGTERM, and ends at a second signal. SIGHUP makes workers reload."""
 
     def handle_term(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -121,14 +121,14 @@ class _Master(Arbiter):
     handle_int = handle_quit = handle_term
 
     def handle_hup(self) -> None:
-        """Forward the signal: workers reload while serving, where gunicorn would replace them."""
+        """Forward the signal, so that workers reload while they serve. gunicorn would replace them."""
         self.kill_workers(signal.SIGHUP)
 
     def spawn_worker(self) -> Any:
         """Start a worker, which exits instead of returning from this call."""
         try:
             return super().spawn_worker()
-        except SystemExit as end:  # in the worker alone
+        except SystemExit as end:  # only in the worker
             os._exit(end.code if isinstance(end.code, int) else 1)
 
 
@@ -147,7 +147,7 @@ class _Server(Server):
 class _Worker(UvicornWorker):
     """uvicorn with h11, which limits headers."""
 
-    CONFIG_KWARGS = {  # noqa: RUF012 - a base class reads it so
+    CONFIG_KWARGS = {  # noqa: RUF012 - a base class declares it this way
         "loop": "asyncio",
         "http": "h11",
         "h11_max_incomplete_event_size": _MOST_HEAD_BYTES,
@@ -179,6 +179,6 @@ def _worker_ended(_master: Arbiter, worker: Any) -> None:
 
 
 def _allow_many_connections() -> None:
-    """Raise the limit of open files: slow clients with half a header each keep a connection open."""
+    """Raise the limit of open files, because slow clients with half a header each keep a connection open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))

@@ -27,29 +27,29 @@ class Served:
 
     @property
     def is_slow_to_read(self) -> bool:
-        """True if encoding belongs in a thread, to keep the event loop free."""
+        """Return whether to encode in a thread, to keep the event loop free."""
         return self.model.rows.kind == "image"
 
     def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Return the answer to each row."""
+        """Return the prediction for each row."""
         return self.model.answered(rows)
 
     def refusal(self, error: Exception) -> RequestError:
-        """Return the error for the client of a model that failed on these rows.
+        """Return the error for the client if the model failed on these rows.
 
-        Raw numbers may be invalid for the model, such as an unknown token; for other rows, it is a server error.
+        Raw numbers may be invalid for the model, for example an unknown token. For other rows, it is a server error.
         """
         if _BROKEN_DEVICE in str(error):
             return BrokenDeviceError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
         is_memory = isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__
         if self.model.rows.kind == "array" and not is_memory:
             reason = " ".join(str(error).split())[:120]
-            return RequestError(UNPROCESSABLE, f"rows: found numbers that the model does not take ({reason})")
+            return RequestError(UNPROCESSABLE, f"rows: the model does not take these numbers ({reason})")
         return RequestError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
 
 
 def load_served(path: str, version: str | None, device: str) -> Served:
-    """Return a model after a warm-up row; `version` None is study, trial and epoch. ServeError if it does not load."""
+    """Return a model after a warm-up row. `version` None: study, trial and epoch. ServeError if it does not load."""
     try:
         model = load(path, device)
         served = Served(model, version or version_of(model.manifest, path))
@@ -60,7 +60,7 @@ def load_served(path: str, version: str | None, device: str) -> Served:
 
 
 def version_of(manifest: Mapping[str, Any], path: str) -> str:
-    """Return study, trial and epoch, such as `moons/2@6`; the file name if they are unknown."""
+    """Return study, trial and epoch, such as `moons/2@6`, or the file name if they are unknown."""
     parts = [manifest.get(name) for name in ("study", "trial", "epoch")]
     return Path(path).name if None in parts else f"{parts[0]}/{parts[1]}@{parts[2]}"
 

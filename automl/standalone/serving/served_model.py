@@ -18,7 +18,7 @@ from .sources import Place, Source
 
 
 class ServedModel:
-    """The served model, changed only in the event loop; `problem` says why the newest model could not replace it."""
+    """The served model, changed only in the event loop. `problem` says why the newest model could not replace it."""
 
     served: Served
 
@@ -31,12 +31,12 @@ class ServedModel:
         self._again = asyncio.Event()
 
     def load_first(self) -> None:
-        """Load before an event loop runs; raises ServeError."""
+        """Load before an event loop runs. Raises ServeError."""
         place = self._source.look()
         self._replace(place, self._loaded(place))
 
     async def follow(self) -> None:
-        """Poll for another model, and at once after SIGHUP."""
+        """Poll for a newer model, and at once after SIGHUP."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._again.set)
         before = tried = self._place
         while True:
@@ -44,18 +44,16 @@ class ServedModel:
                 await asyncio.wait_for(self._again.wait(), self._settings.poll_seconds)
             is_asked = self._again.is_set()
             self._again.clear()
-            if os.getppid() != self._master:  # it was killed, and nobody else would end its workers
+            if os.getppid() != self._master:  # the master was killed, and nothing else would end its workers
                 os.kill(os.getpid(), signal.SIGTERM)
             try:
                 now = await asyncio.to_thread(self._source.look)
-            except Exception as error:  # noqa: BLE001 - the watching must go on, whatever a file does
-                kind = (
-                    "" if isinstance(error, ServeError) else f"MODEL: it cannot be looked at: {type(error).__name__}: "
-                )
+            except Exception as error:  # noqa: BLE001 - polling must go on after any error
+                kind = "" if isinstance(error, ServeError) else f"MODEL: it cannot be read: {type(error).__name__}: "
                 self._tell(f"{kind}{error}")
                 before = None
                 continue
-            # A file being written changes between polls: it is loaded once it is stable.
+            # A file that is being written changes between polls, so it is loaded once it is stable.
             is_whole, before = now == before, now
             if is_asked or (is_whole and now != tried):
                 tried = now
@@ -73,7 +71,7 @@ class ServedModel:
         self._say(f"now serving {served.version}")
 
     def _loaded_alone(self, place: Place) -> Served:
-        """Load in one worker at a time, so that only one is busy and holds two models."""
+        """Load in one worker at a time, so that only one worker is busy and holds two models."""
         with self._lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return self._loaded(place)
@@ -98,5 +96,5 @@ class ServedModel:
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:
-            self._say(f"the model that is served stays: {problem}" if problem else "the model is there again")
+            self._say(f"the served model stays: {problem}" if problem else "the model can be read again")
         self.problem = problem

@@ -1,4 +1,4 @@
-"""Settings of the server: from arguments, environment variables AUTOML_SERVE_..., a file of them, or defaults."""
+"""Settings of the server: from arguments, environment variables AUTOML_SERVE_..., a settings file, or defaults."""
 
 from __future__ import annotations
 
@@ -21,36 +21,34 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
-    """All settings; the descriptions are the help of the command line."""
+    """All settings. The descriptions are the help of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", validate_default=True)
 
-    host: str = Field("127.0.0.1", description="Address to listen on; any other than this machine's own needs a token.")
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    host: str = Field("127.0.0.1", description="Listening address; addresses that others reach need a token.")
+    port: int = Field(8000, ge=0, le=65535, description="Listening port; 0 takes a free port.")
     workers: int = Field(1, ge=1, le=256, description="Number of worker processes.")
     threads: int | None = Field(
-        None, ge=1, description="Threads of torch in a worker; by default its share of the CPUs less one."
+        None, ge=1, description="Threads of torch in each worker; by default its share of the CPUs minus 1."
     )
-    device: str = Field("cpu", description="Where to compute, such as cuda.")
-    batch_rows: Positive = Field(64, description="Number of rows that go through the model at once.")
+    device: str = Field("cpu", description="Device to compute on, such as cuda.")
+    batch_rows: Positive = Field(64, description="Most rows in one forward pass.")
     batch_wait_ms: float = Field(
-        5.0, ge=0, le=10_000, description="How long a row may wait for others, in milliseconds, when requests overlap."
+        5.0, ge=0, le=10_000, description="Most milliseconds that a row waits for rows of other requests."
     )
-    queue_rows: Positive = Field(4096, description="Number of rows that may wait in a worker; more get status 429.")
-    request_rows: Positive = Field(1000, description="Number of rows that one request may have.")
-    body_mib: float = Field(16.0, gt=0, le=1024, description="Size of a request's body in MiB; more gets status 413.")
-    timeout_seconds: float = Field(
-        30.0, gt=0, le=3600, description="How long a request may take, in seconds; after that it gets status 503."
+    queue_rows: Positive = Field(4096, description="Most rows that wait in a worker; further rows get status 429.")
+    request_rows: Positive = Field(1000, description="Most rows in one request.")
+    body_mib: float = Field(
+        16.0, gt=0, le=1024, description="Largest body of a request in MiB; larger gets status 413."
     )
-    poll_seconds: float = Field(
-        2.0, gt=0, le=3600, description="How often it is looked whether the model was replaced, in seconds."
-    )
+    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until a request gets status 503.")
+    poll_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds between checks for a replaced model.")
     challenger: str | None = None
     share: str | None = None
     answers: str | None = None
     answers_mib: str | None = None
-    token_file: Path | None = Field(None, description="File with the token that requests have to bring.")
-    token: SecretStr | None = Field(None, description="The token itself; by the environment alone.")
+    token_file: Path | None = Field(None, description="File with the token that requests need.")
+    token: SecretStr | None = Field(None, description="The token itself, only from the environment.")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -66,43 +64,41 @@ class Settings(BaseSettings):
 
     @property
     def body_bytes(self) -> int:
-        """Largest body of a request in bytes."""
+        """Return the largest body of a request in bytes."""
         return int(self.body_mib * 2**20)
 
     @property
     def is_open(self) -> bool:
-        """True if requests need no token."""
+        """Return whether requests need no token."""
         return self.token is None
 
     @property
     def worker_threads(self) -> int:
-        """Number of compute threads of a worker: its share of CPUs less one for HTTP, as torch waits in busy loops."""
+        """Return the compute threads of a worker: its share of CPUs minus 1 for HTTP, as torch waits in busy loops."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers - 1)
 
 
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
-    """Return the settings from `given` (None is unset), else environment, else a file; ServeError if one is wrong."""
+    """Return the settings from `given` (None is unset), the environment, or a file. ServeError if one is wrong."""
     if file is not None and not file.is_file():
-        raise ServeError(f"--settings: found {str(file)!r}, which is no file, allowed: a file of {PREFIX}NAME=VALUE")
+        raise ServeError(f"--settings: {str(file)!r} is no file. Name a file with lines {PREFIX}NAME=VALUE")
     try:
         found = Settings(_env_file=file, **{name: one for name, one in given.items() if one is not None})
     except ValidationError as error:
         raise ServeError(_line(error)) from None
     found = _with_token(found)
     if found.request_rows > found.queue_rows:
-        raise ServeError(
-            f"--queue-rows: found {found.queue_rows}, allowed: at least the {found.request_rows} of --request-rows"
-        )
+        raise ServeError(f"--queue-rows is {found.queue_rows}, less than the {found.request_rows} of --request-rows")
     if found.is_open and not is_loopback(found.host):
         raise ServeError(
-            f"--host: found {found.host!r} without a token, allowed: 127.0.0.1 or another loopback address, "
-            f"or --token-file FILE or {PREFIX}TOKEN"
+            f"--host {found.host!r} needs a token. Use 127.0.0.1 or another loopback address, or pass "
+            f"--token-file FILE or {PREFIX}TOKEN"
         )
     return found
 
 
 def token_problem(token: str) -> str:
-    """Return the problem of a token that is guessable or unfit for a header; empty if there is none."""
+    """Return the problem of a token that is guessable or unfit for a header, or an empty text."""
     if len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable() and " " not in token:
         return ""
     allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"

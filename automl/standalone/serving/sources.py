@@ -1,4 +1,4 @@
-"""Sources of models, polled for newer ones."""
+"""Sources of models, polled for newer models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..model import read_manifest
 from .errors import ServeError
 
 _SILENT_SECONDS = 120.0
-"""Longest silence of the writer of a `FollowedSource`, which polls every few seconds."""
+"""Longest silence in seconds of the writer of a `FollowedSource`, which polls every few seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """A model on this machine; `version` None takes the name from the model."""
+    """A model on this machine. `version` None takes the name from the model."""
 
     path: str
     version: str | None
@@ -29,7 +29,7 @@ class Source(Protocol):
     """Reports the newest model."""
 
     def look(self) -> Place:
-        """Return the place; raises ServeError if there is none now."""
+        """Return the place. Raises ServeError if there is none now."""
 
 
 class PathSource:
@@ -39,9 +39,9 @@ class PathSource:
         self._path = Path(path)
 
     def look(self) -> Place:
-        """Return the place; raises ServeError if there is no model."""
+        """Return the place. Raises ServeError if there is no model."""
         try:
-            if self._path.suffix != ".onnx" or not self._path.is_file():  # ONNX Runtime would have to be loaded
+            if self._path.suffix != ".onnx" or not self._path.is_file():  # .onnx needs ONNX Runtime loaded
                 read_manifest(self._path)
             stats = [(one.name, one.stat()) for one in sorted(self._files())]
         except ModelError as error:
@@ -62,12 +62,12 @@ class FollowedSource:
         self._file = file
 
     def look(self) -> Place:
-        """Return the place; raises ServeError if the other process has none, or has ended."""
+        """Return the place. Raises ServeError if the other process has none, or has ended."""
         content: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
         if "problem" in content:
             raise ServeError(content["problem"])
         if time.time() - self._file.stat().st_mtime > _SILENT_SECONDS:
-            raise ServeError("MODEL: nobody looks for another version any more; start the server anew")
+            raise ServeError("MODEL: the process that polls for versions has ended. Start the server again")
         return Place(path=content["path"], version=content["version"], fingerprint=content["version"])
 
 

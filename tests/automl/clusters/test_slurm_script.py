@@ -185,13 +185,13 @@ def test_a_password_is_not_written_down(tmp_path: Path) -> None:
     [
         ({"time": "soon"}, {}, r"--time: found 'soon', allowed: at least a minute"),
         ({"time": "00:00:30"}, {}, r"--time: found '00:00:30'"),
-        ({"time": "00:05:00"}, {}, r"--warning-seconds: found 300, allowed: 10 to 150, half of --time 00:05:00"),
+        ({"time": "00:05:00"}, {}, r"--warning-seconds: found 300, allowed: 10 to 150 .half of --time 00:05:00"),
         ({"warning_seconds": 5}, {}, r"--warning-seconds: found 5"),
         ({"partition": "a b"}, {}, r"--partition: found 'a b'"),
         ({"account": "$(id)"}, {}, r"--account: found"),
-        ({}, {"resources": {"device": "cuda"}}, r"--gpus-per-node: found 0, allowed: at least 1"),
-        ({}, {"resources": {"slots": 5}}, r"resources.slots: found 5, allowed: at most 4: 1 nodes with 4 CPUs"),
-        ({"nodes": 2}, {"resources": {"cpus_per_rank": 8}}, r"resources.slots: found auto, allowed: at most 0"),
+        ({}, {"resources": {"device": "cuda"}}, r"--gpus-per-node is 0, .* at least 1 GPU per node"),
+        ({}, {"resources": {"slots": 5}}, r"resources.slots is 5, but 1 nodes with 4 CPUs, .* have room for 4"),
+        ({"nodes": 2}, {"resources": {"cpus_per_rank": 8}}, r"resources.slots is auto, .* have room for 0"),
     ],
 )
 def test_what_slurm_would_not_take_is_refused(changed: Any, sections: Any, problem: str, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     spec = place.spec(DIGITS)
     before = spec.read_text()
     done = place.run("export-cluster", "slurm", spec, "--out", spec, code=2)
-    assert "which something else has written" in done.stderr
+    assert "`automl export-cluster` did not write it" in done.stderr
     assert spec.read_text() == before
     for _ in range(2):  # its own it writes again
         done = place.run("export-cluster", "slurm", spec)
@@ -226,8 +226,8 @@ def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     place = Workplace(tmp_path, None, has_mlflow=False)
     spec = place.spec(DIGITS)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "found no sbatch on this machine" in place.run("submit", spec, "--slurm", code=2).stderr
-    assert "allowed: beside --slurm" in place.run("submit", spec, "--follow", code=2).stderr
+    assert "this machine has no sbatch" in place.run("submit", spec, "--slurm", code=2).stderr
+    assert "--follow and --out need --slurm" in place.run("submit", spec, "--follow", code=2).stderr
     assert not (tmp_path / "small.sbatch").exists()
 
 
@@ -284,7 +284,7 @@ def test_slurm_may_be_silent_for_ten_minutes_at_a_time() -> None:
     slurm = Silence([*silent, "PENDING", "RUNNING", *silent, "RUNNING", None, "COMPLETED"])
     assert slurm.followed() == "COMPLETED"
     unknown = slurm.told[0]
-    assert "not known now (SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller)" in unknown
+    assert "unknown state now (SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller)" in unknown
     assert slurm.told[1:] == ["pending", "running", unknown, "running", unknown, "completed"]
 
 

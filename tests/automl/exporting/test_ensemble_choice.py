@@ -124,5 +124,5 @@ def test_a_part_that_is_gone_is_one_line() -> None:
 def test_a_folder_that_is_in_use_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     unread: Any = None
-    with pytest.raises(ExportError, match="which is there already, allowed: a folder that is new or empty"):
+    with pytest.raises(ExportError, match=r"exists already\. Name a folder that is new or empty"):
         write_ensemble(unread, tmp_path, base_folder="", size=1, usd_per_slot_hour=0.0)

@@ -57,7 +57,7 @@ def test_fewer_than_two_models_are_refused_in_one_line(tmp_path, capsys, monkeyp
     place = InProcess(tmp_path, capsys, monkeypatch)
     code, out, err = place.run("ensemble", "small")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "ensemble: found 0 kept models of small, allowed: at least 2, of the archive or of" in err
+    assert "ensemble: small has 0 saved models, and an ensemble needs 2. Train more" in err
     code, out, err = place.run("ensemble", "small", "--out", "nowhere/there")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert not list(tmp_path.glob("*ensemble*"))

@@ -64,10 +64,10 @@ def test_all_seeds_answer_together_and_are_candidates_of_the_command(tmp_path: P
 def check_what_cannot_be(place: Workplace) -> None:
     out = place.folder / "out"
     for arguments, words in (
-        (("0", "--out", out), "--ensemble: found no kept models of the seeds of trial 0"),
-        (("0@2", "--out", out), "--ensemble: found no kept models of the seeds of trial 0 after epoch 2"),
-        (("0", "--out", f"{out}.onnx"), "--ensemble: found --format onnx, which holds one model"),
-        (("0", "--out", f"{out}.pt"), "--ensemble: found --format weights, which holds one model"),
+        (("0", "--out", out), "--ensemble: trial 0 has no saved models of several seeds"),
+        (("0@2", "--out", out), "--ensemble: trial 0 has no saved models of several seeds after epoch 2"),
+        (("0", "--out", f"{out}.onnx"), "--ensemble: --format onnx holds one model"),
+        (("0", "--out", f"{out}.pt"), "--ensemble: --format weights holds one model"),
     ):
         refused = place.run("export", "ages", *arguments, "--ensemble", code=2)
         assert words in refused.stderr
@@ -126,10 +126,10 @@ def check_the_command(place: Workplace) -> None:
     (answer,) = load(place.folder / "ages-ensemble").predict([row])
     assert answer["low"] < answer["value"] < answer["high"]
     again = place.run("ensemble", "ages", code=2)
-    assert "which is there already, allowed: a folder that is new or empty" in again.stderr
+    assert "exists already. Name a folder that is new or empty" in again.stderr
     for option in ("--format", "--out"):
         refused = place.run("ensemble", "ages", "--docker", "image", option, "mlflow", code=2)
-        assert "--docker: found --format or --out beside it" in refused.stderr
+        assert "--docker DIR takes neither --format nor --out" in refused.stderr
     said = place.run("ensemble", "ages", "--size", "2", "--format", "mlflow", "--out", "for-mlflow").stdout
     assert "mlflow models serve --model-uri" in said
     loaded = optional.module("mlflow").pyfunc.load_model(str(place.folder / "for-mlflow"))

@@ -47,7 +47,7 @@ class Choosing(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Noisy(), r"--format onnx: found answers that differ from the program's by .*, allowed: 0.0001"),
+        (Noisy(), r"--format onnx: answers of the file differ from the model's by .*, more than 0.0001"),
         (Choosing(), "--format onnx: ONNX Runtime cannot run the file: .*Where"),
     ],
 )

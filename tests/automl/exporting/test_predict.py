@@ -127,8 +127,8 @@ def test_a_file_with_another_delimiter_than_training_is_read_by_its_names(tmp_pa
 def test_a_file_in_another_encoding_than_the_training_file_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "new.csv"
     path.write_bytes(b"a,b\n\xff,1\n")
-    for encoding, said in (("ascii", "ascii, as the training file is, text"), ("utf-8", "UTF-8 text")):
-        with pytest.raises(ExportError, match=f"new.csv: found the byte 0xff, allowed: {said}"):
+    for encoding, said in (("ascii", "ascii, the encoding of the training file"), ("utf-8", "UTF-8")):
+        with pytest.raises(ExportError, match=f"new.csv: byte 0xff is not {said}"):
             list(rows_in(path, {"kind": "table", "encoding": encoding}))
     with pytest.raises(ExportError, match=r"^rows\.encoding of the model: found 'utf-99', allowed: utf-8"):
         list(rows_in(path, {"kind": "table", "encoding": "utf-99"}))
@@ -146,7 +146,7 @@ def test_texts_come_from_lines_and_from_columns(tmp_path: Path) -> None:
     assert automl("predict", model, tmp_path / "train.tsv").stdout == from_lines
     write(tmp_path / "other.csv", [["id", "words"], [1, "good film"]])
     done = automl("predict", model, tmp_path / "other.csv", exit_code=2)
-    assert "found several columns, allowed: --column with one of 'id', 'words'" in done.stderr
+    assert "there are several columns. Pass --column with one of 'id', 'words'" in done.stderr
     assert len(automl("predict", model, tmp_path / "other.csv", "--column", "words").stdout.splitlines()) == 2
 
 
@@ -195,11 +195,11 @@ def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
         ("age,city\n1,Rome\n", "line 2: found no column 'score', allowed: 'age', 'score', 'city'"),
         ("age,city,scor\n1,Rome,1\n", "found the unknown column 'scor' and no column 'score'"),
         ("age,city,score\n1,Rome,1\nold,Rome,1\n", "line 3, column 'age': found 'old', allowed: a finite number"),
-        ("age,city,score\n1,Rome\n", "line 2: found 2 columns, allowed: 3, as in the first line"),
-        ("age,age,score\n1,2,3\n", "line 1: found the column 'age' twice"),
-        ("", "found an empty file, allowed: a file with rows of a table"),
-        (None, "found no such file, allowed: a file or folder with rows of a table; did you mean"),
-        (b"\xff\xfe1", "found the byte 0xff, allowed: UTF-8 text"),
+        ("age,city,score\n1,Rome\n", "line 2: 2 columns, but the first line has 3"),
+        ("age,age,score\n1,2,3\n", "line 1: the column 'age' appears twice"),
+        ("", "is empty. Name a file with rows of a table"),
+        (None, "does not exist. Name a file or folder with rows of a table; did you mean"),
+        (b"\xff\xfe1", "byte 0xff is not UTF-8"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_no_file(model, tmp_path, content, words):
@@ -282,6 +282,6 @@ def test_a_row_with_which_the_model_fails_is_named(tokens: Path, tmp_path: Path)
     data, out = tmp_path / "new.jsonl", tmp_path / "answers.csv"
     data.write_text("[1, 2]\n[3, 44]\n[5, 6]\n")
     done = automl("predict", tokens, data, "--out", out, exit_code=2)
-    assert f"{data}: line 2: found a row with which the model fails (IndexError: " in done.stderr
+    assert f"{data}: line 2: the model fails with this row (IndexError: " in done.stderr
     assert done.stderr.count("\n") == 1
     assert not out.exists()

@@ -142,7 +142,7 @@ def test_what_could_be_code_is_refused(good: Path, tmp_path: Path, kind: str) ->
     with pytest.raises(UnsafeProgramError, match=r"hostile\.pt2: found ") as caught:
         checked_program(hostile)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ModelError, match="found"):
+    with pytest.raises(ModelError, match=r"hostile\.pt2(: found | is no model )"):
         load(hostile)
     assert not marker.exists()
 
@@ -167,7 +167,7 @@ def test_a_file_of_ours_passes_unchanged(good: Path) -> None:
 def test_a_compressed_or_damaged_file_is_refused(good: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.pt2"
     damaged.write_bytes(good.read_bytes()[:-100])
-    with pytest.raises(UnsafeProgramError, match="found no program"):
+    with pytest.raises(UnsafeProgramError, match="is no program"):
         checked_program(damaged)
     packed = tmp_path / "packed.pt2"
     with zipfile.ZipFile(good) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:

@@ -160,5 +160,5 @@ def test_names_are_those_that_docker_and_kubernetes_allow(study: str, name: str)
 
 
 def test_a_package_that_is_not_here_is_named() -> None:
-    with pytest.raises(ExportError, match=r"found no package no-such-package.*pip install .*\[serve\]"):
+    with pytest.raises(ExportError, match=r"the package no-such-package is missing.*pip install .*\[serve\]"):
         pinned(("no-such-package",))

@@ -85,8 +85,8 @@ def test_a_module_that_has_enough_ends_its_trial():
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("path", "ckpt_path: found in fit"),
-        ("logs nothing", "epoch 1: Lightning's self.log gave no metrics"),
+        ("path", "fit: leave out ckpt_path"),
+        ("logs nothing", "epoch 1: Lightning's self.log measured nothing"),
         ("raises", "the user's own mistake"),
     ],
 )
@@ -97,4 +97,4 @@ def test_what_is_wrong_is_said(fault, words):
 
 def test_a_trainer_with_other_ranks_is_refused(ranks):
     for one in ranks.run(2, trained, spec_of("by_lightning", 2, task_options={"fault": "other ranks"})):
-        assert "lightning.Trainer: found rank 0 of 1" in str(one)
+        assert "lightning.Trainer has rank 0 of 1" in str(one)

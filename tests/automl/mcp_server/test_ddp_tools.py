@@ -58,7 +58,7 @@ def test_a_real_training_of_two_ranks() -> None:
         assert rank["batches"] * 32 >= rank["samples"] > 500
     assert 0 < answer["cost_usd"] <= price
     expected, how = bounded_training.expected_seconds("train", 2)
-    assert how == "measured in the latest one"
+    assert how == "measured in the latest training"
     assert expected == pytest.approx(answer["seconds"])
 
 

@@ -116,7 +116,7 @@ def test_what_the_service_refuses_is_one_line_and_leaves_nothing(run, arguments,
     assert not list(Path().iterdir())
 
 
-@pytest.mark.parametrize(("out", "words"), [("taken", "there already"), ("none/model", "no folder")])
+@pytest.mark.parametrize(("out", "words"), [("taken", "exists already"), ("none/model", "no folder")])
 def test_a_place_that_is_taken_is_refused_before_a_service_is_asked(out, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("taken").mkdir()
@@ -149,9 +149,9 @@ def answering(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str
 @pytest.mark.parametrize(
     ("status", "body", "headers", "words"),
     [
-        (200, b"no archive", {}, "found an answer that is no exported model"),
-        (200, b"cut", {"Content-Length": "1000"}, "has ended the connection"),
-        (404, b'{"detail": "Not Found"}', {}, "is of another version of automl"),
+        (200, b"no archive", {}, "the server's answer is no exported model"),
+        (200, b"cut", {"Content-Length": "1000"}, "has closed the connection"),
+        (404, b'{"detail": "Not Found"}', {}, "it is another version of automl"),
     ],
 )
 def test_what_no_service_of_this_version_answers_is_one_line_and_leaves_nothing(  # noqa: PLR0917

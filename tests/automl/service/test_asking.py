@@ -59,7 +59,7 @@ def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, mo
         with others_at_work(CHECK.most):
             answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "10")
-        assert answer.json()["detail"].startswith("check: found 2 checks at work, allowed: at most that many")
+        assert answer.json()["detail"].startswith("check: 2 checks are at work, the most at once")
         answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
     assert answer.status_code == 200, answer.text
     assert {"study", "slots", "price", "first_params", "expected_cost"} <= answer.json().keys()
@@ -88,7 +88,7 @@ with telling():
     [
         ("user", UserError, "this line"), ("run", RunError, "this line"), ("away", StoreAwayError, "this line"),
         ("crash", UserError, "  line"),
-        ("killed", UserError, "check: its process was ended by signal 9; the memory may not suffice for it"),
+        ("killed", UserError, "check: its process was ended by signal 9, perhaps because memory was short"),
     ],
 )  # fmt: skip
 def test_an_error_keeps_its_kind_and_what_nobody_foresaw_is_logged(how, kind, words, tmp_path, capsys):

@@ -115,7 +115,7 @@ def test_the_storage_of_a_project_knows_nothing_of_others_and_refuses_to_write(s
     writes = [name for name in optuna.storages.BaseStorage.__abstractmethods__ if not name.startswith("get_")]
     assert len(writes) == 10
     for name in writes:
-        with pytest.raises(RuntimeError, match="for reading"):
+        with pytest.raises(RuntimeError, match="read-only"):
             getattr(storage, name)(ids["vision.a"])
     inner.engine.dispose()
 

@@ -123,7 +123,7 @@ def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService,
     assert ">queued<" in client.get("/studies/a").text
     running = client.post("/studies/a/delete", data={"sure": "yes"})
     assert running.status_code == 409
-    assert "allowed: one that has ended" in problem(running.text)
+    assert "Cancel it before you delete it" in problem(running.text)
     client.post("/studies/a/cancel")
     assert client.post("/studies/a/delete", data={"sure": "yes"}).headers["location"] == "/"
 
@@ -350,7 +350,7 @@ def test_the_page_of_a_confirmation_leads_to_its_study(service: TestedService, c
     assert 'name="trials"' not in page
     answer = client.get(f"/api/v1/studies/{job.study}/trials", headers=support.bearer(service.token()))
     assert (answer.status_code, answer.json()["detail"]) == (
-        404, f"study: found '{job.study}', which trains models again; allowed: 'small', their study"
+        404, f"the job '{job.study}' confirms models of another study; name 'small', their study"
     )  # fmt: skip
 
 
@@ -361,7 +361,7 @@ def test_a_deletion_that_broke_off_is_done_again_on_the_page(service: TestedServ
     service.queue.settle_deleted(service.queue.require("small"))
     for name in (job.study, "small"):
         page = logged_in(service, client).get(f"/studies/{name}").text
-        assert "deletion did not come to its end" in page
+        assert "deletion was interrupted: delete it again" in page
         assert buttons(page) == {"Delete"}
         assert 'data-over="yes"' in page
     assert 'href="/studies/small"' in client.get("/").text

@@ -75,7 +75,7 @@ def test_all_is_well_around_a_service_with_a_worker(service: TestedService, plac
                            "extras"]  # fmt: skip
     assert found["workers"]["found"].startswith("1 alive with 2 slots, 0 in use: w on ")
     assert found["tokens"]["found"] == "1 valid token of 1 user"
-    assert found["queue"]["found"] == "nothing waits, 0 jobs running"
+    assert found["queue"]["found"] == "no job waits, 0 jobs running"
     assert "is current" in found["store"]["found"]
     code, out, _ = place.run("doctor", "--service")
     assert code == 0
@@ -85,7 +85,7 @@ def test_all_is_well_around_a_service_with_a_worker(service: TestedService, plac
 
 def test_a_store_that_is_not_there_or_of_another_schema_is_left_as_it_is(place: InProcess) -> None:
     found, cure = wrong(place, "store")
-    assert "automl.db: holds no tables of ours" in found
+    assert "automl.db: has no automl tables" in found
     assert "automl serve" in cure
     assert not (place.folder / "automl.db").exists()
     connection = sqlite3.connect(place.folder / "automl.db")
@@ -106,13 +106,13 @@ def test_a_store_that_is_not_there_or_of_another_schema_is_left_as_it_is(place: 
 
 
 def test_tokens(service: TestedService, place: InProcess) -> None:
-    assert "whoever uses its machine is an admin" in right(place, "tokens")
+    assert "every user of its machine is an admin" in right(place, "tokens")
     service.token()
-    assert wrong(place, "tokens")[0] == "1 valid token of 1 user, none of an admin"
+    assert wrong(place, "tokens")[0] == "1 valid token of 1 user, but no admin has one"
     assert "--role admin" in wrong(place, "tokens")[1]
     _, root = access_tokens.create(service.store, name="root", user="root", project="ops", role="admin", days=3)
     found, cure = wrong(place, "tokens")
-    assert f"within a week ends {root.id} (root of root) in 3 d" in found or "in 2 d 23 h" in found
+    assert f"expiring soon: {root.id} (root of root) in 3 d" in found or "in 2 d 23 h" in found
     assert cure == f"`automl token rotate {root.id}`"
     access_tokens.rotate(service.store, root.id, days=30, grace_seconds=60)
     assert right(place, "tokens") == "3 valid tokens of 2 users", "one that was rotated ends as it should"
@@ -121,7 +121,7 @@ def test_tokens(service: TestedService, place: InProcess) -> None:
     assert right(place, "tokens") == f"2 valid tokens of 2 users, 1 expired and still listed ({root.id})"
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.tokens).values(expires_at=1.0))
-    assert "lets in whoever uses its machine" in wrong(place, "tokens")[0]
+    assert "would make every user of its machine an admin" in wrong(place, "tokens")[0]
 
 
 def silence(store: Store, seconds: float, **columns: Any) -> None:
@@ -141,7 +141,7 @@ def test_workers_that_are_dead_or_silent(service: TestedService, place: InProces
     assert "w on far (process " in found
     assert "has not answered for 5 min" in found
     assert found.endswith("and holds vision.a")
-    assert "look at far" in cure
+    assert "check far" in cure
     silence(service.store, -600.0, process_space=processes.space(), process_started_at=1.0)
     found = wrong(place, "workers")[0]
     assert found.startswith("none is alive; w on far"), "it is known to be gone before its heartbeat runs out"
@@ -186,7 +186,7 @@ def test_why_the_oldest_job_waits_and_which_no_worker_can_take(service: TestedSe
     assert found.endswith("none is alive; no living worker can take vision.a (no worker is alive)")
     assert "`automl worker --slots 1`" in cure
     worker = service.queue.register("w", device="cpu", slots=2)
-    assert right(place, "queue").endswith("it is next, and waits for slots to come free")
+    assert right(place, "queue").endswith("it is next, and waits for free slots")
     studies.submit(spec_of("b", resources={"slots": 8}))
     studies.submit(spec_of("c", resources={"slots": 1, "device": "cuda"}))
     found, _ = wrong(place, "queue")
@@ -201,7 +201,7 @@ def test_why_the_oldest_job_waits_and_which_no_worker_can_take(service: TestedSe
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.jobs).where(t.jobs.c.study == "vision.e").values(queued_at=1.0))
     assert "the oldest, vision.e" in right(place, "queue")
-    assert right(place, "queue").endswith("1 job before it, by priority and by what their users have had")
+    assert right(place, "queue").endswith("1 job before it, by priority and by the slots that their users have had")
 
 
 def test_limits_that_are_used_up(service: TestedService, place: InProcess) -> None:
@@ -221,13 +221,13 @@ def test_limits_that_are_used_up(service: TestedService, place: InProcess) -> No
 
 
 def test_the_artifacts_of_the_latest_job_have_to_be_writable(service: TestedService, place: InProcess) -> None:
-    assert f"{place.folder}/artifacts is not there yet, and can be made" in right(place, "artifacts")
+    assert f"{place.folder}/artifacts does not exist yet, and can be created" in right(place, "artifacts")
     (place.folder / "artifacts").mkdir()
     service.studies().submit(spec_of("a"))
-    assert f"{place.folder}/artifacts can be written to, " in right(place, "artifacts")
+    assert f"{place.folder}/artifacts can be written, " in right(place, "artifacts")
     (place.folder / "file").write_text("")
     found, cure = wrong(place, "artifacts", "--artifacts", "file")
-    assert found == f"{place.folder}/file is a file, where a folder should be"
+    assert found == f"{place.folder}/file is a file, but must be a folder"
     assert "--artifacts" in cure
     found, _ = wrong(place, "artifacts", "--artifacts", "/proc/none")
     assert found.startswith("/proc: ")
@@ -253,11 +253,11 @@ def test_a_view_that_cannot_be_written_is_told(service: TestedService, place: In
     with service.store.engine.begin() as connection:
         connection.execute(sa.delete(t.view_cursors))
         connection.execute(sa.insert(t.view_cursors).values(row))
-    assert right(place, "views") == "those of 1 study are written"
+    assert right(place, "views") == "the views of 1 study are written"
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).values(error="MLflow does\nnot answer"))
     found, cure = wrong(place, "views")
-    assert found == "1 view behind, last that of a for mlflow: MLflow does not answer"
+    assert found == "1 view behind, the latest of a in mlflow: MLflow does not answer"
     assert cure.startswith("`automl sync a`")
 
 
@@ -271,7 +271,7 @@ def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: py
         assert code == 1
         assert found["service"]["found"].startswith(f"{service.url} lives and is ready, answered in ")
         assert "AUTOML_TOKEN" in found["own token"]["cure"]
-        assert found["store"]["found"] == "not looked at: --store names none"
+        assert found["store"]["found"] == "not checked: --store names none"
         monkeypatch.setenv("AUTOML_TOKEN", service.ann)
         monkeypatch.setenv("AUTOML_STORE", service.store.url)
         monkeypatch.setenv("AUTOML_SERVER", service.url)
@@ -286,10 +286,12 @@ def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: py
 
 
 def test_what_does_not_go_together_is_refused(place: InProcess) -> None:
-    assert "--bandwidth: found with --service" in place.refused("doctor", "--service", "--bandwidth")
-    assert "--backend: found with --service" in place.refused("doctor", "--service", "--backend", "gloo")
-    assert "--artifacts: found without --service" in place.refused("doctor", "--artifacts", "somewhere")
-    assert "allowed: `automl --server URL doctor --service`" in place.refused("--server", "http://x:1", "doctor")
+    assert "--bandwidth and --service exclude each other" in place.refused("doctor", "--service", "--bandwidth")
+    assert "--backend and --service exclude each other" in place.refused("doctor", "--service", "--backend", "gloo")
+    assert "--artifacts needs --service" in place.refused("doctor", "--artifacts", "somewhere")
+    assert "To check the service, run `automl --server URL doctor --service`" in place.refused(
+        "--server", "http://x:1", "doctor"
+    )
 
 
 @pytest.mark.medium

@@ -159,7 +159,7 @@ def test_a_process_that_the_store_does_not_answer_gives_its_job_back(service: Te
     assert step()
     ended_process(one)
     assert (outcomes(service), states(service)) == (["lost"], {"a": "queued"})
-    assert "the store did not answer its process" in service.queue.require("vision.a").reason
+    assert "its process could not reach the store" in service.queue.require("vision.a").reason
     assert not step(), "it would be lost again at once"
     now[0] += AWAY_SECONDS
     assert step()
@@ -236,9 +236,9 @@ def test_what_the_store_does_not_answer_or_refuses_is_told_once(service, monkeyp
     for _ in range(6):
         now[0] += BEAT_SECONDS
         one._step_or_tell()
-    goes_on = "jobs go on, and it is asked again"
+    goes_on = "jobs keep running, the worker tries again"
     is_away = ("warning", f"the store does not answer (the server closed the connection); {goes_on}")
-    is_wrong = ("error", f"the store refuses what the worker asks (no such column: nobody); {goes_on}")
+    is_wrong = ("error", f"the store refuses a query of the worker (no such column: nobody); {goes_on}")
     assert told == [is_away, is_wrong, is_away]
 
 

@@ -31,7 +31,7 @@ def test_an_example_is_sent(page: Any, server: Server) -> None:
     page.get_by_label("Body of /predict", exact=True).wait_for()
     assert '"city"' in page.get_by_label("Body of /predict", exact=True).input_value()
     assert not page.is_visible("#authorize")
-    section = page.locator("section", has_text="POST /predictAnswer one row.")
+    section = page.locator("section", has_text="POST /predictPredict one row.")
     section.get_by_role("button").click()
     section.get_by_text(re.compile(r"^200\s.*\"label\"", re.DOTALL)).wait_for()
     assert page.problems == []
@@ -45,12 +45,12 @@ def test_the_token_opens_the_model(page: Any, guarded_server: Server) -> None:
     assert area.input_value() == ""
     page.get_by_label("Token").fill("not the token at all")
     page.get_by_role("button", name="Authorize").click()
-    page.get_by_text("That is not the token.").wait_for()
+    page.get_by_text("This token is not valid.").wait_for()
     page.get_by_label("Token").fill(TOKEN)
     page.get_by_role("button", name="Authorize").click()
     api: Any = optional.module("playwright.sync_api")
     api.expect(area).to_have_value(re.compile("row"))
-    section = page.locator("section", has_text="POST /predictAnswer one row.")
+    section = page.locator("section", has_text="POST /predictPredict one row.")
     section.get_by_role("button").click()
     section.get_by_text(re.compile(r"^200\s.*\"outputs\"", re.DOTALL)).wait_for()
     assert page.problems == []

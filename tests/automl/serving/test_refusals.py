@@ -33,14 +33,14 @@ def refused(folder: Path, *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("none", None, "found no model ([Errno 2] No such file"),
-        ("empty.pt2", b"", "found no model (File is not a zip file), allowed: a folder, .pt2 or .onnx file that"),
-        ("words.pt2", b"hello", "found no model (File is not a zip file)"),
-        ("weights.pt", pickle.dumps({"a": 1}), "found no model (File is not a zip file)"),
-        ("folder", {"other.json": b"{}"}, "found no model ([Errno 2] No such file"),
-        ("folder", {"manifest.json": b""}, "found no model (Expecting value"),
-        ("folder", {"manifest.json": b"[]"}, "found the format None, allowed: 1"),
-        ("folder", {"manifest.json": b'{"format": 99}'}, "found the format 99, allowed: 1"),
+        ("none", None, " is no model ([Errno 2] No such file"),
+        ("empty.pt2", b"", " is no model (File is not a zip file). Name a folder, .pt2 or .onnx file that"),
+        ("words.pt2", b"hello", " is no model (File is not a zip file)"),
+        ("weights.pt", pickle.dumps({"a": 1}), " is no model (File is not a zip file)"),
+        ("folder", {"other.json": b"{}"}, " is no model ([Errno 2] No such file"),
+        ("folder", {"manifest.json": b""}, " is no model (Expecting value"),
+        ("folder", {"manifest.json": b"[]"}, ": : found the format None, allowed: 1"),
+        ("folder", {"manifest.json": b'{"format": 99}'}, ": : found the format 99, allowed: 1"),
     ],
 )
 def test_what_is_no_model(tmp_path: Path, name: str, content: Any, words: str) -> None:
@@ -52,14 +52,14 @@ def test_what_is_no_model(tmp_path: Path, name: str, content: Any, words: str) -
     elif content is not None:
         place.write_bytes(content)
     said = refused(tmp_path, place)
-    assert f"MODEL: {place}: {words}" in said
+    assert f"MODEL: {place}{words}" in said
 
 
 def test_an_archive_of_somebody_else(tmp_path: Path) -> None:
     place = tmp_path / "theirs.pt2"
     with zipfile.ZipFile(place, "w") as archive:
         archive.writestr("theirs/data.pkl", pickle.dumps(Hostile(tmp_path / "marker")))
-    assert f"MODEL: {place}: found no model (there is no manifest.json in it)" in refused(tmp_path, place)
+    assert f"MODEL: {place} is no model (there is no manifest.json in it)" in refused(tmp_path, place)
     assert not (tmp_path / "marker").exists()
 
 
@@ -70,9 +70,9 @@ def test_an_archive_of_somebody_else(tmp_path: Path) -> None:
         (("--port", "70000"), "--port (AUTOML_SERVE_PORT): found '70000', allowed: less than or equal to 65535"),
         (("--workers", "0"), "--workers (AUTOML_SERVE_WORKERS): found '0', allowed: greater than or equal to 1"),
         (("--timeout-seconds", "nan"), "--timeout-seconds (AUTOML_SERVE_TIMEOUT_SECONDS): found 'nan', allowed: "),
-        (("--queue-rows", "10"), "--queue-rows: found 10, allowed: at least the 1000 of --request-rows"),
-        (("--host", "0.0.0.0"), "--host: found '0.0.0.0' without a token, allowed: 127.0.0.1 or another loopback"),
-        (("--settings", "none.env"), "--settings: found 'none.env', which is no file, allowed: a file of AUTOML_SERVE"),
+        (("--queue-rows", "10"), "--queue-rows is 10, less than the 1000 of --request-rows"),
+        (("--host", "0.0.0.0"), "--host '0.0.0.0' needs a token. Use 127.0.0.1 or another loopback"),
+        (("--settings", "none.env"), "--settings: 'none.env' is no file. Name a file with lines AUTOML_SERVE"),
     ],
 )
 def test_settings_that_cannot_be(people_model: Path, tmp_path: Path, options: tuple[str, ...], words: str) -> None:
@@ -92,15 +92,15 @@ def test_a_port_in_use(people_model: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         said = refused(tmp_path, people_model, "--port", port)
-    assert f"--port: found {port} on 127.0.0.1, which cannot be had: Address already in use; --port 0 takes" in said
+    assert f"--port: {port} on 127.0.0.1 is unavailable: Address already in use. Pass --port 0" in said
     said = refused(tmp_path, people_model, "--host", "127.0.0.1.invalid", "--port", "0")
-    assert "--host: found '127.0.0.1.invalid' without a token" in said
+    assert "--host '127.0.0.1.invalid' needs a token" in said
 
 
 @pytest.mark.medium
 def test_a_registry_without_the_model(tmp_path: Path) -> None:
     said = Workplace(tmp_path, None).run("serve-model", "models:/people@champion", code=2).stderr
-    assert "MODEL: found 'models:/people@champion', which is not in the registry sqlite:///mlflow.db; allowed" in said
+    assert "MODEL: the registry sqlite:///mlflow.db has no 'models:/people@champion'" in said
     assert said.count("\n") == 1
 
 

@@ -80,6 +80,6 @@ def test_files_that_cannot_be_had_leave_nothing_behind(uri: str, tmp_path: Path)
     files = Path(Registry(uri).find("models:/people/3").source.removeprefix("file://"))
     files.rename(files.with_name("aside"))
     for _ in range(3):
-        with pytest.raises(ExportError, match=r"^the files of people/3 cannot be had: "):
+        with pytest.raises(ExportError, match=r"^the files of people/3 cannot be read: "):
             folder.look()
     assert list(tmp_path.iterdir()) == []

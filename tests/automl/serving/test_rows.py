@@ -41,11 +41,11 @@ def of(row: Any) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b'{"row": {"age": 39, "city": ', "body: found no JSON (Expecting value at line 1, column 29)"),
-        (b"", "body: found no JSON"),
-        (b"\xff\xfe", "body: found bytes that are not UTF-8"),
-        (b"[1]", "body: found a list, allowed: an object with the key 'row' alone"),
-        (b'{"rows": []}', "body: found the keys 'rows', allowed: an object with the key 'row' alone"),
+        (b'{"row": {"age": 39, "city": ', "body: this is no JSON (Expecting value at line 1, column 29)"),
+        (b"", "body: this is no JSON"),
+        (b"\xff\xfe", "body: some bytes are not UTF-8"),
+        (b"[1]", "body: found a list, allowed: an object with only the key 'row'"),
+        (b'{"rows": []}', "body: found the keys 'rows', allowed: an object with only the key 'row'"),
         (b"{}", "body: found no key, allowed"),
         (b'{"row": {"age": NaN, "city": "Oslo", "score": 1}}', "body: found NaN, allowed: finite numbers"),
         (b'{"row": {"age": "1e999", "city": "Oslo", "score": 1}}', "row 1, column 'age': found '1e999'"),
@@ -55,8 +55,8 @@ def of(row: Any) -> bytes:
         (b'{"row": {"age": 1, "city": "Oslo"}}', "row 1: found no column 'score'"),
         (b'{"row": {"age": 1, "city": "Oslo", "scor": 1}}', "did you mean 'score'?"),
         (b'{"row": "Oslo"}', "row 1: found 'Oslo', allowed: a mapping"),
-        (b'{"row": {"age": 1, "city": "\\ud800", "score": 1}}', "body: found half of a surrogate pair"),
-        (b'{"row": ' + b"[" * 100_000, "body: found too many lists or objects in one another"),
+        (b'{"row": {"age": 1, "city": "\\ud800", "score": 1}}', "body: half of a surrogate pair"),
+        (b'{"row": ' + b"[" * 100_000, "body: lists or objects are nested too deeply"),
         (b'{"row": {"age": 1, "city": "' + b"x" * 10_001 + b'", "score": 1}}', "column 'city': found a text of 10001"),
     ],
 )
@@ -91,16 +91,16 @@ def test_images_come_in_base64_and_nothing_else_does(kinds: Taken, image_model: 
     for form in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"):
         assert refusal(of(picture(form)), kinds["image"]) == ""
     path = next(image_model.parent.glob("train/*/*.png"))
-    allowed = "allowed: the content of an image file in base64"
+    allowed = "Send the content of an image file in base64"
     cut = base64.b64encode(base64.b64decode(picture("PNG"))[:-30]).decode()
     cases = {
-        str(path): f"row 1: found no base64 (Only base64 data is allowed), {allowed}",
-        "": f"row 1: found no image, {allowed}",
-        "aGVsbG8=": f"row 1: found no image, {allowed}",
-        "abc": "row 1: found no base64 (Incorrect padding)",
-        picture("EPS"): f"row 1: found no image, {allowed}",
-        cut: "row 1: found the content of a file, which is ",
-        picture("PNG", (8000, 7000), "1", 0): "row 1: found an image of 56000000 pixels, allowed: at most 50000000",
+        str(path): f"row 1: this is no base64 (Only base64 data is allowed). {allowed}",
+        "": f"row 1: this is no image. {allowed}",
+        "aGVsbG8=": f"row 1: this is no image. {allowed}",
+        "abc": "row 1: this is no base64 (Incorrect padding)",
+        picture("EPS"): f"row 1: this is no image. {allowed}",
+        cut: "row 1: the content of a file is no complete image",
+        picture("PNG", (8000, 7000), "1", 0): "row 1: the image has 56000000 pixels, more than 50000000",
     }
     for row, words in cases.items():
         assert refusal(of(row), kinds["image"]).startswith(words)

@@ -73,7 +73,7 @@ def test_of_several_rows_the_wrong_one_is_named(server: Server) -> None:
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
     reply = server.ask("/predict", raw=b" " * (2**19 + 1))
-    assert (reply.status, reply.body["detail"]) == (413, "body: found 524289 bytes, allowed: 524288")
+    assert (reply.status, reply.body["detail"]) == (413, "body: 524289 bytes, but at most 524288 are allowed")
     chunked = server.client()
     chunked._connection.request("POST", "/predict", iter([b" " * 2**18] * 3), encode_chunked=True)
     assert chunked._connection.getresponse().status == 413
@@ -115,7 +115,7 @@ def test_a_full_queue_is_told_with_a_time_to_come_back(guarded_server: Server) -
     assert clients.statuses.keys() <= {200, 429, 503}
     assert not clients.broken
     assert all(reply.headers["retry-after"] == "1" for reply in refused)
-    assert refused[0].body["detail"].endswith("rows wait already, allowed: 4")
+    assert refused[0].body["detail"].endswith("rows wait already, of at most 4")
 
 
 def test_a_request_that_takes_too_long_is_given_up_and_the_next_one_answered(guarded_server: Server) -> None:
@@ -124,7 +124,7 @@ def test_a_request_that_takes_too_long_is_given_up_and_the_next_one_answered(gua
         length = length * 3 // 2
         assert length < 20_000
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-    assert reply.body["detail"] == "there was no answer in 2 seconds"
+    assert reply.body["detail"] == "no answer within 2 seconds. Try again"
     guarded_server.wait_for(lambda: guarded_server.ask("/predict", lasting(3), token=TOKEN).status == 200)
 
 
@@ -142,7 +142,7 @@ def test_clients_that_send_half_a_request_stop_nobody(guarded_server: Server) ->
         while b"}" not in answer:  # head and body may come apart
             answer += halves[0].recv(65_536)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"body: found no end in 2 seconds" in answer
+    assert b"body: incomplete after 2 seconds" in answer
 
 
 def test_bodies_under_way_have_a_common_limit() -> None:
@@ -158,7 +158,7 @@ def test_bodies_under_way_have_a_common_limit() -> None:
         async with AsyncExitStack() as stack:
             for _ in range(4):
                 await stack.enter_async_context(endpoints._body(sent(b" " * 10)))
-            with pytest.raises(RequestError, match="found 41 bytes of requests under way, allowed: 40") as refused:
+            with pytest.raises(RequestError, match="41 bytes of requests are under way; the most is 40") as refused:
                 await stack.enter_async_context(endpoints._body(sent(b" ")))
             assert (refused.value.status, refused.value.retry_seconds) == (429, 1)
         async with endpoints._body(sent(b" ")) as body:
@@ -188,7 +188,7 @@ def test_garbage_gets_a_refusal_or_nothing_and_nobody_else_notices(server, peopl
 def test_an_answer_that_is_no_number_is_never_sent(number: float) -> None:
     reply = json_reply({"outputs": [1.0, number]})
     assert reply.status_code == 422
-    assert b"rows: found numbers so large that the model's answer is not finite" in bytes(reply.body)
+    assert b"rows: the numbers are so large that the model's prediction is not finite" in bytes(reply.body)
 
 
 @pytest.mark.large

@@ -86,7 +86,7 @@ def test_the_controller_that_resumes_does_what_was_asked_of_none_and_who_cancels
         connection.exec_driver_sql("UPDATE automl_leases SET released_at = 1000.0")
     waiting = next(one for one in before if one.state == "paused")
     said = cancel_trial(stopped.store, "simulated", waiting.name, wait_seconds=0.0)
-    assert said["message"] == f"no controller drives simulated; `automl resume simulated` ends trial {waiting.number}"
+    assert said["message"] == f"simulated has no controller; `automl resume simulated` ends trial {waiting.number}"
     assert (said["state"], said["driven"]) == ("paused", False)
     for number in numbers:
         assert stopped.store.request_cancel(before[number].id) or number == waiting.number
@@ -98,7 +98,7 @@ def test_the_controller_that_resumes_does_what_was_asked_of_none_and_who_cancels
     assert len(after) == 12
     check_ledger(stopped)
     with pytest.raises(
-        StoreError, match=r"trial: found \d+, which is pruned; allowed: one that is queued, runs or is paused"
+        StoreError, match=r"trial: \d+ is pruned already. Name a trial that is queued, running or paused"
     ):
         cancel_trial(stopped.store, "simulated", waiting.name, wait_seconds=0.0)
     with pytest.raises(StoreError, match="trial: found 99, allowed: 0 to 11"):
@@ -160,7 +160,7 @@ def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Pat
     assert not [one for one in asked if "automl_epochs" in one], "the whole study was read"
     assert [one.name for one in resting.record().enqueued] == [second]
     assert lag(resting.store, "simulated") == behind, "no view has anything to catch up with"
-    with pytest.raises(StoreError, match=f"trial: found {first}, which is pruned; allowed: one that is queued"):
+    with pytest.raises(StoreError, match=f"trial: {first} is pruned already. Name a trial that is queued"):
         cancel_trial(resting.store, "simulated", first, wait_seconds=0.0)
     with pytest.raises(StoreError, match=f"trial: found q99, allowed: {second}"):
         cancel_trial(resting.store, "simulated", "q99", wait_seconds=0.0)
@@ -184,6 +184,6 @@ def test_the_commands_tell_how_to_cancel_what_is_enqueued(
     assert json.loads(place.run("status", "small", "--json")[1])["enqueued"] == ["q2", "q3"]
     code, out, _ = place.run("cancel", "small", "q2")
     assert (code, out) == (0, "trial q2 of small is taken out of the queue\n")
-    assert "1 of `automl enqueue` to be tried next (q3)" in place.run("status", "small")[1]
+    assert "1 enqueued, to be tried next (q3)" in place.run("status", "small")[1]
     found = json.loads(place.run("audit", "small", "--json")[1])
     assert "states" not in [one["check"] for one in found["findings"]]

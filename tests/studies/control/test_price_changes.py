@@ -200,7 +200,7 @@ def test_a_price_that_makes_no_sense_is_refused_and_another_one_of_the_spec_repl
     study = SimulatedStudy(tmp_path)
     study.run(Limits(usd=0.01))
     most = "from 0 to 1,000,000"
-    for usd, said in ((-1.0, most), (float("nan"), most), (1e7, most), (0.0, "more than 0")):
+    for usd, said in ((-1.0, most), (float("nan"), most), (1e7, most), (0.0, "Name a price above 0")):
         with pytest.raises(StoreError, match=said):
             set_price(study.store, "simulated", usd)
     assert study.store.price_that_was_set(study.study_id) is None

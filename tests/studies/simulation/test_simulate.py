@@ -273,7 +273,7 @@ def test_nothing_is_simulated_if_one_of_the_studies_is_there_already(tmp_path: P
     assert "exists already in the store" in str(again.exception)
     assert Store(url).study_names() == ["simulated-made-up-1"]
     twice = invoke(str(path), *wanted)
-    assert "found two tables named" in str(twice.exception)
+    assert "two tables are named" in str(twice.exception)
 
 
 @pytest.mark.medium
@@ -282,7 +282,7 @@ def test_what_was_simulated_cannot_go_on(tmp_path: Path) -> None:
     invoke(str(write(tmp_path, arrays())), "--objective", "val_error:min", "--sampler", "random", "--store", url)
     for command, *more in (["resume"], ["confirm"], ["enqueue", "--param", "rate=0.1"], ["export", "0", "--out", "m"]):
         ran = CliRunner().invoke(cli, [command, name, *more, "--store", url])
-        assert str(ran.exception) == f"study: found '{name}', which was simulated; allowed: a study that was launched"
+        assert str(ran.exception) == f"'{name}' was simulated, so it cannot run. Name a study that was launched"
     shown = CliRunner().invoke(cli, ["status", name, "--store", url]).output
     assert "nothing to export" in shown
     assert "automl export" not in shown
@@ -303,7 +303,7 @@ def test_what_was_simulated_cannot_go_on(tmp_path: Path) -> None:
         (("--seeds", "3:3"), "--seeds: found '3:3'"), (("--seeds", "x"), "--seeds: found 'x'"),
         (("--seeds", "0:5000000000"), "--seeds: found '0:5000000000'"),
         (("--price-factors", "1,-2"), "--price-factors: found '1,-2'"),
-        (("--world-sizes", "8"), "--world-sizes: found 8, allowed: at most the 4 slots"),
+        (("--world-sizes", "8"), "--world-sizes: 8 ranks need more than the 4 slots. Set --slots"),
         (("--world-sizes", "1.5"), "--world-sizes: found '1.5'"), (("--world-sizes", ""), "--world-sizes: found ''"),
         (("--price", "nan"), "'--price': found nan, allowed: a finite number"),
         (("--faults", "nan"), "'--faults': found nan"), (("--start-epochs", "inf"), "'--start-epochs': found inf"),

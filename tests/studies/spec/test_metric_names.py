@@ -49,7 +49,7 @@ def test_launch_says_how_to_turn_a_guess(place: InProcess) -> None:
     code, out, err = place.run("launch", "mine.py:train", "--dry-run")
     assert code == 0, err
     said = " ".join((out + err).split())
-    assert f"gain: that less of it is better is a guess; --set '{turned}' turns it" in said
+    assert f"gain: minimized, which is a guess; --set '{turned}' changes it" in said
     code, out, err = place.run("launch", "mine.py:train", "--dry-run", "--set", turned)
     said = " ".join((out + err).split())
     assert (code, "gain (maximize)" in said, "is a guess" in said) == (0, True, False)
@@ -60,4 +60,4 @@ def test_init_marks_a_guess(place: InProcess) -> None:
     assert place.run("init", "mine:train")[0] == 0
     written = (place.folder / "mine.yaml").read_text()
     assert yaml.safe_load(written)["objectives"][0] == {"metric": "gain", "direction": "minimize"}
-    assert "direction: minimize}   # whether less is better is a guess\n" in written
+    assert "direction: minimize}   # the direction is a guess\n" in written

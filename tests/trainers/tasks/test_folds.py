@@ -136,7 +136,7 @@ def test_an_exported_model_takes_new_rows_alone_and_has_the_metric_of_the_study(
         expected = model.source.call.model.eval()(task.encode(str(test))).softmax(1)
     for answer, row in zip(answers, expected.tolist(), strict=True):
         assert list(answer["probabilities"].values()) == pytest.approx(row, abs=1e-5)
-    assert "answered by the one model of the trial that had not seen it" in (out / "README.md").read_text()
+    assert "from the model of the trial that had not seen the row" in (out / "README.md").read_text()
 
 
 def test_few_rows_have_folds_by_auto_and_in_new_studies(file: str) -> None:

@@ -262,7 +262,7 @@ def test_a_launch_takes_the_pruner_beside_its_spec_and_refuses_odd_rungs(command
     code, out, err = commands.run(*words)
     assert code == 0, err
     assert "training    9 epochs, rungs 5\n" in out
-    rungs = "search.pruner: 'own_pruners:Backwards' gives the rungs (4, 2), allowed: whole numbers from 1 to 8"
+    rungs = "search.pruner: 'own_pruners:Backwards' returns the rungs (4, 2). They must be whole numbers from 1 to 8"
     assert rungs in commands.refused(*words, "--set", "search.pruner=own_pruners:Backwards")
     whole = "search.pruner.rung: found 'x', allowed: a whole number of at least 1"
     assert whole in commands.refused(*words, "--set", "search.pruner.rung=x")
