@@ -59,6 +59,7 @@ screenshots: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.support.plain_words
 	$(BIN)/mypy
 
 install: $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""What the report of a study shows, as numbers: python report.py STUDY."""
+"""Print the report of a study as numbers: python report.py."""
 
 import sys
 

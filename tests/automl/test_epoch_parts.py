@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.ray
 
 EPOCH_SECONDS = 19.2
 """Thirty-two steps of 0.6 seconds."""
-LONG_EPOCHS = {
+LONG_EPOCHS: dict[str, Any] = {
     "study": "long",
     "space": {**SLOW["space"], "fault": {"type": "categorical", "choices": ["very slow"]},
               "batch_per_rank": {"type": "categorical", "choices": [1]}},
@@ -68,7 +69,7 @@ def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(place
         wait_for_parts(place, parts_charged(place) + 1)
         place.order_stop("long")
 
-    space = LONG_EPOCHS["space"] | {"batch_per_rank": 2}  # of half as many steps
+    space = dict(LONG_EPOCHS["space"], batch_per_rank=2)  # of half as many steps
     done = place.run(
         "launch", place.spec(SLOW, **LONG_EPOCHS | {"space": space}), "--json", code=130, meanwhile=disturb
     )

@@ -107,7 +107,8 @@ def main(names: list[str]) -> int:
     words = avoided()
     files = [Path(name).absolute() for name in names] or checked_files()
     lines = [line for file in files for line in complaints(file, words)]
-    print("\n".join(lines))
+    for line in lines:
+        print(line)
     return bool(lines)
 
 

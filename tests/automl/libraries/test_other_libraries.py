@@ -70,7 +70,7 @@ def test_a_library_that_trains_on_one_rank_refuses_gangs(tmp_path, name):
     group = Group(rank=0, world_size=2)  # which is not formed: nothing is exchanged before it is refused
     trial = Trial(spec, settings_of(spec), group, learning_rate=0.05, counter=StepCounter())
     with pytest.raises(TaskError, match="world_size is 2, but"):
-        load_trainable(spec.task, {}, spec.python_path)(trial)
+        load_trainable(spec.task, {}, spec.python_path)(trial)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("world_size", "precision"), [(1, "no"), (2, "bf16")])

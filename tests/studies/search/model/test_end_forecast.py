@@ -64,7 +64,7 @@ def test_forecasts_order_trials_by_their_ends_and_are_better_the_farther_a_trial
     least, most = min(v[0] for t in seen for v in t.at.values()), max(t.at[3][0] for t in seen)
     assert all(least <= value <= most for value in values.values()), "clipped to the range seen"
     assert found == forecasts(seen), "nothing is drawn"
-    off = {at: np.mean([abs(values[n] - ends[n]) for n in values if seen[n].epochs == at]) for at in (3, 9)}
+    off = {at: float(np.mean([abs(values[n] - ends[n]) for n in values if seen[n].epochs == at])) for at in (3, 9)}
     assert off[9] < min(off[3], 0.02)
 
 
