@@ -1,4 +1,4 @@
-"""Parameters that a trial requests at run time: the domain of a call, and its value.
+"""Parameters that a trial requests at run time: the domain that each call defines, and the value that it gets.
 
 A value that the search has not chosen is drawn from seed, trial and name alone: equal on each rank and attempt.
 """

@@ -19,7 +19,10 @@ def nodes_options(command: _Command) -> _Command:
     """Add the options for the size of the cluster."""
     for option in (
         click.option(
-            "--cpus-per-task", type=click.IntRange(1), metavar="N", help="CPUs of a node; 4 for each GPU, or 4 in all."
+            "--cpus-per-task",
+            type=click.IntRange(1),
+            metavar="N",
+            help="CPUs per node. Default: 4 for each GPU, or 4 without GPUs.",
         ),
         click.option("--gpus-per-node", type=click.IntRange(0), default=0, show_default=True, help="GPUs of a node."),
         click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes."),

@@ -16,7 +16,12 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 @click.option(
-    "--wait", "wait_seconds", default=30.0, show_default=True, cls=StoreOption, help="Seconds to wait for its end."
+    "--wait",
+    "wait_seconds",
+    default=30.0,
+    show_default=True,
+    cls=StoreOption,
+    help="Seconds to wait for the end of the trial.",
 )
 def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """End a trial for good; its study goes on.

@@ -44,7 +44,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
     callback=_world_sizes,
     default="1,2",
     show_default=True,
-    help="Numbers of ranks, one training each.",
+    help="World sizes to compare; one training runs for each.",
 )
 @param_option
 @task_option_option

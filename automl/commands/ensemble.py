@@ -23,7 +23,12 @@ from studies.storage.schema.engine import StoreError
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write; STUDY-ensemble by default.")
 @click.option("--format", "form", type=click.Choice(["package", "mlflow"]), help="Form of --out; package by default.")
-@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="Write the folder of an image instead.")
+@click.option(
+    "--docker",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write a folder to build a Docker image from, not a model file.",
+)
 @store_option
 @json_option
 def ensemble(  # noqa: PLR0917 - click passes each option by name

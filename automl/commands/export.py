@@ -18,7 +18,12 @@ from reports.phrases import value_in_words
 @study_argument
 @click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
 @click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write.")
-@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="Write the folder of an image instead.")
+@click.option(
+    "--docker",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write a folder to build a Docker image from, not a model file.",
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="By default the format for the ending of --out.")
 @click.option("--model", help="For a training function: the name of the model in trial.epochs.")
 @click.option("--ensemble", is_flag=True, help="Combine the trial's models that automl confirm --keep-models kept.")

@@ -26,7 +26,7 @@ from reports.page import write_report
 def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_json: bool) -> None:
     """Write a study as one HTML page that works offline.
 
-    Several studies are compared on one page: results for their dollars, and differences between their specs.
+    Several studies are compared on one page: the results against dollars spent, and the differences between specs.
     """
     if len(set(studies)) < len(studies):
         twice = next(name for name in studies if studies.count(name) > 1)

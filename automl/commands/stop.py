@@ -14,7 +14,13 @@ from automl.terminal.output import print_json
 @study_argument
 @store_option
 @json_option
-@click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Seconds to wait for the drain.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until the study has saved its trials.",
+)
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """Stop a study: its trials end their epoch and are paused.
 

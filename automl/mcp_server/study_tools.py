@@ -74,7 +74,7 @@ def resume(
     ] = None,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Queue a study that has ended again, with a larger budget if you give one."""
+    """Queue an ended study again, with a larger budget if you give one."""
     job = backend.status(study)["job"]
     limit = job["limit_usd"] if budget_usd is None else budget_usd
     if limit is None:
@@ -111,7 +111,7 @@ def confirm(
     seeds: Annotated[int, Field(ge=1, le=20, description="Trainings of each model.")] = 3,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Train models of a study that has ended again, with fresh seeds.
+    """Train models of an ended study again, with fresh seeds.
 
     This measures them on data that the search never saw. It has its own budget.
     """

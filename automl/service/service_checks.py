@@ -74,7 +74,10 @@ def _of_store(text: str, ahead_of_service: float | None, artifacts: str | None) 
 
 def _store(text: str) -> str:
     if not exists(text):
-        raise WrongError(f"{redact(text)}: has no automl tables", "`automl serve` creates them, or name another store")
+        raise WrongError(
+            f"{redact(text)}: has no automl tables",
+            "run `automl serve`, which creates the tables, or name another store",
+        )
     found, known = schemas(text)
     if found != known and str(found) > str(known):
         raise WrongError(f"{redact(text)}: schema {found}, this version knows {known}", "update automl on this machine")

@@ -75,7 +75,7 @@ class _BoundOption(click.Option):
 class StoreOption(_BoundOption):
     """An option for stores, without effect on a service."""
 
-    is_of_service, place = False, "on a store only"
+    is_of_service, place = False, "not with --server"
 
 
 class ServiceOption(_BoundOption):
@@ -136,7 +136,7 @@ group_seconds_option = click.option(
     type=Number(0, min_open=True),
     default=GROUP_SECONDS,
     show_default=True,
-    help="Seconds that ranks wait in an exchange for a lost or slow rank.",
+    help="Seconds that a rank waits for lost or slow ranks, for example in an all-reduce.",
 )
 _priority = partial(
     click.option,

@@ -53,7 +53,9 @@ def compare(
         problem = f"{task!r} is a training function, whose steps are its own. Name a task"
         raise SpecError("automl compare", (), problem)
     if "world_size" in asked.params:
-        raise SpecError("--param", ("world_size",), "this parameter is compared here. Use --world-sizes")
+        raise SpecError(
+            "--param", ("world_size",), "`automl compare` varies world_size itself. Give its values with --world-sizes"
+        )
     check_backend(group, asked.places, max(world_sizes))
     price = asked.price.usd_per_slot_hour if usd_per_slot_hour is None else usd_per_slot_hour
     warnings = [warning for one in world_sizes if (warning := asked.crowded(one))]

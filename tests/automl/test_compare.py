@@ -116,7 +116,7 @@ def test_every_poor_world_size_is_named() -> None:
         (["--backend", "mpi"], "'mpi' is not one of 'auto', 'nccl', 'gloo'"),
         (["--group-seconds", "0"], "Invalid value for '--group-seconds': 0.0 is not in the range x>0"),
         (["--group-seconds", "inf"], "found inf, allowed: a finite number"),
-        (["--param", "world_size=2"], "this parameter is compared here. Use --world-sizes"),
+        (["--param", "world_size=2"], "`automl compare` varies world_size itself. Give its values with --world-sizes"),
     ],
 )
 def test_wrong_arguments_are_named(place: InProcess, arguments: list[str], words: str) -> None:

@@ -61,7 +61,7 @@ class Command:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Command:
-        """Return the command of a task's options; raises ValueError, in one line, for a wrong option."""
+        """Build the command from a task's options; raises ValueError with a one-line message for a wrong option."""
         for path, problem in problems_of(options):
             raise ValueError(f"{'.'.join(map(str, path))}: {problem}")
         given = {name: value for name, value in options.items() if name != COMMAND}

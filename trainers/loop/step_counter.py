@@ -137,7 +137,7 @@ class StepCounter:
         self._is_first = True
 
     def begin_epoch(self, epoch: int, work: float, done: float = 0.0) -> None:
-        """Begin an epoch with `work` of this rank, in forward passes of one sample."""
+        """Begin an epoch; `work` is the share of this rank, counted in forward passes of one sample."""
         self._done, self._work, self._epoch = done, work, epoch
 
     def begin(self, kind: str, size: int = 0) -> None:

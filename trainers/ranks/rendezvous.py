@@ -171,7 +171,7 @@ def place_on_this_machine(
 def place_in_environment(
     kind: DeviceKind, options: GroupOptions | None = None, presence: Presence | None = None
 ) -> RankPlace:
-    """Return the place that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK; LostError without a store."""
+    """Return the place that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK; LostError if it has no store."""
     options = options or GroupOptions()
     local_rank, world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ["WORLD_SIZE"])
     if kind == "cuda" and options.backend == "gloo":

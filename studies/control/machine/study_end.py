@@ -31,7 +31,7 @@ def closed_by(setup: StudySetup, usd_per_slot_hour: float) -> dict[str, float | 
 
 
 def has_more(setup: StudySetup, stored: Mapping[str, float | None]) -> bool:
-    """Return whether a study may now do more than when it closed with the limits `stored` by `closed_by`."""
+    """Return whether a study that `closed_by` ended under the limits `stored` may continue under its limits of now."""
     now = closed_by(setup, setup.usd_per_slot_hour)
     is_cheaper = _number(now["usd_per_hour"]) < _number(stored.get("usd_per_hour"))
     keeps_more = setup.limits.finish > (stored.get("finish") or 0.0)

@@ -242,7 +242,7 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
 
 
 def _near(known: Vector, median: float) -> Vector:
-    """Return the values without those so far from the median that they are typing errors or mean missing."""
+    """Drop values so far from the median that they are typing errors or codes for missing values."""
     distances = np.abs(known - median)
     usual = np.median(distances[distances > 0]) if distances.any() else 0.0
     return known[distances <= _TOO_FAR * usual]
