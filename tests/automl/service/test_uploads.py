@@ -161,7 +161,7 @@ def test_a_project_has_so_many_files_at_most(tmp_path: Path) -> None:
     for number in range(MOST_FILES):
         (tmp_path / f"{number}.csv").touch()
 
-    with pytest.raises(TooLargeError, match="delete some"):
+    with pytest.raises(TooLargeError, match="Delete some"):
         asyncio.run(Uploads(tmp_path, 1000).keep("more.csv", one_byte()))
     asyncio.run(Uploads(tmp_path, 1000).keep("1.csv", one_byte()))
 

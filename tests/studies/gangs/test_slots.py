@@ -246,5 +246,5 @@ def test_settings_of_libraries_and_named_variables_are_handed_over_to_ranks_and_
 
 
 def test_a_task_whose_folder_a_machine_has_not_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TaskLoadError, match=r"the folder .*nowhere is not on this machine \(.*\); allowed: a folder"):
+    with pytest.raises(TaskLoadError, match=r"the folder .*nowhere is not on this machine \(.*\)\. Put the code into"):
         load_task("no_such_module:Task", {}, (str(tmp_path / "nowhere"),))
