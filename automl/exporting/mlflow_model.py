@@ -32,14 +32,14 @@ from mlflow.pyfunc import PythonModel
 class Predictor(PythonModel):
     """A model that takes rows and returns predictions."""
 
-       _skip_type_hint_validation = True  # the model checks its rows itself
+    _skip_type_hint_validation = True  # the model checks its rows itself
 
     def load_context(self, context):
         folder = Path(context.artifacts["model"])
         self.model = _code_in(folder / "predictor").load(folder)
 
     def predict(self, context, model_input, params=None):
-               """Predict rows: a list, or a data frame, whose only column may be the rows themselves."""
+        """Predict rows: a list, or a data frame, whose only column may be the rows themselves."""
         rows = model_input
         if hasattr(rows, "to_dict"):
             rows = rows.astype(object).where(rows.notna(), None)
@@ -51,7 +51,7 @@ class Predictor(PythonModel):
 
 
 def _code_in(folder):
-       """Import a package under its own name, since another model of this process may have another version."""
+    """Import a package under its own name, since another model of this process may have another version."""
     name = f"predictor_{abs(hash(str(folder))):x}"
     found = importlib.util.spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]

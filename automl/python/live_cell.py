@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ def watching(study: str) -> Iterator[Watcher]:
         yield Watcher()
         return
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # hides its advice to install ipywidgets
+    with warnings.catch_warnings():  # tqdm, which Ray and Optuna import in threads, has the same advice as a warning
+        warnings.simplefilter("ignore")
+        import tqdm.auto  # noqa: F401
     cell = LiveCell(study, _displayed())
     yield Watcher(on_commit=cell.on_commit, say=cell.say, warn=cell.warn, leave=_interrupt)
 

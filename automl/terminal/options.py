@@ -67,8 +67,8 @@ class _BoundOption(click.Option):
         done = super().handle_parse_result(ctx, opts, args)
         is_typed = ctx.get_parameter_source(str(self.name)) is click.core.ParameterSource.COMMANDLINE
         if is_typed and bool(ctx.find_root().params.get("server")) is not self.is_of_service:
-            beside = "without --server" if self.is_of_service else "with --server"
-            raise click.UsageError(f"{self.opts[0]} works {self.place}, but this command runs {beside}", ctx)
+            problem = "needs --server" if self.is_of_service else "has no effect with --server: leave it out"
+            raise click.UsageError(f"{self.opts[0]} {problem}", ctx)
         return done
 
 

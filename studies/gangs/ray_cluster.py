@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -212,9 +211,7 @@ def import_ray() -> Any:
     """Import Ray with the settings that it reads from the environment."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm prints it into a notebook's cell
-        import ray
+    import ray
 
     return ray
 

@@ -215,16 +215,19 @@ def test_a_store_whose_library_is_not_installed_is_refused_with_the_cure(inside,
     monkeypatch.setattr("importlib.util.find_spec", without)
     for url, library in ((FOLDER, "s3fs"), ("gs://bucket/x", "gcsfs"), ("az://bucket/x", "adlfs")):
         (inside.folder / "spec.yaml").write_text(json.dumps({**DIGITS, "checkpoints": {"folder": url}}))
-        cure = f"needs {library}; install it: pip install -c constraints.txt -e '.[object-stores]' in the checkout"
+        cure = (
+            f"needs {library}, which is not installed. "
+            "Install it: pip install -c constraints.txt -e '.[object-stores]' in the checkout"
+        )
         said = inside.refused("launch", "spec.yaml")
-        assert said == f"automl: spec.yaml: checkpoints.folder: found '{url}', which {cure}\n"
+        assert said == f"automl: spec.yaml: checkpoints.folder: '{url}' {cure}\n"
         assert cure in inside.refused("train", "digits", "--checkpoints", url)
 
 
 def test_a_store_that_refuses_is_told_before_anything_is_written(inside: InProcess, object_store: FaultyStore) -> None:
     (inside.folder / "spec.yaml").write_text(json.dumps({**DIGITS, "checkpoints": {"folder": "s3://nobodys/x"}}))
     assert (
-        "checkpoints.folder: found 's3://nobodys/x', but it cannot be written to (s3://nobodys does not exist), "
+        "checkpoints.folder: found 's3://nobodys/x', but it cannot be written to (s3://nobodys does not exist). "
         in (inside.refused("launch", "spec.yaml"))
     )
     object_store.faults.refuses = lambda _method, _path: (403, "InvalidAccessKeyId")

@@ -296,7 +296,7 @@ def test_without_the_package_tensorboard_is_refused(place: InProcess, monkeypatc
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     line = place.refused("train", "my_task:Mine", "--tensorboard", "board")
-    cure = "but the package tensorboard is not installed; install it: pip install"
+    cure = "but the package tensorboard is not installed. Install it: pip install"
     assert f"--tensorboard: found '{place.folder}/board', {cure}" in line
 
 

@@ -141,7 +141,7 @@ def test_a_device_that_fails_while_a_checkpoint_is_written_says_nothing_of_the_c
 def test_a_checkpoint_of_another_trial_or_model_is_refused(trial):
     _, result = trial
     path = result["measurements"][-1].checkpoint
-    with pytest.raises(CheckpointError, match="is of params"):
+    with pytest.raises(CheckpointError, match="has params"):
         run_trial(Group(), spec_of(params={"learning_rate": 0.2}, resume_from=path))
     content = read_checkpoint(path)
     content["model"].popitem()

@@ -162,7 +162,7 @@ def test_checkpoints_and_names_of_something_else_are_refused(tmp_path):
     spec = spec_of(checkpoint_folder=str(tmp_path))
     path = trained(Group(), spec, ends_with=1)["measurements"][0].checkpoint
     other = replace(spec, task=f"{MODULE}:stops_early", resume_from=path)
-    with pytest.raises(TrainingError, match="is of task"):
+    with pytest.raises(TrainingError, match="has task"):
         trained(Group(), other)
     wider = replace(spec, resume_from=path, params={**spec.params, "width": 9})
     with pytest.raises(CheckpointError, match="is of params"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 import yaml
@@ -42,6 +40,7 @@ from tests.support import optional
 from tests.support.command_line import InProcess, ViewsInThisProcess
 from tests.support.simulated_study import smooth_curve
 from tests.support.task_files import HEADER, people, write
+from tests.support.waiting import is_gone, wait_until
 from trainers.contract.task import BaseTask, space_of
 from trainers.contract.task_loading import load_task
 from trainers.local.try_out_task import probe
@@ -369,8 +368,7 @@ def test_a_study_that_ends_first_waits_for_no_process_that_the_task_has_started(
             time.sleep(0.05)
         ended_at = time.monotonic()
     assert time.monotonic() - ended_at < 50
-    with contextlib.suppress(psutil.NoSuchProcess):
-        assert psutil.Process(int((tmp_path / "child").read_text())).status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: is_gone(int((tmp_path / "child").read_text())))
     store.close()
 
 

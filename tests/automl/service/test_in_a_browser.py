@@ -101,7 +101,7 @@ def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: A
         page.get_by_text("garden.bloom").first.wait_for()
         page.goto(f"{address}/studies/bloom")
         page.locator("#kept a").first.click()
-        assert page.get_by_role("heading", name="Why").is_visible()
+        page.get_by_role("heading", name="Why").wait_for()
         assert [one for one in complaints if "Content Security Policy" in one] == []
         page.context.close()
     store.close()

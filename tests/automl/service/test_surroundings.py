@@ -183,7 +183,7 @@ def test_why_the_oldest_job_waits_and_which_no_worker_can_take(service: TestedSe
     studies.submit(spec_of("a", resources={"slots": 1}))
     found, cure = wrong(place, "queue")
     assert found.startswith("1 job waiting, 0 running; the oldest, vision.a, for ")
-    assert found.endswith("none is alive; no living worker can take vision.a (no worker is alive)")
+    assert found.endswith("no worker is alive; no living worker can take vision.a (no worker is alive)")
     assert "`automl worker --slots 1`" in cure
     worker = service.queue.register("w", device="cpu", slots=2)
     assert right(place, "queue").endswith("it is next, and waits for free slots")

@@ -39,8 +39,8 @@ def refused(folder: Path, *arguments: object) -> str:
         ("weights.pt", pickle.dumps({"a": 1}), " is no model (File is not a zip file)"),
         ("folder", {"other.json": b"{}"}, " is no model ([Errno 2] No such file"),
         ("folder", {"manifest.json": b""}, " is no model (Expecting value"),
-        ("folder", {"manifest.json": b"[]"}, ": : found the format None, allowed: 1"),
-        ("folder", {"manifest.json": b'{"format": 99}'}, ": : found the format 99, allowed: 1"),
+        ("folder", {"manifest.json": b"[]"}, ": found the format None, allowed: 1"),
+        ("folder", {"manifest.json": b'{"format": 99}'}, ": found the format 99, allowed: 1"),
     ],
 )
 def test_what_is_no_model(tmp_path: Path, name: str, content: Any, words: str) -> None:

@@ -175,7 +175,7 @@ def test_a_slot_has_its_cpus_on_one_node(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 12.0})
     assert find_slots("cpu", 4, "10.0.0.5:6379").slots == 2
     ray_cluster._check_room(2, "cpu", 4)
-    with pytest.raises(PoolError, match="the cluster has 12: room for 2 slots, each on one node"):
+    with pytest.raises(PoolError, match="the cluster has 12, enough for 2 slots, each on one node"):
         ray_cluster._check_room(3, "cpu", 4)
 
 

@@ -72,7 +72,7 @@ def test_a_command_reports_each_epoch_and_goes_on_from_its_folder(tmp_path):
     second = run(resumed)
     assert second.epochs == [3, 4]
     assert second.facts.start_epoch == 2
-    with pytest.raises(CheckpointError, match="is of params"):
+    with pytest.raises(CheckpointError, match="has params"):
         run(replace(resumed, params={"learning_rate": 0.2}))
 
 
@@ -482,12 +482,12 @@ def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, wr
         import automl, time
         for epoch in range(1, {epochs} + 1):
             automl.report(epoch=epoch, last=epoch == {epochs}, val_error=0)
-        time.sleep(3)
+        time.sleep(7)
     """)
-    spec = spec_of(tmp_path, {"report_seconds": 2, "end_seconds": 60}, training={"epochs": 9})
+    spec = spec_of(tmp_path, {"report_seconds": 6, "end_seconds": 60}, training={"epochs": 9})
     grants = run(spec)
     assert grants.epochs == list(range(1, epochs + 1))
-    assert grants.measurements[-1].wall_seconds > 3
+    assert grants.measurements[-1].wall_seconds > 7
 
 
 def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path, write_script):
