@@ -15,7 +15,7 @@ from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.probing import TaskFacts
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
-from automl.python.live_cell import is_notebook, watching
+from automl.python.live_cell import hide_widget_advice, is_notebook, watching
 from automl.stored.open_store import open_store
 from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.reporting import report_path
@@ -218,6 +218,7 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
         SpecError: The spec or an override is wrong, or the study exists with another spec.
         StoreError: The store cannot be opened.
     """
+    hide_widget_advice()
     if isinstance(spec, str | Path):
         parsed, source, folder = read_spec(spec, overrides), str(spec), Path(spec).absolute().parent
     else:
@@ -255,6 +256,7 @@ def search(
         StoreError: The store cannot be opened.
     """
     folder = Path.cwd()
+    hide_widget_advice()
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
     given = {"hours": HOURS, "usd": USD, "trials": None} if budget is None else budget
     form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": given}

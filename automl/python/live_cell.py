@@ -25,16 +25,22 @@ Show = Callable[[str], None]
 """Function that replaces the shown HTML."""
 
 
+def hide_widget_advice() -> None:
+    """Keep advice of Ray and tqdm to install ipywidgets out of the cell; both must not be imported before."""
+    if not is_notebook():
+        return
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tqdm.auto  # noqa: F401 - Ray and Optuna import it, in threads where its warning cannot be silenced
+
+
 @contextmanager
 def watching(study: str) -> Iterator[Watcher]:
     """Return a watcher, with live progress in a notebook."""
     if not is_notebook():
         yield Watcher()
         return
-    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # hides its advice to install ipywidgets
-    with warnings.catch_warnings():  # tqdm, which Ray and Optuna import in threads, has the same advice as a warning
-        warnings.simplefilter("ignore")
-        import tqdm.auto  # noqa: F401
     cell = LiveCell(study, _displayed())
     yield Watcher(on_commit=cell.on_commit, say=cell.say, warn=cell.warn, leave=_interrupt)
 

@@ -71,9 +71,9 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     told = place.run("predict", "models:/digits@champion", data).stdout
     assert len(told.splitlines()) == 2
     wrong = place.run("predict", "models:/digits@newest", data, code=2)
-    assert "allowed: versions 1, 2 @champion, 3 @challenger" in wrong.stderr
+    assert "its versions are 1, 2 @champion, 3 @challenger" in wrong.stderr
     missing = place.run("predict", "models:/digit/1", data, code=2)
-    assert "allowed: a registered model (digits" in missing.stderr
+    assert "has no 'models:/digit/1'; its models: digits" in missing.stderr
 
 
 def test_a_version_says_what_it_was_trained_on_and_views_that_are_written_anew_leave_its_run_alone(place):

@@ -67,7 +67,7 @@ def test_files_of_the_two_newest_versions_stay(uri: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("name", "where", "words"), [
     ("models:/people", "", "allowed: models:/NAME@ALIAS or models:/NAME/VERSION"),
-    ("models:/people@champion", "http://127.0.0.1:9", "which does not answer"),
+    ("models:/people@champion", "http://127.0.0.1:9", "does not answer"),
 ])  # fmt: skip
 def test_what_names_no_version_or_is_asked_of_nobody_is_one_line(uri, name, where, words, tmp_path):
     with pytest.raises(ExportError, match=words) as refused:
