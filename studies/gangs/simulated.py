@@ -87,9 +87,6 @@ class SimulatedPool:
             raise PoolError(f"a pool needs at least one slot, found {slots}")
         self._at(self._warm_up_seconds, 0, SlotsReady(slots=tuple(range(slots))))
 
-    def shared(self) -> None:
-        """Do nothing: the pool cannot be shared."""
-
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
         """Return the first free slots."""
         return free[:world_size]
