@@ -195,7 +195,7 @@ class Session:
         return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
-        """Wait for the lease; None if this session or the study was stopped (`automl stop` also ends standbys)."""
+        """Wait for the lease; return None if this session or the study was stopped, which ends standbys too."""
         first: leases.Holder | None = None
         again = self._patiently
         while isinstance(lease := leases.acquire(self._store, self._row.id, patiently=again), leases.Holder):

@@ -19,7 +19,6 @@ from tests.support.paths import ROOT
 
 LIST = Path(__file__).with_suffix(".txt")
 FENCED = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)

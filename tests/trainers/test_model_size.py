@@ -368,7 +368,7 @@ def test_a_study_that_ends_first_waits_for_no_process_that_the_task_has_started(
             time.sleep(0.05)
         ended_at = time.monotonic()
     assert time.monotonic() - ended_at < 50
-    wait_until(lambda: is_gone(int((tmp_path / "child").read_text())))
+    wait_until(lambda: is_gone(int((tmp_path / "child").read_text())), seconds=10.0)
     store.close()
 
 
