@@ -52,6 +52,9 @@ GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
 TEST_PREFIX = "test."
 """Prefix of metrics measured on the test part."""
 
+STDERR = "_stderr"
+"""Ending of the name of a metric that is the standard error of another metric."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnostics:
