@@ -110,12 +110,16 @@ class Study:
         return analysis.archive(self.record)
 
     def best(
-        self, metric: str, *, under: Mapping[str, float] | None = None, over: Mapping[str, float] | None = None
+        self,
+        metric: str | None = None,
+        *,
+        under: Mapping[str, float] | None = None,
+        over: Mapping[str, float] | None = None,
     ) -> BestPoint:
-        """Return the point of the archive that is best in one objective.
+        """Return the point of the archive that is best in one objective; without arguments the recommended model.
 
         Args:
-            metric: Objective to be best in, in its direction.
+            metric: Objective to be best in, in its direction; by default the first that is no cost of training.
             under: Largest allowed values of minimized objectives, by name.
             over: Smallest allowed values of maximized objectives, by name.
 
