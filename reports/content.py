@@ -19,7 +19,7 @@ from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
 from studies.results.constraints import wanted_in_words
 from studies.results.pareto import last_epoch, reference_of
-from studies.results.recommendation import best_points, ranked_points, takeable
+from studies.results.recommendation import best_points, ranked_points, recommended, takeable
 
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
 MOST_MATTERING = 2
@@ -67,6 +67,7 @@ class ModelRow:
     command: str = ""
     is_kept: bool = False
     early: bool = False
+    is_recommended: bool = False
     baseline: str = ""
 
     @property
@@ -192,12 +193,14 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
 
 
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelRow]:
-    """Return the archive, best first objective first, with the command that exports each model."""
+    """Return the archive, the recommended model first, with the command that exports each model."""
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
     with_rate = frozenset() if study.is_simulated else with_learning_rate(study)
     rows = []
-    for found in ranked_points(study, archive):
+    taken = recommended(study)
+    ranked = ranked_points(study, archive)
+    for found in sorted(ranked, key=lambda one: taken is None or one != taken.point):
         trial = study.started[found.trial]
         low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(study, trial)
         rows.append(
@@ -209,6 +212,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
                 command=command_of(study, found),
                 is_kept=bool(found.checkpoint),
+                is_recommended=taken is not None and found == taken.point,
                 early=low and planned is not None and found.epoch < planned and trial.number in with_rate,
             )
         )

@@ -81,9 +81,9 @@ def test_numbers_are_estimated_with_their_own_objective(place: Place) -> None:
     plan = place.plan("--task", "tabular", "--data", "people.csv", "--target", "0", "--set", "study=ages")
     assert plan["spec"]["task_options"]["target"] == 0
     assert plan["spec"]["study"] == "ages"
-    assert plan["spec"]["objectives"][0]["metric"] == "val_mse"
+    assert plan["spec"]["objectives"][0]["metric"] == "val_rmse"
     forced = place.plan(*TABULAR[:-1], "age", "--set", "task_options.kind=regression")
-    assert forced["spec"]["objectives"][0]["metric"] == "val_mse"
+    assert forced["spec"]["objectives"][0]["metric"] == "val_rmse"
 
 
 def test_set_works_on_top_of_what_was_picked(place: Place) -> None:

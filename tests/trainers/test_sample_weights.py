@@ -120,14 +120,6 @@ def test_a_weighed_evaluation_is_the_recorded_one(ranks):
         assert value == pytest.approx(recorded[name], rel=1e-9), name
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("unknown", "found 'val_errors', allowed: loss, val_error, val_weighed_error"),
-        ("scalar", "the weight of 'loss' must have one value per sample, shape [16]"),
-        ("list", "WeighedBlobs.weights: found a list, allowed: a mapping"),
-    ],
-)
 def test_the_standard_error_of_a_weighted_mean_is_the_one_over_drawn_samples():
     """Against 4,000 means of samples that were drawn again with their weights."""
     random = np.random.default_rng(0)
@@ -142,6 +134,14 @@ def test_the_standard_error_of_a_weighted_mean_is_the_one_over_drawn_samples():
     assert means_and_errors(["a"], torch.tensor([[2.0], [1.0], [4.0], [2.0], [1.0]], dtype=torch.float64)) == {"a": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("unknown", "found 'val_errors', allowed: loss, val_error, val_weighed_error"),
+        ("scalar", "the weight of 'loss' must have one value per sample, shape [16]"),
+        ("list", "WeighedBlobs.weights: found a list, allowed: a mapping"),
+    ],
+)
 def test_weights_of_another_form_are_refused(kind, words):
     with pytest.raises(TaskError) as refused:
         run_trial(Group(), weighed(options={"weights": kind}))
