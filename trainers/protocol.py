@@ -140,6 +140,7 @@ class TrialFacts:
         base_learning_rate: The searched learning rate, for `reference_batch` samples a step.
         start_epoch: Epochs already done, 0 unless resumed.
         code_files: Hashes of the user's loaded files, by path; empty for a built-in task.
+        data_files: Hashes of the files that a task's options name, by path.
     """
 
     base_learning_rate: float
@@ -152,6 +153,7 @@ class TrialFacts:
     model_parameters: int
     start_epoch: int
     code_files: Mapping[str, str] = field(default_factory=dict)
+    data_files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
