@@ -20,6 +20,8 @@ from studies.results.judged import SUNK, judged_objective
 from studies.results.recommendation import Recommendation, best_to_train_again, name_of, recommended
 from trainers.commands.command import COMMAND
 
+INTERVAL = 1.96
+"""Standard errors on each side of a value that hold the value on endless data in 95 % of cases."""
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_usd": ("cheaper", "more expensive", "as expensive"),
     "wall_seconds": ("faster to train", "slower to train", "as slow to train"),
@@ -58,11 +60,11 @@ def _unbeaten(baseline: Baseline) -> str:
 
 
 def _told(study: StudyRecord, found: Recommendation) -> str:
-    """Return the objectives of the recommended model; the judged one with its standard error, unless seeds gave one."""
+    """Return the objectives of the recommended model; the judged one with its 95 % interval, unless seeds were tried."""
     judged, point = found.judged.metric, found.point
-    noise = (
-        "" if found.stderr is None or found.confirmed else f" ± {deviation(judged, found.stderr, point.values[judged])}"
-    )
+    noise = ""
+    if found.stderr is not None and not found.confirmed:
+        noise = f" ± {deviation(judged, INTERVAL * found.stderr, point.values[judged])}"
     told = {one.metric: value_of(study, point, one.metric) for one in study.objectives}
     return ", ".join(f"{name} {text}{noise if name == judged else ''}" for name, text in told.items())
 

@@ -42,7 +42,8 @@ def test_other_data_are_said_at_launch_and_resume_and_found_by_the_audit(place: 
     path = place.folder / "table.csv"
     write(path, 1)
     mapping: dict[str, Any] = {
-        "study": "table", "task": "tabular", "objectives": [{"metric": "val_rmse"}], "task_options": {"train": str(path), "target": "y"},
+        "study": "table", "task": "tabular", "objectives": ["val_rmse"],
+        "task_options": {"train": str(path), "target": "y"},
         "space": {"architecture": "trees", "trees": 8, "tree_rate": [0.1, 0.3]}, "training": {"epochs": 1},
         "baselines": [], "budget": {"trials": 1}, "resources": {"slots": 1},
     }  # fmt: skip
