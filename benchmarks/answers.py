@@ -46,18 +46,14 @@ def default_trees(data_set: DataSet) -> dict[str, float]:
     kinds = (LGBMRegressor, HistGradientBoostingRegressor) if data_set.is_regression else (
         LGBMClassifier, HistGradientBoostingClassifier)  # fmt: skip
     models = (kinds[0](verbosity=-1), kinds[1](categorical_features="from_dtype"))
-    names = ("lightgbm", "histogram_boosting")
-    rows = test.drop(columns=TARGET)
-    return {
-        name: error(data_set, np.asarray(model.fit(x, y).predict(rows)))
-        for name, model in zip(names, models, strict=True)
-    }
+    answers = [np.asarray(model.fit(x, y).predict(test.drop(columns=TARGET))) for model in models]
+    return {name: error(data_set, one) for name, one in zip(("lightgbm", "histogram_boosting"), answers, strict=True)}
 
 
-def answered(data_set: DataSet, study: automl.Study) -> dict[str, Any]:
+def answered(study: automl.Study) -> dict[str, Any]:
     """Return the recommended model's validation and test values beside the best test value of the archive."""
     taken = study.recommendation
-    assert taken is not None
+    assert taken is not None, f"no model was kept: {study.record.why_ended}"
     spec: Any = study.record.spec
     task, name = load_task(spec["task"], spec["task_options"]), taken.judged.metric
     points = sorted(study.archive, key=lambda point: taken.judged.signed(point.values[name]))[:MOST_MODELS]
@@ -83,7 +79,7 @@ def measured(name: str, seconds: float, folder: Path, data: Path) -> dict[str, A
     """Search one set, and return its row."""
     folder.mkdir()
     data_set = prepared(name, folder, seed=0, data=data)
-    row = {"set": name, **answered(data_set, launched(data_set, seconds, 0, folder / "ours"))}
+    row = {"set": name, **answered(launched(data_set, seconds, 0, folder / "ours"))}
     if data_set.task == "tabular":
         nothing = error_of_nothing(data_set)
         own = row["test"] ** (2 if data_set.is_regression else 1)

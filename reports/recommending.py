@@ -60,7 +60,7 @@ def _unbeaten(baseline: Baseline) -> str:
 
 
 def _told(study: StudyRecord, found: Recommendation) -> str:
-    """Return the objectives of the recommended model; the judged one with its 95 % interval, unless seeds were tried."""
+    """Return the objectives of the recommended model; the judged one with its 95 % interval, unless confirmed."""
     judged, point = found.judged.metric, found.point
     noise = ""
     if found.stderr is not None and not found.confirmed:
