@@ -31,6 +31,7 @@ from turnaround import machine
 
 import automl
 from reports.recommending import INTERVAL
+from studies.results.recommendation import name_of
 from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import evaluate
 
@@ -59,12 +60,12 @@ def answered(study: automl.Study) -> dict[str, Any]:
     points = sorted(study.archive, key=lambda point: taken.judged.signed(point.values[name]))[:MOST_MODELS]
     if taken.point not in points:
         points.append(taken.point)
-    tested = {}
+    tested: dict[str, dict[str, float]] = {}
     for point in points:
         if point.checkpoint:
             model, params = study.load_model(point.trial, point.epoch), study.record.started[point.trial].params
-            tested[point] = evaluate(model, task, params, part="test")
-    own = tested[taken.point]
+            tested[name_of(point)] = evaluate(model, task, params, part="test")
+    own = tested[str(taken)]
     best = min(found[name] for found in tested.values())
     validation, half = taken.point.values[name], INTERVAL * (taken.stderr or 0.0)
     return {
