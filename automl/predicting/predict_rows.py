@@ -12,7 +12,7 @@ from automl.predicting.answer_files import answers_to
 from automl.predicting.row_files import Row, rows_of
 from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError
-from automl.standalone.model import BATCH, Model, load, load_problem
+from automl.standalone.model import Model, load, load_problem
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
 """Place of a row, the name of its file if it has one, and its numbers."""
@@ -39,7 +39,7 @@ def predict_file(
     done = 0
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
     with answers_to(out) as sink:
-        while some := list(islice(rows, BATCH)):
+        while some := list(islice(rows, model.batch)):
             _, names, _ = zip(*some, strict=True)
             for name, answer in zip(names, _answered(model, some), strict=True):
                 done += 1
