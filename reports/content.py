@@ -10,7 +10,7 @@ from reports.learning_rates import with_learning_rate
 from reports.parameter_figures import parameter_names
 from reports.phrases import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from reports.plotting import cut
-from reports.recommending import command_of, confirmed_on_part, last_quarter_in_words, value_of
+from reports.recommending import command_of, confirmed_on_part, last_quarter_in_words, named_value, value_of
 from reports.state_wording import counted, study_sentence
 from reports.trial_columns import LEARNED, Cell, cell, known_lines, trial_lines
 from studies.records.records import NANO, StudyRecord, TrialRecord
@@ -120,7 +120,7 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
     """Return for each objective its name with its direction, the best value, and its model."""
     found = []
     for objective, best in best_points(study, archive):
-        others = [f"{o.metric} {value_of(study, best, o.metric)}" for o in study.objectives if o != objective]
+        others = [named_value(study, best, o.metric) for o in study.objectives if o != objective]
         word = "Lowest" if objective.direction == "minimize" else "Highest"
         where = f"trial {best.trial} after epoch {best.epoch}" + (f", with {listed(others)}" if others else "")
         if told := confirmed_on_part(study, best.trial, best.epoch):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from reports.baselines_on_page import against_baselines
-from reports.phrases import deviation, listed, number, value_in_words
+from reports.phrases import CENT, deviation, duration, listed, number, value_in_words
 from search_spaces.wording import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
@@ -65,8 +65,8 @@ def _told(study: StudyRecord, found: Recommendation) -> str:
     noise = ""
     if found.stderr is not None and not found.confirmed:
         noise = f" ± {deviation(judged, INTERVAL * found.stderr, point.values[judged])}"
-    told = {one.metric: value_of(study, point, one.metric) for one in study.objectives}
-    return ", ".join(f"{name} {text}{noise if name == judged else ''}" for name, text in told.items())
+    names = [one.metric for one in study.objectives]
+    return ", ".join(f"{named_value(study, point, name)}{noise if name == judged else ''}" for name in names)
 
 
 def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
@@ -95,7 +95,7 @@ def _to_train_again(study: StudyRecord) -> list[str]:
     best = best_to_train_again(study)
     if best is None:
         return []
-    told = ", ".join(f"{one.metric} {value_of(study, best, one.metric)}" for one in study.objectives)
+    told = ", ".join(named_value(study, best, one.metric) for one in study.objectives)
     lines = [f"No model was kept; the best was {name_of(best)}: {told}."]
     params = _params(study.started[best.trial].params)
     return [*lines, f"Train again with: {params}."] if params else lines
@@ -125,10 +125,21 @@ def _modules(study: StudyRecord, point: ArchivePoint) -> list[str] | None:
     return list(known[-1]) if known else None
 
 
+def named_value(study: StudyRecord, point: ArchivePoint, name: str) -> str:
+    """Return an objective's name and value; a cost below a cent as seconds, such as `trained in 43 s`."""
+    seconds = _seconds(study, point)
+    if name == "cost_usd" and 0 <= point.values[name] < CENT and seconds is not None:
+        return f"trained in {duration(seconds)}"
+    return f"{name} {value_of(study, point, name)}"
+
+
+def _seconds(study: StudyRecord, point: ArchivePoint) -> float | None:
+    return study.started[point.trial].epochs[point.epoch - 1].metrics.get("wall_seconds")
+
+
 def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
     """Return an objective of an archive point for a sentence, as `value_in_words`."""
-    seconds = study.started[point.trial].epochs[point.epoch - 1].metrics.get("wall_seconds")
-    return value_in_words(name, point.values[name], seconds)
+    return value_in_words(name, point.values[name], _seconds(study, point))
 
 
 def last_quarter_in_words(study: StudyRecord) -> str:

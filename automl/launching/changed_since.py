@@ -1,4 +1,4 @@
-"""What changed since the latest trial of a study: code, data, and values that a training function reads."""
+"""Changes since the latest trial of a study: of code, of data, and of values that a training function reads."""
 
 from __future__ import annotations
 
