@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,6 +107,41 @@ def check_no_gap(table: Table, column: str) -> None:
         raise TaskError(f"{table.where(row)}: {problem}. Give every row a value")
 
 
+def spellings(table: Table, column: str, *, merged: bool | None) -> tuple[dict[str, str], list[list[str]]]:
+    """Return the label for each other spelling of it, and groups of labels that differ in case and blanks only.
+
+    The most frequent spelling is the label. Labels of one repeated letter, such as the genotypes AA and Aa, are merged
+    only if `merged` is true; False merges none.
+    """
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for one in pc.value_counts(texts(table.columns[column]).drop_null()).to_pylist():
+        groups.setdefault(folded(one["values"]), []).append((-one["counts"], one["values"]))
+    several = {key: [word for _, word in sorted(group)] for key, group in groups.items() if len(group) > 1}
+    chosen = {key: words[0] for key, words in several.items() if merged or (merged is None and _is_word(key))}
+    labels = {word: label for key, label in chosen.items() for word in several[key]}
+    return labels, list(several.values())
+
+
+def folded(label: str) -> str:
+    """Return a label without case and repeated blanks."""
+    return " ".join(label.split()).casefold()
+
+
+def _is_word(key: str) -> bool:
+    return len(set(key)) > 1 or key in set("ynjmfwt")
+
+
+def with_labels(table: Table, column: str, labels: Mapping[str, str]) -> Table:
+    """Return a table in which other spellings are replaced by their label."""
+    cells = table.columns.get(column)
+    if not labels or cells is None or not pa.types.is_string(cells.type):
+        return table
+    plain = {folded(word): label for word, label in labels.items()}
+    encoded = pc.dictionary_encode(cells)
+    words = [labels.get(word, plain.get(folded(word), word)) for word in encoded.dictionary.to_pylist()]
+    return replace(table, columns={**table.columns, column: pa.array(words, pa.string()).take(encoded.indices)})
+
+
 def _all_numbers(words: Sequence[str] | dict[str, int]) -> bool:
     return bool(pc.all(is_number(pa.array(list(words), pa.string()))).as_py())
 
@@ -115,7 +150,7 @@ def _sort_key(words: dict[str, int]) -> Callable[[str], Any]:
     return float if _all_numbers(words) else str
 
 
-_MOST_WHOLE_CLASSES = 20
+MOST_WHOLE_CLASSES = 20
 """Largest number of different whole numbers that count as classes."""
 
 
@@ -132,7 +167,9 @@ def learned_part(targets: Tensor) -> Tensor:
     return targets if targets.dim() == 1 else targets[:, 0]
 
 
-def query_column(table: Table, query: str | int | None, kind: str, target: str) -> str | None:
+def query_column(
+    table: Table, query: str | int | None, kind: str, target: str, *, is_name_first: bool
+) -> str | None:
     """Return the column of queries; None if rows are not ranked."""
     if query is None:
         if kind == "ranking":
@@ -140,7 +177,7 @@ def query_column(table: Table, query: str | int | None, kind: str, target: str) 
         return None
     if kind not in {"auto", "ranking"}:
         raise TaskError(f"task_options.kind: found {kind!r} with a query, allowed: ranking, or no query")
-    column = find_column(table, query, "task_options.query")
+    column = find_column(table, query, "task_options.query", is_name_first=is_name_first)
     if column == target:
         raise TaskError(f"task_options.query: found {column!r}, the target, allowed: another column")
     return column
@@ -159,10 +196,10 @@ def has_classes(table: Table, column: str) -> bool:
         return True
     if pa.types.is_string(cells.type) and not _is_numeric(table, column):
         numbers, present = pc.sum(is_number(cells)).as_py() or 0, len(cells) - cells.null_count
-        if numbers >= MOSTLY * present and len(pc.unique(cells)) > _MOST_WHOLE_CLASSES:
+        if numbers >= MOSTLY * present and len(pc.unique(cells)) > MOST_WHOLE_CLASSES:
             values_of(table, column)
         return True
-    return is_whole(table, column) and len(pc.unique(cells)) <= _MOST_WHOLE_CLASSES
+    return is_whole(table, column) and len(pc.unique(cells)) <= MOST_WHOLE_CLASSES
 
 
 def is_whole(table: Table, column: str) -> bool:

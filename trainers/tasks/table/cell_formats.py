@@ -1,0 +1,193 @@
+"""Finds how people wrote the numbers, dates and codes of a column of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from automl.standalone.cells import is_missing, milliseconds_of, parts, reader, value_of
+from search_spaces.wording import listed, shown
+from trainers.protocol import TaskError
+from trainers.tasks.table.columns import DATE
+from trainers.tasks.table.files import Table, as_text, is_number
+
+CellFormat = dict[str, Any]
+"""Form of a column for `automl.standalone.cells.reader`, as plain values; `kind` may also be code or category."""
+
+PLAIN: CellFormat = {"kind": "number", "decimal": ".", "unit": "", "missing": []}
+PLAIN_DATES: CellFormat = {"kind": "date", "day_first": False, "missing": []}
+READ = ("number", "date")
+"""Kinds of formats whose cells become numbers."""
+_SAMPLE = 500
+_FEW_WORDS, _MOST_WORDS, _FEW_SHARE = 3, 50, 0.02
+"""Numbers of different words in a column of numbers that mean a missing value: always, and if they are rare."""
+_FEW_NUMBERS = 10
+_CODES_SHARE = 0.01
+_DATES_SHARE = 0.9
+_CODE = r"^0[0-9]+$"
+
+
+def formats_of(
+    table: Table, names: Collection[str], *, decimal: str | None = None, is_day_first: bool | None = None
+) -> dict[str, CellFormat]:
+    """Return the formats of columns whose cells are not all plain numbers, ISO dates or plain words.
+
+    `decimal` and `is_day_first` decide what the cells of a column leave open; None takes the file's other columns.
+    """
+    formats = {name: form for name in names if (form := _plain(table.columns[name])) is not None}
+    columns = {name: table.columns[name] for name in names if name not in formats}
+    counted = {name: _counted(one) for name, one in columns.items() if pa.types.is_string(one.type)}
+    comma = decimal == "," if decimal else _has_decimal_comma(counted.values())
+    is_day_first = comma if is_day_first is None else is_day_first
+    for name, cells in counted.items():
+        found = _codes(cells) or _numbers(cells, is_comma=comma) or _dates(cells, is_day_first=is_day_first)
+        if found is not None:
+            formats[name] = found
+    return formats
+
+
+def with_formats(table: Table, formats: Mapping[str, CellFormat]) -> Table:
+    """Return a table with columns of numbers and dates as Arrow's types. TaskError for another cell."""
+    columns = dict(table.columns)
+    for name, form in formats.items():
+        column = columns.get(name)
+        if form["kind"] not in READ or column is None or not pa.types.is_string(column.type):
+            continue
+        if form != _plain(column):
+            columns[name] = _converted(table, name, form)
+    return replace(table, columns=columns)
+
+
+def _converted(table: Table, name: str, form: CellFormat) -> Any:
+    column, read = pc.dictionary_encode(table.columns[name]), reader(form)
+    values: list[float | None] = []
+    for text in column.dictionary.to_pylist():
+        try:
+            values.append(read(text))
+        except ValueError:
+            row = pc.index(table.columns[name], text).as_py()
+            allowed = f"a {form['kind']}; or name the word in task_options.missing, or the column in task_options.ignore"
+            raise TaskError(
+                f"{table.where(row)}, column {name!r}: found {shown(text)}, allowed: {allowed}"
+            ) from None
+    return _typed(values, form).take(column.indices)
+
+
+def columns_of(
+    rows: Sequence[Mapping[str, object]], formats: Mapping[str, CellFormat], nothing: Collection[str]
+) -> dict[str, Any]:
+    """Return rows from Python as columns of numbers and dates, by name; `nothing` are words for missing values."""
+    columns = {}
+    for name, form in formats.items():
+        read, values = reader(form), list[float | None]()
+        for number, row in enumerate(rows, start=1):
+            text = as_text(row.get(name))
+            is_text = text is not None and not isinstance(row[name], int | float)
+            try:
+                values.append(None if text is None or text.strip() in nothing else read(text if is_text else float(text)))
+            except ValueError:
+                problem = f"found {shown(row[name])}, allowed: a {form['kind']}, or None for a missing value"
+                raise TaskError(f"rows: row {number}, column {name!r}: {problem}") from None
+        columns[name] = _typed(values, form)
+    return columns
+
+
+def _typed(values: Sequence[float | None], form: CellFormat) -> Any:
+    if form["kind"] == "date":
+        return pc.cast(pa.array(values, pa.int64()), pa.timestamp("ms"))
+    return pa.array(values, pa.float64())
+
+
+def _plain(column: Any) -> CellFormat | None:
+    """Return the format of plain numbers or ISO dates, which other files of the same columns may write otherwise."""
+    if not pa.types.is_string(column.type) or column.null_count == len(column):
+        return None
+    if pc.all(is_number(column)).as_py() and not pc.any(pc.match_substring_regex(column, _CODE)).as_py():
+        return dict(PLAIN)
+    return dict(PLAIN_DATES) if pc.all(pc.match_substring_regex(column, DATE)).as_py() else None
+
+
+def _counted(column: Any) -> dict[str, int]:
+    """Return the number of rows of each text, without the usual words for missing values."""
+    counts = pc.value_counts(column.drop_null()).to_pylist()
+    return {one["values"]: one["counts"] for one in counts if not is_missing(one["values"])}
+
+
+def _is_mostly(cells: Mapping[str, int], share: float, read: Callable[[str], object]) -> bool:
+    """Return whether a sample of cells can be read: most columns of words are told at once."""
+    some = list(cells)[:: max(1, len(cells) // _SAMPLE)]
+    return bool(some) and sum(read(text) is not None for text in some) >= share * len(some)
+
+
+def _codes(cells: Mapping[str, int]) -> CellFormat | None:
+    """Return the format of digits with leading zeros, such as postal codes."""
+    if not all(text.isdigit() for text in cells):
+        return None
+    zeros = sum(count for text, count in cells.items() if len(text) > 1 and text[0] == "0")
+    return {"kind": "code"} if zeros >= max(2, _CODES_SHARE * sum(cells.values())) else None
+
+
+def _numbers(cells: Mapping[str, int], *, is_comma: bool) -> CellFormat | None:
+    if not _is_mostly(cells, 0.3, parts):
+        return None
+    found = {text: read for text in cells if (read := parts(text)) is not None}
+    units = Counter[str]()
+    for text, (_, unit, _) in found.items():
+        units[unit] += cells[text]
+    unit = max((one for one in units if one), key=units.__getitem__, default="")
+    taken = {text: body for text, (body, its, _) in found.items() if its in {"", unit}}
+    points, commas = ({text for text, body in taken.items() if value_of(body, mark) is not None} for mark in ".,")
+    is_either = len(points) == len(commas)
+    decimal = "," if len(commas) > len(points) or (is_either and is_comma) else "."
+    good = commas if decimal == "," else points
+    words = _missing_words(cells, good, least=0.5)
+    if words is None or (words and len(good) < _FEW_NUMBERS):
+        plain = sum(cells[text] for text in good) >= 0.5 * sum(cells.values())
+        return {"kind": "category"} if words is not None and plain else None
+    doubt = is_either and any(value_of(taken[text], ".") != value_of(taken[text], ",") for text in good)
+    form = {"kind": "number", "decimal": decimal, "unit": unit, "missing": words}
+    return form | ({"doubt": next(text for text in good if value_of(taken[text], ".") != value_of(taken[text], ","))} if doubt else {})
+
+
+def _missing_words(cells: Mapping[str, int], good: Collection[str], *, least: float) -> list[str] | None:
+    """Return the texts that are to mean missing among numbers or dates; None if there are too many."""
+    words = [text for text in cells if text not in good]
+    rows, bad = sum(cells.values()), sum(cells[text] for text in words)
+    is_few = len(words) <= _FEW_WORDS or (len(words) <= _MOST_WORDS and bad <= _FEW_SHARE * rows)
+    return words if good and is_few and rows - bad >= least * rows else None
+
+
+def _dates(cells: Mapping[str, int], *, is_day_first: bool) -> CellFormat | None:
+    if not _is_mostly(cells, 0.5, lambda text: milliseconds_of(text, is_day_first=True) or milliseconds_of(text, is_day_first=False)):
+        return None
+    read = {first: {text: milliseconds_of(text, is_day_first=first) for text in cells} for first in (True, False)}
+    day, month = ({text for text, value in read[first].items() if value is not None} for first in (True, False))
+    is_either = len(day) == len(month)
+    differs = next((text for text in day if read[True][text] != read[False][text]), None)
+    with_points = differs is not None and "." in differs
+    first = len(day) > len(month) or (is_either and (is_day_first or with_points))
+    words = _missing_words(cells, day if first else month, least=_DATES_SHARE)
+    if words is None:
+        return None
+    form = {"kind": "date", "day_first": first, "missing": words}
+    return form | ({"doubt": differs} if is_either and differs is not None and not with_points else {})
+
+
+def _has_decimal_comma(columns: Collection[Mapping[str, int]]) -> bool:
+    """Return whether a column can only be read with a decimal comma."""
+    for cells in columns:
+        bodies = [found[0] for text in list(cells)[:_SAMPLE] if (found := parts(text)) is not None]
+        if len(bodies) > len(cells) // 2 and all(value_of(body, ",") is not None for body in bodies):
+            if not all(value_of(body, ".") is not None for body in bodies):
+                return True
+    return False
+
+
+def words_of(form: CellFormat) -> str:
+    """Return the words that mean missing, for messages."""
+    return listed([shown(word) for word in form["missing"][:5]])

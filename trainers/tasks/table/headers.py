@@ -1,0 +1,82 @@
+"""Whether the first row of a text file names the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from automl.standalone.cells import is_missing, milliseconds_of, parts, value_of
+
+_SAMPLE = 300
+_YEARS = range(1800, 2201)
+_COUNTED = 3
+"""Number of cells 0, 1, 2 or 1, 2, 3 from which a first row of numbers counts the columns."""
+
+_Kind = Literal["number", "date", "word"]
+
+
+def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[bool, bool]:
+    """Return whether the first cells are names, and whether that is sure. `columns` are Arrow strings.
+
+    Names are distinct. A word is a name over numbers, or if it does not occur below. A number is a name in a row of
+    counted or equally spaced whole numbers, or of years, which are unlike the cells below.
+    """
+    first = [column[0].as_py() for column in columns]
+    if any(str(one) in first and not (isinstance(one, int) and -len(first) <= one < len(first)) for one in expected):
+        return True, True
+    present = [(cell, column[1:]) for cell, column in zip(first, columns, strict=True) if cell is not None]
+    cells = [cell for cell, _ in present]
+    if len(cells) < max(1, len(first) - 1) or len(set(cells)) < len(cells):
+        return False, True
+    below = [_some(column) for _, column in present]
+    kinds, kinds_below = [_kind(cell) for cell in cells], [_usual_kind(texts) for texts in below]
+    if any(one == other == "date" for one, other in zip(kinds, kinds_below, strict=True)):
+        return False, False
+    numbers = [index for index, kind in enumerate(kinds) if kind == "number"]
+    if numbers:
+        of_numbers = [cells[one] for one in numbers], [below[one] for one in numbers]
+        has_names = _are_names(*of_numbers, has_blank=len(cells) < len(first))
+        words = [(cells[one], below[one]) for one in range(len(cells)) if one not in numbers]
+        return has_names and not any(word in texts for word, texts in words), False
+    if any(one == "word" != other for one, other in zip(kinds, kinds_below, strict=True) if other):
+        return True, True
+    return not any(cell in texts for cell, texts in zip(cells, below, strict=True)), "number" in kinds_below
+
+
+def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blank: bool) -> bool:
+    if not all(cell.isdigit() for cell in cells):
+        return False
+    values = [int(cell) for cell in cells]
+    steps = {after - before for before, after in zip(values, values[1:], strict=False)}
+    if (len(values) >= _COUNTED or has_blank) and steps <= {1} and values[0] in {0, 1}:
+        return True
+    is_row = len(steps) == 1 and min(steps) > 0
+    are_years = all(value in _YEARS for value in values) and len(set(values)) == len(values)
+    return (is_row or are_years) and all(_is_unlike(value, texts) for value, texts in zip(values, below, strict=True))
+
+
+def _is_unlike(value: int, below: Sequence[str]) -> bool:
+    """Return whether a whole number lies outside the range of the cells below, or they are fractions."""
+    read = [parts(text) for text in below]
+    numbers = [number for one in read if one is not None and (number := value_of(one[0], ".")) is not None]
+    if not numbers:
+        return True
+    fractions = sum(not number.is_integer() for number in numbers)
+    return fractions > len(numbers) / 2 or not min(numbers) <= value <= max(numbers)
+
+
+def _some(column: Any) -> list[str]:
+    """Return the cells below the first row, without words for missing values."""
+    return [text for text in column.drop_null().to_pylist() if not is_missing(text)]
+
+
+def _usual_kind(texts: Sequence[str]) -> _Kind | None:
+    kinds = [_kind(text) for text in texts[:_SAMPLE]]
+    return max(set(kinds), key=kinds.count) if kinds else None
+
+
+def _kind(text: str) -> _Kind:
+    found = parts(text)
+    if found is not None and not any(letter.isalpha() for letter in found[1]):
+        return "number"
+    return "word" if milliseconds_of(text, is_day_first=True) is None and milliseconds_of(text, is_day_first=False) is None else "date"
