@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from automl.backend import ServiceBackend, backend_of
-from automl.launching.dry_run import show, show_plan
+from automl.launching.dry_run import data_lines, show, show_plan
 from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
 from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.prepared_study import Prepared, prepare
@@ -125,6 +125,8 @@ def launch(
     if dry_run:
         show(prepared, as_json=as_json, verbose=verbose)
         return
+    for line in [] if quiet else data_lines(prepared.data_check):
+        echo(line, err=True)
     drive_in_terminal(lambda watcher: _launched(prepared, watcher), talk)
 
 

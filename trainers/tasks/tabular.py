@@ -124,9 +124,8 @@ class Tabular(SplitTask):
             for name, value in (("ignore", ignore), ("categorical", categorical), ("numeric", numeric))
         }
         paths = {"train": train, "validation": validation, "test": test}
-        table, others = self._read_all(
-            {name: task_options.path(path, name) for name, path in paths.items() if path is not None}, target
-        )
+        self._files = ({name: task_options.path(one, name) for name, one in paths.items() if one is not None}, target)
+        table, others = self._read_all(*self._files)
         column = find_column(table, target, "task_options.target", is_name_first=is_new)
         columns = {
             name: [find_column(table, one, f"task_options.{name}") for one in names] for name, names in wanted.items()
@@ -140,7 +139,7 @@ class Tabular(SplitTask):
             numeric=columns["numeric"], categorical=columns["categorical"],
             decimal=decimal, is_day_first=day_first, is_merged=merge_spellings,
         )  # fmt: skip
-        self._raw, table = table, self._reading.read(table)
+        table = self._reading.read(table)
         others = {name: self._reading.read(one) for name, one in others.items()}
         is_open = kind == "auto" and self._query is None
         has_code = self._reading.has_code_target
@@ -192,6 +191,20 @@ class Tabular(SplitTask):
             f"rows: {part_sizes(self._parts)}",
             *([folds_note(self._folds)] if self._folds > 1 else []),
         )
+
+    def data_check(self) -> dict[str, Any]:
+        """Return `findings`, lines about unusual data with the options that change them, and a row for each column.
+
+        The files are read again, so that training keeps no second copy of them.
+        """
+        if self._form.reading == 1:
+            return {}
+        from trainers.tasks.table.data_check import table_columns, table_findings
+
+        raw, others = self._read_all(*self._files)
+        table, others = self._reading.read(raw), {name: self._reading.read(one) for name, one in others.items()}
+        findings = table_findings(raw, table, others, self._reading, self.encoding, self.classes)
+        return {"findings": list(findings), "columns": table_columns(raw, table, self._reading, self.encoding)}
 
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
         """Return new rows as the model takes them, float32 [n, columns]; TaskError for a wrong column or cell.

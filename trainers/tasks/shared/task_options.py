@@ -64,6 +64,8 @@ def form(*, delimiter: object, header: object, encoding: object, missing: object
         raise TaskError(f"task_options.delimiter: {found(delimiter, 'one character, or tab')}")
     if not isinstance(encoding, str):
         raise TaskError(f"task_options.encoding: {found(encoding, 'a name such as utf-8')}")
+    if isinstance(missing, list | tuple):
+        missing = [str(one) if type(one) in {int, float} else one for one in missing]
     own = () if missing is None else names(missing, "missing")
     usual = MISSING if missing is None or reading > 1 else ("",)
     return Form(
