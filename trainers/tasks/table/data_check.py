@@ -125,7 +125,8 @@ def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_clas
         number = values.get(name)
         if is_class:
             codes = _levels(texts(table.columns[name]).take(pa.array(rows))) if number is None else _bins(number)
-            error, without = _error_of_class(codes, wanted.astype(np.int64))
+            classes = wanted.astype(np.int64)
+            error, without = min(_error_of_class(one, classes) for one in (codes, np.minimum(codes, 1)))
         else:
             error, without = (1.0, 1.0) if number is None else _error_of_number(number, wanted)
         if error <= without * (_TOLD if is_class else _TOLD_NUMBER):
