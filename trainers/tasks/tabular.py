@@ -147,7 +147,7 @@ class Tabular(SplitTask):
         self._could_be_either = is_open and is_whole(table, column)
         if not self._is_classifier:
             self.metric_names = _NUMBER_METRICS if self._query is None else _RANKING_METRICS
-        self.classes = fit_classes(table, column) if self._is_classifier else ()
+        self.classes = fit_classes(table, column, may_lack=is_new) if self._is_classifier else ()
         labels = encode_classes(table, column, self.classes) if self.classes else None
         self._folds = count_folds(
             folds, rows=len(table), has_validation="validation" in others, is_ranked=self._query is not None
@@ -161,8 +161,9 @@ class Tabular(SplitTask):
             rows[0],
             self._features,
             as_numbers=columns["numeric"],
-            as_categories=[*columns["categorical"], *self._reading.categories],
+            as_categories=columns["categorical"],
             is_robust=is_robust,
+            codes=self._reading.categories,
             left_out=self._reading.identifiers,
         )
         self._target = fit_target(table, column, rows, others.get("validation"), self.classes)

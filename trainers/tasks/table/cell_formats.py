@@ -19,8 +19,8 @@ from trainers.tasks.table.files import Table, as_text, is_number
 CellFormat = dict[str, Any]
 """Form of a column for `automl.standalone.cells.reader`, as plain values; `kind` may also be code or category."""
 
-PLAIN: CellFormat = {"kind": "number", "decimal": ".", "unit": "", "missing": []}
-PLAIN_DATES: CellFormat = {"kind": "date", "day_first": False, "missing": []}
+PLAIN: CellFormat = {"kind": "number", "decimal": ".", "unit": "", "missing": [], "plain": True}
+PLAIN_DATES: CellFormat = {"kind": "date", "day_first": False, "missing": [], "plain": True}
 READ = ("number", "date")
 """Kinds of formats whose cells become numbers."""
 _SAMPLE = 500
@@ -29,7 +29,7 @@ _FEW_WORDS, _MOST_WORDS, _FEW_SHARE = 3, 50, 0.02
 _FEW_NUMBERS = 10
 _CODES_SHARE = 0.01
 _DATES_SHARE = 0.9
-_CODE = r"^0[0-9]+$"
+_CODE, _THOUSANDS = r"^0[0-9]+$", r"^-?[1-9][0-9]{0,2}(\.[0-9]{3})?$"
 
 
 def formats_of(
@@ -108,7 +108,8 @@ def _plain(column: Any) -> CellFormat | None:
     if not pa.types.is_string(column.type) or column.null_count == len(column):
         return None
     if pc.all(is_number(column)).as_py() and not pc.any(pc.match_substring_regex(column, _CODE)).as_py():
-        return dict(PLAIN)
+        could_be_thousands = pc.all(pc.match_substring_regex(column, _THOUSANDS)).as_py()
+        return None if could_be_thousands and pc.any(pc.match_substring(column, ".")).as_py() else dict(PLAIN)
     return dict(PLAIN_DATES) if pc.all(pc.match_substring_regex(column, DATE)).as_py() else None
 
 
@@ -143,15 +144,18 @@ def _numbers(cells: Mapping[str, int], *, is_comma: bool) -> CellFormat | None:
     taken = {text: body for text, (body, its, _) in found.items() if its in {"", unit}}
     points, commas = ({text for text, body in taken.items() if value_of(body, mark) is not None} for mark in ".,")
     is_either = len(points) == len(commas)
-    decimal = "," if len(commas) > len(points) or (is_either and is_comma) else "."
+    with_marks = [text for text in points if "." in text or "," in text]
+    has_points = bool(with_marks) and len(with_marks) < len(points) and all("." in text for text in with_marks)
+    decimal = "," if len(commas) > len(points) or (is_either and (is_comma or has_points)) else "."
     good = commas if decimal == "," else points
     words = _missing_words(cells, good, least=0.5)
     if words is None or (words and len(good) < _FEW_NUMBERS):
         plain = sum(cells[text] for text in good) >= 0.5 * sum(cells.values())
         return {"kind": "category"} if words is not None and plain else None
-    doubt = is_either and any(value_of(taken[text], ".") != value_of(taken[text], ",") for text in good)
     form = {"kind": "number", "decimal": decimal, "unit": unit, "missing": words}
-    return form | ({"doubt": next(text for text in good if value_of(taken[text], ".") != value_of(taken[text], ","))} if doubt else {})
+    unclear = [text for text in good if value_of(taken[text], ".") != value_of(taken[text], ",")]
+    is_clear = not is_either or not unclear or bool({"$", "£"}.intersection(unit))
+    return form if is_clear else form | {"doubt": unclear[0]}
 
 
 def _missing_words(cells: Mapping[str, int], good: Collection[str], *, least: float) -> list[str] | None:

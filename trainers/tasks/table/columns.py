@@ -117,18 +117,20 @@ def fit_encoding(
     as_numbers: Collection[str],
     as_categories: Collection[str],
     is_robust: bool = False,
+    codes: Collection[str] = (),
     left_out: Mapping[str, str] | None = None,
 ) -> Encoding:
     """Learn the meaning of each column from the training rows; raises TaskError for an error in any row of the table.
 
-    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut. `left_out` are columns
-    not to use, with reasons.
+    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut. `codes` are categories that
+    look like numbers, and `left_out` columns not to use, with reasons.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
-    left_out = {name: why for name, why in (left_out or {}).items() if name not in {*as_numbers, *as_categories}}
+    left_out = dict(left_out or {})
     for name in [name for name in names if name not in left_out]:
-        kind = "number" if name in as_numbers else "category" if name in as_categories else _kind(table, name)
+        is_category = name in as_categories or name in codes
+        kind = "number" if name in as_numbers else "category" if is_category else _kind(table, name)
         if kind == "category":
             found: Number | Category | str = _fit_category(table, rows, name, forced=name in as_categories)
         else:

@@ -298,16 +298,17 @@ def _formats(reading: Reading, used: Sequence[str]) -> list[str]:
             )
         elif "doubt" in form:
             other = "." if form["decimal"] == "," else ","
-            mark = "fractions" if form["decimal"] == "," else "thousands"
-            mark = mark if "," in form["doubt"] else "thousands" if mark == "fractions" else "fractions"
+            mark = "fractions" if form["decimal"] in form["doubt"] else "thousands"
             lines.append(f"{form['doubt']} in {shown(name)} is read with {mark} by assumption: {setting('decimal', other)}")
     commas = [name for name, form in formats.items() if form.get("decimal") == ","]
     units = [f"{shown(name)} in {form['unit']}" for name, form in formats.items() if form.get("unit")]
     codes = [name for name, form in formats.items() if form["kind"] == "code"]
     read = [*([f"{_named(commas)} with a decimal comma"] if commas else []), *units[:_MOST_NAMES]]
     if read:
-        names = [name for name, form in formats.items() if form.get("decimal") == "," or form.get("unit")]
-        lines.append(f"numbers: {', '.join(read)}: {setting('categorical', names[:_MOST_NAMES])} reads categories")
+        written = [name for name, form in formats.items() if form.get("decimal") == "," or form.get("unit")]
+        names = [name for name in written if name != reading.target][:_MOST_NAMES]
+        cure = f": {setting('categorical', names)} reads categories" if names else ""
+        lines.append(f"numbers: {', '.join(read)}{cure}")
     if codes:
         what = "are codes with leading zeros, not numbers"
         lines.append(f"{_named(codes)} {what}: {setting('numeric', codes[:_MOST_NAMES])} reads numbers")

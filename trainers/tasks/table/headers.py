@@ -77,6 +77,8 @@ def _usual_kind(texts: Sequence[str]) -> _Kind | None:
 
 def _kind(text: str) -> _Kind:
     found = parts(text)
-    if found is not None and not any(letter.isalpha() for letter in found[1]):
+    is_number = found is not None and any(value_of(found[0], mark) is not None for mark in ".,")
+    if found is not None and is_number and not any(letter.isalpha() for letter in found[1]):
         return "number"
-    return "word" if milliseconds_of(text, is_day_first=True) is None and milliseconds_of(text, is_day_first=False) is None else "date"
+    dates = (milliseconds_of(text, is_day_first=is_day_first) for is_day_first in (True, False))
+    return "word" if all(date is None for date in dates) else "date"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from automl.standalone.cells import is_missing
-from trainers.tasks.table.cell_formats import PLAIN, PLAIN_DATES, READ, CellFormat, columns_of, formats_of, with_formats
+from trainers.tasks.table.cell_formats import READ, CellFormat, columns_of, formats_of, with_formats
 from trainers.tasks.table.files import Form, Table, only_rows, table_of, texts, without_words
 from trainers.tasks.table.identifiers import identifiers
 from trainers.tasks.table.targets import MOST_WHOLE_CLASSES, spellings, with_labels
@@ -62,7 +62,7 @@ class Reading:
         cells = {
             name: {key: form[key] for key in keys if key in form}
             for name, form in self.formats.items()
-            if name in names and form["kind"] in READ and form not in (PLAIN, PLAIN_DATES)
+            if name in names and form["kind"] in READ and "plain" not in form
         }
         return {"cells": cells} if cells else {}
 

@@ -59,8 +59,8 @@ def fit_target(
 _SMALLEST = 2
 
 
-def fit_classes(table: Table, column: str) -> tuple[str, ...]:
-    """Return the classes of a label column: sorted, as numbers if all are."""
+def fit_classes(table: Table, column: str, *, may_lack: bool = False) -> tuple[str, ...]:
+    """Return the classes of a label column: sorted, as numbers if all are. If `may_lack`, rows may lack a label."""
     labels = texts(table.columns[column])
     check_no_gap(table, column)
     counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}
@@ -74,6 +74,7 @@ def fit_classes(table: Table, column: str) -> tuple[str, ...]:
         more = f" ({len(rare) - 1} other classes have one row, too)" if len(rare) > 1 else ""
         allowed = "two rows of each class, one to train on and one for validation"
         hint = "; to estimate numbers, set kind: regression" if _all_numbers(counts) else ""
+        hint += f"; task_options.missing=[{', '.join(rare[:5])}] leaves such rows out" if may_lack else ""
         raise TaskError(f"{where}, column {column!r}: only this row has {shown(rare[0])}{more}. Give {allowed}{hint}")
     return tuple(classes)
 
