@@ -18,11 +18,13 @@ desconocido|sin dato|sin datos|inconnu|inconnue|non disponible|non renseigné|no
 MISSING_WORDS = frozenset(word.strip() for word in _WORDS.replace("\n", "").split("|"))
 """Words for a missing value in a column of numbers or dates, in lower case."""
 
-_SIGNS = str.maketrans({**dict.fromkeys("\u2212\u2012\u2013\u2014\ufe63\uff0d", "-"), **dict.fromkeys("’‘ʼ´`", "'")})
+_SIGNS = str.maketrans({
+    **dict.fromkeys("\u2212\u2012\u2013\u2014\ufe63\uff0d", "-"),
+    **dict.fromkeys("\u2019\u2018\u02bc\u00b4`", "'"),
+})
 _MONEY = r"(?:[A-Z]{1,3})?[$€£¥₹₽₩₺₫₪₱฿₴¢]|[A-Z]{3}(?=[ \d.-])|Rs\.?|kr\.?|S?Fr\.|zł"
-_CODES = frozenset(
-    "EUR USD GBP CHF JPY CNY RMB INR SEK NOK DKK PLN CZK HUF RUB TRY BRL CAD AUD NZD MXN ZAR KRW SGD HKD THB AED SAR ILS".split()
-)
+_CODES = "EUR USD GBP CHF JPY CNY RMB INR SEK NOK DKK PLN CZK HUF RUB TRY BRL CAD AUD NZD MXN ZAR KRW SGD HKD THB AED SAR "
+    "ILS"
 _PARTS = re.compile(
     rf"([+-]?)\s*({_MONEY})?\s*([+-]?)\s*"
     r"([0-9](?:[0-9.,']|\s(?=[0-9]{2,3}))*|[.,][0-9]+)((?:[eE][+-]?[0-9]+)?)\s*"
@@ -33,7 +35,9 @@ _SCALES = {
     **dict.fromkeys(("k", "tsd", "thousand", "tausend"), 1e3),
     **dict.fromkeys(("mio", "mn", "million", "millions", "millionen"), 1e6),
     **dict.fromkeys(("mrd", "bn", "billion", "billions", "milliarden"), 1e9),
-    **{"M": 1e6, "B": 1e9, "K": 1e3},
+    "M": 1e6,
+    "B": 1e9,
+    "K": 1e3,
 }
 _BODIES = {
     decimal: re.compile(
@@ -54,7 +58,7 @@ def parts(text: str) -> tuple[str, str, float] | None:
     if found is None:
         return None
     before, money, after, body, power, unit = found.groups()
-    if money and money.isalpha() and len(money) == 3 and money not in _CODES:
+    if money and money.isalpha() and len(money) == 3 and money not in _CODES.split():
         return None
     signs = f"{before}{after}{'-' * (in_brackets + trailing)}"
     if len(signs) > 1:
@@ -77,28 +81,26 @@ def value_of(body: str, decimal: str) -> float | None:
     return float(f"{plain}e{power or 0}")
 
 
-_MONTHS = {
-    start: number
-    for number, starts in enumerate(
-        "jan ene gen,feb fév fev,mar mär mrz,apr avr abr,may mai mag,jun juin giu,jul juil lug,aug aoû ago,sep set,"
-        "oct okt ott out,nov,dec dez déc dic".split(","),
-        start=1,
-    )
-    for start in starts.split()
-}
+_MONTH_STARTS = (
+    "jan ene gen|feb fév fev|mar mär mrz|apr avr abr|may mai mag|jun juin giu|jul juil lug|aug aoû ago|sep set|"
+    "oct okt ott out|nov|dec dez déc dic"
+)
+_MONTHS = {start: number for number, all_of in enumerate(_MONTH_STARTS.split("|"), start=1) for start in all_of.split()}
 _TIME = (
-    r"(?:(?:[T ,]|, )\s*(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})(?:[.,](?P<part>[0-9]{1,9}))?)?"
+    r"(?:(?:[T ,]|, )\s*(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})"
+    r"(?::(?P<second>[0-9]{2})(?:[.,](?P<part>[0-9]{1,9}))?)?"
     r"\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)(?:\s*(?:Uhr|h))?\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
+_NAME = r"(?P<name>[^\W\d_]{3,10})"
 _DAYS = tuple(
     re.compile(rf"(?:[^\W\d_]{{2,10}}\.?,?\s+)?{day}{_TIME}")
     for day in (
         r"(?P<year>[0-9]{4})(?P<mark>[-/.])(?P<month>[0-9]{1,2})(?P=mark)(?P<day>[0-9]{1,2})",
         r"(?P<first>[0-9]{1,2})(?P<mark>[-/.])\s?(?P<other>[0-9]{1,2})(?P=mark)\s?(?P<year>[0-9]{4}|[0-9]{2})",
-        r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th|\.|er)?[ -]*(?:of |de )?(?P<name>[^\W\d_]{3,10})\.?,?[ -]*(?:de )?(?P<year>[0-9]{4}|[0-9]{2})",
-        r"(?P<name>[^\W\d_]{3,10})\.?[ -]+(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?,?[ -]+(?P<year>[0-9]{4})",
-        r"(?P<year>[0-9]{4})[ -](?P<name>[^\W\d_]{3,10})[ -](?P<day>[0-9]{1,2})",
-        r"(?P<name>[^\W\d_]{3,10})\.?[ -]+(?P<year>[0-9]{4})",
+        rf"(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th|\.|er)?[ -]*(?:of |de )?{_NAME}\.?,?[ -]*(?:de )?(?P<year>[0-9]{{4}}|[0-9]{{2}})",
+        rf"{_NAME}\.?[ -]+(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?,?[ -]+(?P<year>[0-9]{{4}})",
+        rf"(?P<year>[0-9]{{4}})[ -]{_NAME}[ -](?P<day>[0-9]{{1,2}})",
+        rf"{_NAME}\.?[ -]+(?P<year>[0-9]{{4}})",
         r"(?P<year>[0-9]{4})[-/](?P<month>[0-9]{1,2})",
         r"(?P<month>[0-9]{1,2})[/.](?P<year>[0-9]{4})",
     )

@@ -137,13 +137,17 @@ class Vision(SplitTask):
         check_kind(rows, (str, Path), "image files")
         images.image_library()
         channels, height, width = self._parts["train"][0].shape[1:]
-        return torch.from_numpy(np.stack([images.read_image(Path(row), channels, height, width, self._ranges) for row in rows]))
+        return torch.from_numpy(
+            np.stack([images.read_image(Path(row), channels, height, width, self._ranges) for row in rows])
+        )
 
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to an image, as plain values."""
         channels, height, width = self._parts["train"][0].shape[1:]
         form = {"kind": "image", "channels": channels, "height": height, "width": width}
-        return form if self._ranges is None else form | {"ranges": {mode: list(one) for mode, one in self._ranges.items()}}
+        return (
+            form if self._ranges is None else form | {"ranges": {mode: list(one) for mode, one in self._ranges.items()}}
+        )
 
     def model(self, params: Params) -> nn.Module:
         """Return the network that `architecture` names, or the checkpoint's, with an output for each class."""
@@ -255,9 +259,7 @@ class Vision(SplitTask):
     def _read(self, source: images.Source) -> images.Images:
         if source.labels is not None:
             return images.read_idx(source)
-        return images.read_folder(
-            source, self.classes, size=self._size, channels=self._channels, ranges=self._ranges
-        )
+        return images.read_folder(source, self.classes, size=self._size, channels=self._channels, ranges=self._ranges)
 
     def _read_other(self, source: images.Source, whole: images.Images) -> images.Images:
         """Read a validation or test part in the training images' shape."""
@@ -273,9 +275,7 @@ class Vision(SplitTask):
         return images.encode_labels(other, self.classes, path=source.labels)
 
 
-def _sources(
-    paths: dict[str, str | None], labels: dict[str, str | None], *, is_new: bool
-) -> dict[str, images.Source]:
+def _sources(paths: dict[str, str | None], labels: dict[str, str | None], *, is_new: bool) -> dict[str, images.Source]:
     train = Path(task_options.path(paths["train"], "train"))
     sources = {} if labels["train"] is not None else images.find_sources(train, is_new=is_new)
     for part, given in paths.items():

@@ -28,7 +28,11 @@ _IDX_NAMES = {
 }
 """Names as in MNIST and similar data sets: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
-_PART_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
+_PART_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val"),
+    "test": ("test", "testing"),
+}
 _MORE_PART_NAMES = {
     "train": ("train_set", "training_set"), "validation": ("dev", "validation_set"), "test": ("test_set", "holdout"),
 }  # fmt: skip
@@ -136,7 +140,10 @@ def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
             if not np.isfinite(pixels).all():
                 raise TaskError(f"{path}: a pixel is infinite or no number. Replace or remove it")
             found.setdefault(mode, []).append((float(pixels.min()), float(pixels.max())))
-    return {mode: _range(mode, min(low for low, _ in all_of), max(high for _, high in all_of)) for mode, all_of in found.items()}
+    return {
+        mode: _range(mode, min(low for low, _ in all_of), max(high for _, high in all_of))
+        for mode, all_of in found.items()
+    }
 
 
 def _range(mode: str, low: float, high: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from automl.standalone.cells import is_missing, milliseconds_of, parts, reader, value_of
-from search_spaces.wording import listed, shown
+from search_spaces.wording import shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.columns import DATE
 from trainers.tasks.table.files import Table, as_text, is_number
@@ -71,10 +71,10 @@ def _converted(table: Table, name: str, form: CellFormat) -> Any:
             values.append(read(text))
         except ValueError:
             row = pc.index(table.columns[name], text).as_py()
-            allowed = f"a {form['kind']}; or name the word in task_options.missing, or the column in task_options.ignore"
-            raise TaskError(
-                f"{table.where(row)}, column {name!r}: found {shown(text)}, allowed: {allowed}"
-            ) from None
+            allowed = (
+                f"a {form['kind']}; or name the word in task_options.missing, or the column in task_options.ignore"
+            )
+            raise TaskError(f"{table.where(row)}, column {name!r}: found {shown(text)}, allowed: {allowed}") from None
     return _typed(values, form).take(column.indices)
 
 
@@ -89,7 +89,9 @@ def columns_of(
             text = as_text(row.get(name))
             is_text = text is not None and not isinstance(row[name], int | float)
             try:
-                values.append(None if text is None or text.strip() in nothing else read(text if is_text else float(text)))
+                values.append(
+                    None if text is None or text.strip() in nothing else read(text if is_text else float(text))
+                )
             except ValueError:
                 problem = f"found {shown(row[name])}, allowed: a {form['kind']}, or None for a missing value"
                 raise TaskError(f"rows: row {number}, column {name!r}: {problem}") from None
@@ -167,7 +169,9 @@ def _missing_words(cells: Mapping[str, int], good: Collection[str], *, least: fl
 
 
 def _dates(cells: Mapping[str, int], *, is_day_first: bool) -> CellFormat | None:
-    if not _is_mostly(cells, 0.5, lambda text: milliseconds_of(text, is_day_first=True) or milliseconds_of(text, is_day_first=False)):
+    if not _is_mostly(
+        cells, 0.5, lambda text: milliseconds_of(text, is_day_first=True) or milliseconds_of(text, is_day_first=False)
+    ):
         return None
     read = {first: {text: milliseconds_of(text, is_day_first=first) for text in cells} for first in (True, False)}
     day, month = ({text for text, value in read[first].items() if value is not None} for first in (True, False))
@@ -186,12 +190,7 @@ def _has_decimal_comma(columns: Collection[Mapping[str, int]]) -> bool:
     """Return whether a column can only be read with a decimal comma."""
     for cells in columns:
         bodies = [found[0] for text in list(cells)[:_SAMPLE] if (found := parts(text)) is not None]
-        if len(bodies) > len(cells) // 2 and all(value_of(body, ",") is not None for body in bodies):
-            if not all(value_of(body, ".") is not None for body in bodies):
-                return True
+        points, commas = ([value_of(body, mark) is not None for body in bodies] for mark in ".,")
+        if len(bodies) > len(cells) // 2 and all(commas) and not all(points):
+            return True
     return False
-
-
-def words_of(form: CellFormat) -> str:
-    """Return the words that mean missing, for messages."""
-    return listed([shown(word) for word in form["missing"][:5]])

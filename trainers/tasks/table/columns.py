@@ -122,8 +122,8 @@ def fit_encoding(
 ) -> Encoding:
     """Learn the meaning of each column from the training rows; raises TaskError for an error in any row of the table.
 
-    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut. `codes` are categories that
-    look like numbers, and `left_out` columns not to use, with reasons.
+    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut. `codes` are categories
+    that look like numbers, and `left_out` columns not to use, with reasons.
     """
     numbers: list[Number] = []
     categories: list[Category] = []

@@ -32,8 +32,9 @@ _PLACEHOLDER = re.compile(r"-?9{2,}(\.0)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3
 
 
 def table_findings(
-    raw: Table, table: Table, others: Mapping[str, Table], reading: Reading, encoding: Encoding, classes: Sequence[str]
-) -> tuple[str, ...]:
+    raw: Table, table: Table, others: Mapping[str, Table], *,
+    reading: Reading, encoding: Encoding, classes: Sequence[str],
+) -> tuple[str, ...]:  # fmt: skip
     """Return one line for each thing that a user should know before training, the gravest first."""
     target = reading.target
     used = [one.name for one in (*encoding.numbers, *encoding.categories)]
@@ -70,10 +71,7 @@ def table_columns(raw: Table, table: Table, reading: Reading, encoding: Encoding
 
 def setting(option: str, value: object) -> str:
     """Return the --set that gives a task an option, quoted for a shell."""
-    if isinstance(value, list):
-        text = f"[{', '.join(map(_yaml, value))}]"
-    else:
-        text = json.dumps(value)
+    text = f"[{', '.join(map(_yaml, value))}]" if isinstance(value, list) else json.dumps(value)
     argument = f"task_options.{option}={text}"
     quoted = argument if re.fullmatch(r"[\w.=\[\],-]*", argument) else "'" + argument.replace("'", "'\\''") + "'"
     return f"--set {quoted}"
@@ -120,7 +118,9 @@ def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_clas
     names = [*(one.name for one in encoding.numbers), *(one.name for one in encoding.categories)]
     rows = np.random.default_rng(0).permutation(_first_of_copies(table, [*names, target]))[:_MOST_ROWS]
     wanted, lines = np.asarray(wanted)[rows], []
-    values: dict[str, Vector] = {one.name: values_of(table, one.name, is_date=one.is_date)[rows] for one in encoding.numbers}
+    values: dict[str, Vector] = {
+        one.name: values_of(table, one.name, is_date=one.is_date)[rows] for one in encoding.numbers
+    }
     for name in names:
         number = values.get(name)
         if is_class:
@@ -207,7 +207,9 @@ def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[st
 def _rare(table: Table, target: str, classes: Sequence[str]) -> list[str]:
     counts = Counter(texts(table.columns[target]).to_pylist())
     usual = max(classes, key=lambda one: counts[one])
-    rare = [one for one in classes if counts[one] < _FEW_ROWS or counts[one] < _RARE * len(table) / max(1, len(classes) - 1)]
+    rare = [
+        one for one in classes if counts[one] < _FEW_ROWS or counts[one] < _RARE * len(table) / max(1, len(classes) - 1)
+    ]
     if not rare:
         return []
     which = listed([f"{shown(one)} {_share(counts[one], len(table))}" for one in rare[:_MOST_NAMES]])
@@ -253,14 +255,18 @@ def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> 
     copies, lines = len(table) - _distinct(known[""]), []
     if copies > max(1, _COPIES * len(table)) and combinations > (2 if copies > 0.2 * len(table) else 100):
         lines.append(
-            f"{_share(copies, len(table))} are copies of other rows, so that the validation part is known from training: "
-            "remove them from the file"
+            f"{_share(copies, len(table))} are copies of other rows, so that the validation part is known from "
+            "training: remove them from the file"
         )
     for name, other in known.items():
         columns = [one for one in other.column_names if one in known[""].column_names]
         ours = known[""].select(columns)
         both = pa.concat_tables([ours, other.select(columns).cast(ours.schema)]) if name else None
-        shared = 0 if both is None or combinations < 2 else _distinct(ours) + _distinct(other.select(columns)) - _distinct(both)
+        shared = (
+            0
+            if both is None or combinations < 2
+            else _distinct(ours) + _distinct(other.select(columns)) - _distinct(both)
+        )
         if shared:
             cure = "remove them, or " + setting(f"{name}_share", 0.2) + f" without a {name} file"
             lines.append(f"{shared} different rows of {other_path(others[name])} are training rows, too: {cure}")
@@ -299,7 +305,9 @@ def _formats(reading: Reading, used: Sequence[str]) -> list[str]:
         elif "doubt" in form:
             other = "." if form["decimal"] == "," else ","
             mark = "fractions" if form["decimal"] in form["doubt"] else "thousands"
-            lines.append(f"{form['doubt']} in {shown(name)} is read with {mark} by assumption: {setting('decimal', other)}")
+            lines.append(
+                f"{form['doubt']} in {shown(name)} is read with {mark} by assumption: {setting('decimal', other)}"
+            )
     commas = [name for name, form in formats.items() if form.get("decimal") == ","]
     units = [f"{shown(name)} in {form['unit']}" for name, form in formats.items() if form.get("unit")]
     codes = [name for name, form in formats.items() if form["kind"] == "code"]

@@ -26,8 +26,8 @@ import pyarrow.parquet as pa_parquet
 
 from search_spaces.wording import listed, nearest, shown
 from trainers.protocol import TaskError
-from trainers.tasks.table.headers import find_header
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
+from trainers.tasks.table.headers import find_header
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
 """Cells, without spaces around them, that are missing values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from automl.standalone.cells import is_missing, milliseconds_of, parts, value_of
@@ -47,7 +48,7 @@ def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blan
     if not all(cell.isdigit() for cell in cells):
         return False
     values = [int(cell) for cell in cells]
-    steps = {after - before for before, after in zip(values, values[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(values)}
     if (len(values) >= _COUNTED or has_blank) and steps <= {1} and values[0] in {0, 1}:
         return True
     is_row = len(steps) == 1 and min(steps) > 0

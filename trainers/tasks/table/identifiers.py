@@ -20,13 +20,15 @@ _MOST_BLOCKS, _FEW_BLOCKS = 10, 3
 """Most times that the numbers of rows start again: in the file's order or without a name, and in any order."""
 _MOSTLY_DIFFERENT = 0.9
 _NAME = re.compile(
-    r"unnamed: ?[0-9]+(_level.*)?|(row[_ .-]?)?(index|idx|nr|no|num|number|id|nummer|key)\.?|#|rows?|rowid|level_0|uuid|guid|"
-    r"lfd.*|.*[_ .-](id|idx|index|uuid|guid|no|nr|key|nummer|number)|id[_ .-].*",
+    r"unnamed: ?[0-9]+(_level.*)?|(row[_ .-]?)?(index|idx|nr|no|num|number|id|nummer|key)\.?|#|rows?|rowid|level_0|"
+    r"uuid|guid|lfd.*|.*[_ .-](id|idx|index|uuid|guid|no|nr|key|nummer|number)|id[_ .-].*",
     re.IGNORECASE,
 )
 _CAMEL = re.compile(r".*[a-z](ID|Id|Nr|No|Key|Index)")
 _UNNAMED = re.compile(r"unnamed: ?[0-9]+.*|index|level_0|row_?(nr|no|number|id|index)", re.IGNORECASE)
-_CALENDAR = re.compile(r".*(day|week|month|hour|minute|year|tag|woche|monat|stunde|jahr|date|time|zeit).*", re.IGNORECASE)
+_CALENDAR = re.compile(
+    r".*(day|week|month|hour|minute|year|tag|woche|monat|stunde|jahr|date|time|zeit).*", re.IGNORECASE
+)
 
 
 def identifier(table: Table, name: str) -> str | None:

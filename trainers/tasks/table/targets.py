@@ -168,9 +168,7 @@ def learned_part(targets: Tensor) -> Tensor:
     return targets if targets.dim() == 1 else targets[:, 0]
 
 
-def query_column(
-    table: Table, query: str | int | None, kind: str, target: str, *, is_name_first: bool
-) -> str | None:
+def query_column(table: Table, query: str | int | None, kind: str, target: str, *, is_name_first: bool) -> str | None:
     """Return the column of queries; None if rows are not ranked."""
     if query is None:
         if kind == "ranking":
