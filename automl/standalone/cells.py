@@ -18,13 +18,16 @@ desconocido|sin dato|sin datos|inconnu|inconnue|non disponible|non renseigné|no
 MISSING_WORDS = frozenset(word.strip() for word in _WORDS.replace("\n", "").split("|"))
 """Words for a missing value in a column of numbers or dates, in lower case."""
 
-_SIGNS = str.maketrans({
-    **dict.fromkeys("\u2212\u2012\u2013\u2014\ufe63\uff0d", "-"),
-    **dict.fromkeys("\u2019\u2018\u02bc\u00b4`", "'"),
-})
+_SIGNS = str.maketrans(
+    {
+        **dict.fromkeys("\u2212\u2012\u2013\u2014\ufe63\uff0d", "-"),
+        **dict.fromkeys("\u2019\u2018\u02bc\u00b4`", "'"),
+    }
+)
 _MONEY = r"(?:[A-Z]{1,3})?[$€£¥₹₽₩₺₫₪₱฿₴¢]|[A-Z]{3}(?=[ \d.-])|Rs\.?|kr\.?|S?Fr\.|zł"
-_CODES = "EUR USD GBP CHF JPY CNY RMB INR SEK NOK DKK PLN CZK HUF RUB TRY BRL CAD AUD NZD MXN ZAR KRW SGD HKD THB AED SAR "
-    "ILS"
+_CODES = (
+    "EUR USD GBP CHF JPY CNY RMB INR SEK NOK DKK PLN CZK HUF RUB TRY BRL CAD AUD NZD MXN ZAR KRW SGD HKD THB AED SAR"
+)
 _PARTS = re.compile(
     rf"([+-]?)\s*({_MONEY})?\s*([+-]?)\s*"
     r"([0-9](?:[0-9.,']|\s(?=[0-9]{2,3}))*|[.,][0-9]+)((?:[eE][+-]?[0-9]+)?)\s*"
@@ -91,13 +94,14 @@ _TIME = (
     r"(?::(?P<second>[0-9]{2})(?:[.,](?P<part>[0-9]{1,9}))?)?"
     r"\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)(?:\s*(?:Uhr|h))?\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
+_YEAR = r"(?P<year>[0-9]{4}|[0-9]{2})"
 _NAME = r"(?P<name>[^\W\d_]{3,10})"
 _DAYS = tuple(
     re.compile(rf"(?:[^\W\d_]{{2,10}}\.?,?\s+)?{day}{_TIME}")
     for day in (
         r"(?P<year>[0-9]{4})(?P<mark>[-/.])(?P<month>[0-9]{1,2})(?P=mark)(?P<day>[0-9]{1,2})",
         r"(?P<first>[0-9]{1,2})(?P<mark>[-/.])\s?(?P<other>[0-9]{1,2})(?P=mark)\s?(?P<year>[0-9]{4}|[0-9]{2})",
-        rf"(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th|\.|er)?[ -]*(?:of |de )?{_NAME}\.?,?[ -]*(?:de )?(?P<year>[0-9]{{4}}|[0-9]{{2}})",
+        rf"(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th|\.|er)?[ -]*(?:of |de )?{_NAME}\.?,?[ -]*(?:de )?{_YEAR}",
         rf"{_NAME}\.?[ -]+(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?,?[ -]+(?P<year>[0-9]{{4}})",
         rf"(?P<year>[0-9]{{4}})[ -]{_NAME}[ -](?P<day>[0-9]{{1,2}})",
         rf"{_NAME}\.?[ -]+(?P<year>[0-9]{{4}})",

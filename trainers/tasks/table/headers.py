@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -73,7 +74,7 @@ def _some(column: Any) -> list[str]:
 
 def _usual_kind(texts: Sequence[str]) -> _Kind | None:
     kinds = [_kind(text) for text in texts[:_SAMPLE]]
-    return max(set(kinds), key=kinds.count) if kinds else None
+    return Counter(kinds).most_common(1)[0][0] if kinds else None
 
 
 def _kind(text: str) -> _Kind:
