@@ -22,7 +22,7 @@ from trainers.tasks.table.reading import Reading, usual_words
 _MOST_NAMES = 4
 _MOST_ROWS = 20_000
 """Most rows for the question whether one column tells the target."""
-_BINS, _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 64, 0.05, 1e-4, 10
+_TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
 _RARE, _FEW_ROWS = 0.05, 10
 _COPIES = 0.01
 _FAR, _GAP = 20.0, 0.25
@@ -124,12 +124,13 @@ def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_clas
     for name in names:
         number = values.get(name)
         if is_class:
-            codes = _levels(texts(table.columns[name]).take(pa.array(rows))) if number is None else _bins(number)
             classes = wanted.astype(np.int64)
+            codes = _levels(texts(table.columns[name]).take(pa.array(rows))) if number is None else _codes(number)
             error, without = min(_error_of_class(one, classes) for one in (codes, np.minimum(codes, 1)))
         else:
             error, without = (1.0, 1.0) if number is None else _error_of_number(number, wanted)
-        if error <= without * (_TOLD if is_class else _TOLD_NUMBER):
+        one_row = 2.0 / len(rows)  # an error at the border of two classes
+        if error <= (max(without * _TOLD, one_row) if is_class else without * _TOLD_NUMBER):
             said = f"error {error:.1%} by it, {without:.1%} without" if is_class else "it is a curve over it"
             cure = f"if it is not known when you predict, {setting('ignore', [name])}"
             lines.append(f"{shown(name)} alone tells {shown(target)} ({said}): {cure}")
@@ -142,11 +143,13 @@ def _first_of_copies(table: Table, names: Sequence[str]) -> Rows:
     return np.sort(first.to_numpy())
 
 
-def _bins(values: Vector) -> Rows:
-    """Return a bin for each number; missing values have their own."""
-    known = values[~np.isnan(values)]
-    edges = np.unique(np.quantile(known, np.linspace(0, 1, _BINS + 1)[1:-1])) if len(known) else np.zeros(0)
-    return np.where(np.isnan(values), 0, np.searchsorted(edges, values, side="right") + 1)
+def _codes(values: Vector) -> Rows:
+    """Return a code for each number of the second half: that of the nearest in the first. Missing values have their own."""
+    known = np.unique(values[: len(values) // 2][~np.isnan(values[: len(values) // 2])])
+    if len(known) == 0:
+        return np.zeros(len(values), dtype=np.int64)
+    between = (known[1:] + known[:-1]) / 2
+    return np.where(np.isnan(values), 0, np.searchsorted(between, values) + 1)
 
 
 def _levels(column: Any) -> Rows:
@@ -175,8 +178,9 @@ def _error_of_number(values: Vector, wanted: Vector) -> tuple[float, float]:
     if known.mean() < 1 - _TOLD or half < _FEW_ROWS:
         return 1.0, 1.0
     order = np.argsort(values[:half], kind="stable")
-    rest = wanted[half:] - np.interp(values[half:], values[:half][order], wanted[:half][order])
-    return float(np.square(rest).mean()), float(wanted[half:].var())
+    inside = half + np.flatnonzero(np.abs(values[half:] - np.median(values)) < np.ptp(values) / 4)
+    rest = wanted[inside] - np.interp(values[inside], values[:half][order], wanted[:half][order])
+    return (float(np.square(rest).mean()) if len(inside) else 1.0), float(wanted[half:].var())
 
 
 def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[str]:
@@ -253,7 +257,7 @@ def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> 
     levels = [pc.count_distinct(known[""].column(name)).as_py() for name in known[""].column_names]
     combinations = float(np.prod([float(one) for one in levels[:-1]])) / len(table)
     copies, lines = len(table) - _distinct(known[""]), []
-    if copies > max(1, _COPIES * len(table)) and combinations > (2 if copies > 0.2 * len(table) else 100):
+    if copies > max(1, _COPIES * len(table)) and combinations > (2 if copies > 0.2 * len(table) else 50):
         lines.append(
             f"{_share(copies, len(table))} are copies of other rows, so that the validation part is known from "
             "training: remove them from the file"

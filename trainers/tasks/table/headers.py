@@ -73,7 +73,7 @@ def _some(column: Any) -> list[str]:
 
 
 def _usual_kind(texts: Sequence[str]) -> _Kind | None:
-    kinds = [_kind(text) for text in texts[:_SAMPLE]]
+    kinds = Counter(_kind(text) for text in texts[:_SAMPLE])
     return Counter(kinds).most_common(1)[0][0] if kinds else None
 
 
