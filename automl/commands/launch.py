@@ -120,13 +120,13 @@ def launch(
         _launch_there(backend, spec, overrides, talk, dry_run=dry_run, detach=detach, code=code, priority=priority)
         return
     prepared, notes = _prepared(spec, overrides, store, quick)
+    for line in [] if as_json or (quiet and not dry_run) else data_lines(prepared.data_check):
+        echo(line, err=not dry_run)
     if notes and not quiet:
         echo(notes, err=True)
     if dry_run:
         show(prepared, as_json=as_json, verbose=verbose)
         return
-    for line in [] if quiet else data_lines(prepared.data_check):
-        echo(line, err=True)
     drive_in_terminal(lambda watcher: _launched(prepared, watcher), talk)
 
 

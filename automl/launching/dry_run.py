@@ -40,7 +40,6 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
         echo(json.dumps(plan, allow_nan=False))
         return
     _show(plan, headlines(prepared, plan))
-    _show_data(plan["data_check"])
     for warning in prepared.warnings:
         echo(f"warning: {warning}")
     if verbose:
@@ -53,8 +52,9 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
 def show_plan(plan: Mapping[str, Any]) -> None:
     """Print a service's plan."""
     slots, rungs = f"{plan['slots']}, {plan['price']}", _listed(plan["rungs"]) or "none"
+    for line in data_lines(plan.get("data_check", {})):
+        echo(line)
     _show(plan, {"study": plan["study"], "slots": slots, "rungs": rungs, "cost": plan["expected_cost"]})
-    _show_data(plan.get("data_check", {}))
     echo("nothing is queued; --json shows the whole spec")
 
 
@@ -65,11 +65,6 @@ def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:
         echo(f"learns from {line}")
     for number, params in enumerate(plan["first_params"]):
         echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
-
-
-def _show_data(data_check: Mapping[str, Any]) -> None:
-    for line in data_lines(data_check):
-        echo(line)
 
 
 def data_lines(data_check: Mapping[str, Any]) -> list[str]:

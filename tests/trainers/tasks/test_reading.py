@@ -53,7 +53,7 @@ def values(task: Tabular, name: str) -> list[float | None]:
 NUMBERS: dict[str, tuple[Callable[[float], str], float]] = {
     "decimal comma": (lambda x: f"{x:.3f}".replace(".", ","), 1.0),
     "German thousands": (lambda x: f"{x * 5000:,.2f}".translate(str.maketrans(",.", ".,")), 5000.0),
-    "Swiss thousands": (lambda x: f"{x * 5000:,.2f}".replace(",", "’"), 5000.0),
+    "Swiss thousands": (lambda x: f"{x * 5000:,.2f}".replace(",", "\u2019"), 5000.0),
     "French thousands and euros": (lambda x: f"{x * 5000:,.2f} €".replace(",", "\u202f").replace(".", ","), 5000.0),
     "dollars": (lambda x: f"${x * 5000:,.2f}".replace("$-", "-$"), 5000.0),
     "brackets": (lambda x: f"({-x:.3f})" if x < 0 else f"{x:.3f}", 1.0),
@@ -176,7 +176,7 @@ def test_the_index_of_pandas_is_left_out_of_parquet(tmp_path: Path) -> None:
 
 
 HEADERS: dict[str, tuple[str, bool]] = {
-    "2018,2019,2020": (",".join(["{x:.2f}", "{z:.2f}", "{z:.1f}"]), True),
+    "2018,2019,2020": ("{x:.2f},{z:.2f},{z:.1f}", True),
     "shop,2019,2020": ("s{i},{x:.2f},{z:.2f}", True),
     "0,1,2": ("{x:.2f},{z:.2f},{z:.1f}", True),
     "1,2,3,label": ("{j},{x:.2f},{z:.2f},{label}", True),

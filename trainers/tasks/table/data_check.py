@@ -144,7 +144,7 @@ def _first_of_copies(table: Table, names: Sequence[str]) -> Rows:
 
 
 def _codes(values: Vector) -> Rows:
-    """Return a code for each number of the second half: that of the nearest in the first. Missing values have their own."""
+    """Return the code of the nearest number in the first half, for each number; missing values have their own."""
     known = np.unique(values[: len(values) // 2][~np.isnan(values[: len(values) // 2])])
     if len(known) == 0:
         return np.zeros(len(values), dtype=np.int64)
