@@ -107,7 +107,7 @@ def test_columns_that_the_model_does_not_know_are_named_and_an_id_is_kept(
     assert [one["customer"] for one in answers] == ["c0", "c1", "c2"]
     assert [one["label"] for one in answers] == [one["label"] for one in answers_of(model)]
     assert notes == [f"{data}: the model was trained without 'note', which is ignored."]
-    with pytest.raises(ExportError, match="--id: .* has no column 'custmer'. .*; did you mean 'customer'"):
+    with pytest.raises(ExportError, match=r"--id: .* has no column 'custmer'\. .*; did you mean 'customer'"):
         predict_file(loaded, data, None, id_column="custmer")
 
 
