@@ -103,7 +103,7 @@ def test_columns_that_the_model_does_not_know_are_named_and_an_id_is_kept(
         write(data, [list(rows[0]), *(list(row.values()) for row in rows)])
     loaded = load(model)
     assert predict_file(loaded, data, tmp_path / "a.csv", id_column="customer", on_note=notes.append) == 3
-    answers = list(csv.DictReader((tmp_path / "a.csv").open()))
+    answers = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     assert [one["customer"] for one in answers] == ["c0", "c1", "c2"]
     assert [one["label"] for one in answers] == [one["label"] for one in answers_of(model)]
     assert notes == [f"{data}: the model was trained without 'note', which is ignored."]

@@ -277,12 +277,12 @@ def test_a_column_that_tells_the_target_is_said_and_others_are_not(is_class: boo
 
 
 def test_copies_of_rows_and_rows_of_both_files_are_said(tmp_path: Path) -> None:
-    rows = [list(row) for row in zip(X, NOISE, LABELS, strict=True)]
+    rows: list[list[Any]] = [list(row) for row in zip(X, NOISE, LABELS, strict=True)]
     train = write(tmp_path / "train.csv", [["v", "z", "y"], *rows, *rows[:30]])
     test = write(tmp_path / "test.csv", [["v", "z", "y"], *rows[:7], *([x + 9, z, y] for x, z, y in rows)])
     said = findings(read(train, test=test))
     assert "20 % (30 rows) are copies of other rows" in said
-    assert "7 different rows of 'test.csv' are training rows, too" in said
+    assert "7 different rows of test.csv are training rows, too" in said
 
 
 def test_plain_data_say_nothing_and_have_a_row_for_each_column(tmp_path: Path) -> None:

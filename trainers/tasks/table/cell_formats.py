@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +28,7 @@ _SAMPLE = 500
 _FEW_WORDS, _MOST_WORDS, _FEW_SHARE = 3, 50, 0.02
 """Numbers of different words in a column of numbers that mean a missing value: always, and if they are rare."""
 _FEW_NUMBERS = 10
+_LEAST_SHARE = 0.3
 _CODES_SHARE = 0.01
 _DATES_SHARE = 0.9
 _CODE, _THOUSANDS = r"^0[0-9]+$", r"^-?[1-9][0-9]{0,2}(\.[0-9]{3})?$"
@@ -41,7 +43,7 @@ def formats_of(
     """
     formats = {name: form for name in names if (form := _plain(table.columns[name])) is not None}
     columns = {name: table.columns[name] for name in names if name not in formats}
-    counted = {name: _counted(one) for name, one in columns.items() if pa.types.is_string(one.type)}
+    counted = {name: cells for name, one in columns.items() if (cells := _counted(one))}
     comma = decimal == "," if decimal else _has_decimal_comma(counted.values())
     is_day_first = comma if is_day_first is None else is_day_first
     for name, cells in counted.items():
@@ -116,15 +118,42 @@ def _plain(column: Any) -> CellFormat | None:
 
 
 def _counted(column: Any) -> dict[str, int]:
-    """Return the number of rows of each text, without the usual words for missing values."""
-    counts = pc.value_counts(column.drop_null()).to_pylist()
-    return {one["values"]: one["counts"] for one in counts if not is_missing(one["values"])}
+    """Return the number of rows of each text, without words for missing values; nothing for a column of words."""
+    if not pa.types.is_string(column.type):
+        return {}
+    counts = pc.value_counts(column.drop_null())
+    few = counts.take(np.unique(np.linspace(0, len(counts) - 1, _SAMPLE, dtype=np.int64))) if len(counts) else counts
+    some = [text for text in few.field("values").to_pylist() if not is_missing(text)]
+    if sum(parts(text) is not None or _date(text) is not None for text in some) < _LEAST_SHARE * max(1, len(some)):
+        return {}
+    pairs = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
+    return {text: count for text, count in pairs if not is_missing(text)}
 
 
-def _is_mostly(cells: Mapping[str, int], share: float, read: Callable[[str], object]) -> bool:
-    """Return whether a sample of cells can be read: most columns of words are told at once."""
-    some = list(cells)[:: max(1, len(cells) // _SAMPLE)]
-    return bool(some) and sum(read(text) is not None for text in some) >= share * len(some)
+def _date(text: str) -> int | None:
+    day_first = milliseconds_of(text, is_day_first=True)
+    return milliseconds_of(text, is_day_first=False) if day_first is None else day_first
+
+
+def _sample(cells: Collection[str]) -> list[str]:
+    return list(cells)[:: max(1, len(cells) // _SAMPLE)]
+
+
+def _read(
+    cells: Collection[str], usual: bool, read: Callable[[str, bool], float | None]
+) -> tuple[bool, dict[str, float], str | None]:
+    """Return which of two ways reads more cells, their values, and a cell that both read differently in a tie.
+
+    `read` takes a text and the way; `usual` decides a tie. A sample often decides.
+    """
+    some = _sample(cells)
+    found = {way: sum(read(text, way) is not None for text in some) for way in (True, False)}
+    ways = [True, False] if found[True] == found[False] else [found[True] > found[False]]
+    values = {way: {text: value for text in cells if (value := read(text, way)) is not None} for way in ways}
+    is_tie = len(ways) > 1 and len(values[True]) == len(values[False])
+    way = usual if is_tie else max(ways, key=lambda one: len(values[one]))
+    other = values[not way] if is_tie else values[way]
+    return way, values[way], next((text for text, value in values[way].items() if other.get(text) != value), None)
 
 
 def _codes(cells: Mapping[str, int]) -> CellFormat | None:
@@ -136,28 +165,23 @@ def _codes(cells: Mapping[str, int]) -> CellFormat | None:
 
 
 def _numbers(cells: Mapping[str, int], *, is_comma: bool) -> CellFormat | None:
-    if not _is_mostly(cells, 0.3, parts):
-        return None
     found = {text: read for text in cells if (read := parts(text)) is not None}
     units = Counter[str]()
     for text, (_, unit, _) in found.items():
         units[unit] += cells[text]
     unit = max((one for one in units if one), key=units.__getitem__, default="")
-    taken = {text: body for text, (body, its, _) in found.items() if its in {"", unit}}
-    points, commas = ({text for text, body in taken.items() if value_of(body, mark) is not None} for mark in ".,")
-    is_either = len(points) == len(commas)
-    with_marks = [text for text in points if "." in text or "," in text]
-    has_points = bool(with_marks) and len(with_marks) < len(points) and all("." in text for text in with_marks)
-    decimal = "," if len(commas) > len(points) or (is_either and (is_comma or has_points)) else "."
-    good = commas if decimal == "," else points
+    bodies = {text: body for text, (body, its, _) in found.items() if its in {"", unit}}
+    with_marks = [text for text in bodies.values() if "." in text or "," in text]
+    has_points = 0 < len(with_marks) < len(bodies) and all("." in text for text in with_marks)
+    is_comma, good, unclear = _read(
+        bodies, is_comma or has_points, lambda text, comma: value_of(bodies[text], "," if comma else ".")
+    )
     words = _missing_words(cells, good, least=0.5)
     if words is None or (words and len(good) < _FEW_NUMBERS):
-        plain = sum(cells[text] for text in good) >= 0.5 * sum(cells.values())
-        return {"kind": "category"} if words is not None and plain else None
-    form = {"kind": "number", "decimal": decimal, "unit": unit, "missing": words}
-    unclear = [text for text in good if value_of(taken[text], ".") != value_of(taken[text], ",")]
-    is_clear = not is_either or not unclear or bool({"$", "£"}.intersection(unit))
-    return form if is_clear else form | {"doubt": unclear[0]}
+        is_plain = sum(cells[text] for text in good) >= 0.5 * sum(cells.values())
+        return {"kind": "category"} if words is not None and is_plain else None
+    form = {"kind": "number", "decimal": "," if is_comma else ".", "unit": unit, "missing": words}
+    return form if unclear is None or {"$", "£"}.intersection(unit) else form | {"doubt": unclear}
 
 
 def _missing_words(cells: Mapping[str, int], good: Collection[str], *, least: float) -> list[str] | None:
@@ -169,21 +193,18 @@ def _missing_words(cells: Mapping[str, int], good: Collection[str], *, least: fl
 
 
 def _dates(cells: Mapping[str, int], *, is_day_first: bool) -> CellFormat | None:
-    if not _is_mostly(
-        cells, 0.5, lambda text: milliseconds_of(text, is_day_first=True) or milliseconds_of(text, is_day_first=False)
-    ):
+    some = _sample(cells)
+    if sum(_date(text) is not None for text in some) < len(some) / 2:
         return None
-    read = {first: {text: milliseconds_of(text, is_day_first=first) for text in cells} for first in (True, False)}
-    day, month = ({text for text, value in read[first].items() if value is not None} for first in (True, False))
-    is_either = len(day) == len(month)
-    differs = next((text for text in day if read[True][text] != read[False][text]), None)
-    with_points = differs is not None and "." in differs
-    first = len(day) > len(month) or (is_either and (is_day_first or with_points))
-    words = _missing_words(cells, day if first else month, least=_DATES_SHARE)
+    has_points = any("." in text for text in some)
+    first, good, unclear = _read(
+        cells, is_day_first or has_points, lambda text, day_first: milliseconds_of(text, is_day_first=day_first)
+    )
+    words = _missing_words(cells, good, least=_DATES_SHARE)
     if words is None:
         return None
     form = {"kind": "date", "day_first": first, "missing": words}
-    return form | ({"doubt": differs} if is_either and differs is not None and not with_points else {})
+    return form if unclear is None or has_points else form | {"doubt": unclear}
 
 
 def _has_decimal_comma(columns: Collection[Mapping[str, int]]) -> bool:

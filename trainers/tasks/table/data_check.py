@@ -24,7 +24,8 @@ _MOST_ROWS = 20_000
 """Most rows for the question whether one column tells the target."""
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
 _RARE, _FEW_ROWS = 0.05, 10
-_COPIES = 0.01
+_COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.4
+"""Shares of copies to report, and of different values of a column without which copies are chance."""
 _FAR, _GAP = 20.0, 0.25
 """Distance from the quartiles in units of their distance, and gap in units of the range, from which values are odd."""
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"}
@@ -37,7 +38,7 @@ def table_findings(
 ) -> tuple[str, ...]:  # fmt: skip
     """Return one line for each thing that a user should know before training, the gravest first."""
     target = reading.target
-    used = [one.name for one in (*encoding.numbers, *encoding.categories)]
+    used = [*(one.name for one in encoding.numbers), *(one.name for one in encoding.categories)]
     numbers = None if classes else values_of(table, target)
     labels = pc.index_in(texts(table.columns[target]), pa.array(classes)).to_numpy() if classes else numbers
     return (
@@ -252,34 +253,24 @@ def _without_target(raw: Table, table: Table, target: str) -> list[str]:
 
 
 def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> list[str]:
-    """Return lines about equal rows; rows of few possible values are equal by chance."""
-    known = {name: _comparable(table, names) for name, table in {"": table, **others}.items()}
-    levels = [pc.count_distinct(known[""].column(name)).as_py() for name in known[""].column_names]
-    combinations = float(np.prod([float(one) for one in levels[:-1]])) / len(table)
-    copies, lines = len(table) - _distinct(known[""]), []
-    if copies > max(1, _COPIES * len(table)) and combinations > (2 if copies > 0.2 * len(table) else 50):
-        lines.append(
-            f"{_share(copies, len(table))} are copies of other rows, so that the validation part is known from "
-            "training: remove them from the file"
-        )
-    for name, other in known.items():
-        columns = [one for one in other.column_names if one in known[""].column_names]
-        ours = known[""].select(columns)
-        both = pa.concat_tables([ours, other.select(columns).cast(ours.schema)]) if name else None
-        shared = (
-            0
-            if both is None or combinations < 2
-            else _distinct(ours) + _distinct(other.select(columns)) - _distinct(both)
-        )
+    """Return lines about equal rows; rows without a column of many values are equal by chance."""
+    own = _comparable(table, names)
+    distinct = _distinct(own)
+    levels = [float(pc.count_distinct(column).as_py()) for column in own.columns[:-1]]
+    copies, combinations = len(table) - distinct, float(np.prod(levels)) / len(table)
+    if max(levels) < _MANY * distinct or combinations < 2:
+        return []
+    lines = []
+    if copies > max(1, (_COPIES if combinations > 50 else _MANY_COPIES) * len(table)):
+        what = "so that the validation part is known from training"
+        lines.append(f"{_share(copies, len(table))} are copies of other rows, {what}: remove them from the file")
+    for name, other in others.items():
+        theirs = _comparable(other, names)
+        shared = distinct + _distinct(theirs) - _distinct(pa.concat_tables([own, theirs]))
         if shared:
-            cure = "remove them, or " + setting(f"{name}_share", 0.2) + f" without a {name} file"
-            lines.append(f"{shared} different rows of {other_path(others[name])} are training rows, too: {cure}")
+            cure = f"remove them, or {setting(f'{name}_share', 0.2)} without a {name} file"
+            lines.append(f"{shared} different rows of {other.path.name} are training rows, too: {cure}")
     return lines
-
-
-def other_path(table: Table) -> str:
-    """Return the name of a table's file."""
-    return shown(table.path.name)
 
 
 def _comparable(table: Table, names: Sequence[str]) -> Any:
@@ -302,16 +293,14 @@ def _formats(reading: Reading, used: Sequence[str]) -> list[str]:
                 f"{setting('categorical', [name])} reads a category"
             )
         if "doubt" in form and form["kind"] == "date":
-            first, other = ("day", False) if form["day_first"] else ("month", True)
+            what = f"has the {'day' if form['day_first'] else 'month'} first"
             lines.append(
-                f"{form['doubt']} in {shown(name)} has the {first} first by assumption: {setting('day_first', other)}"
+                f"{form['doubt']} in {shown(name)} {what} by assumption: {setting('day_first', not form['day_first'])}"
             )
         elif "doubt" in form:
-            other = "." if form["decimal"] == "," else ","
-            mark = "fractions" if form["decimal"] in form["doubt"] else "thousands"
-            lines.append(
-                f"{form['doubt']} in {shown(name)} is read with {mark} by assumption: {setting('decimal', other)}"
-            )
+            what = "fractions" if form["decimal"] in form["doubt"] else "thousands"
+            cure = setting("decimal", "." if form["decimal"] == "," else ",")
+            lines.append(f"{form['doubt']} in {shown(name)} is read with {what} by assumption: {cure}")
     commas = [name for name, form in formats.items() if form.get("decimal") == ","]
     units = [f"{shown(name)} in {form['unit']}" for name, form in formats.items() if form.get("unit")]
     codes = [name for name, form in formats.items() if form["kind"] == "code"]
