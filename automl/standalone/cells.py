@@ -33,6 +33,7 @@ _PARTS = re.compile(
     r"([0-9](?:[0-9.,']|\s(?=[0-9]{2,3}))*|[.,][0-9]+)((?:[eE][+-]?[0-9]+)?)\s*"
     r"((?:[^\d\s.,'()+#:;<>=/-][^\d():;<>=+]{0,15}(?:(?<=m)[23])?)?)"
 )
+_BARE = re.compile(r"(-?)([0-9][0-9.,]*)")
 _NO_CENTS, _BRACKETED = re.compile(r"(?<=[0-9])[.,]-{1,2}(?=$|\s)"), re.compile(rf"({_MONEY})\s*\((.+)\)")
 _SCALES = {
     **dict.fromkeys(("k", "tsd", "thousand", "tausend"), 1e3),
@@ -53,6 +54,8 @@ _BODIES = {
 
 def parts(text: str) -> tuple[str, str, float] | None:
     """Return digits with their marks, the unit ("" for none), and a factor; None if the text is no number."""
+    if bare := _BARE.fullmatch(text):  # most cells, in a third of the time
+        return bare[2], "", -1.0 if bare[1] else 1.0
     text = _BRACKETED.sub(r"(\1\2)", _NO_CENTS.sub("", text.translate(_SIGNS).strip()))
     in_brackets = text[:1] == "(" and text[-1:] == ")"
     text = text[1:-1].strip() if in_brackets else text
@@ -80,8 +83,8 @@ def value_of(body: str, decimal: str) -> float | None:
     digits, _, power = body.lower().partition("e")
     if _BODIES[decimal].fullmatch(digits) is None:
         return None
-    plain = re.sub(r"[\s']", "", digits).replace("," if decimal == "." else ".", "").replace(",", ".")
-    return float(f"{plain}e{power or 0}")
+    plain = "".join(digits.split()).replace("'", "").replace("," if decimal == "." else ".", "").replace(",", ".")
+    return float(f"{plain}e{power}" if power else plain)
 
 
 _MONTH_STARTS = (

@@ -139,7 +139,9 @@ def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_clas
 
 
 def _first_of_copies(table: Table, names: Sequence[str]) -> Rows:
-    numbered = _comparable(table, names).append_column("\0row", pa.array(np.arange(len(table))))
+    numbered = _comparable([table], list(dict.fromkeys(names)))[0].append_column(
+        "\0row", pa.array(np.arange(len(table)))
+    )
     first = numbered.group_by(list(dict.fromkeys(names))).aggregate([("\0row", "min")]).column("\0row_min")
     return np.sort(first.to_numpy())
 
@@ -254,7 +256,7 @@ def _without_target(raw: Table, table: Table, target: str) -> list[str]:
 
 def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> list[str]:
     """Return lines about equal rows; rows without a column of many values are equal by chance."""
-    own = _comparable(table, names)
+    (own,) = _comparable([table], names)
     distinct = _distinct(own)
     levels = [float(pc.count_distinct(column).as_py()) for column in own.columns[:-1]]
     copies, combinations = len(table) - distinct, float(np.prod(levels)) / len(table)
@@ -265,16 +267,23 @@ def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> 
         what = "so that the validation part is known from training"
         lines.append(f"{_share(copies, len(table))} are copies of other rows, {what}: remove them from the file")
     for name, other in others.items():
-        theirs = _comparable(other, names)
-        shared = distinct + _distinct(theirs) - _distinct(pa.concat_tables([own, theirs]))
+        both = _comparable([table, other], names)
+        shared = sum(map(_distinct, both)) - _distinct(pa.concat_tables(both))
         if shared:
             cure = f"remove them, or {setting(f'{name}_share', 0.2)} without a {name} file"
             lines.append(f"{shared} different rows of {other.path.name} are training rows, too: {cure}")
     return lines
 
 
-def _comparable(table: Table, names: Sequence[str]) -> Any:
-    return pa.table({name: texts(table.columns[name]) for name in names if name in table.columns})
+def _comparable(tables: Sequence[Table], names: Sequence[str]) -> list[Any]:
+    """Return tables of the columns that all have, as texts where the types differ."""
+    found: list[dict[str, Any]] = [{} for _ in tables]
+    for name in (name for name in names if all(name in table.columns for table in tables)):
+        columns = [table.columns[name] for table in tables]
+        is_alike = len({str(column.type) for column in columns}) == 1
+        for known, column in zip(found, columns, strict=True):
+            known[name] = column if is_alike else texts(column)
+    return [pa.table(one) for one in found]
 
 
 def _distinct(table: Any) -> int:
