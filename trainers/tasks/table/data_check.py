@@ -1,4 +1,4 @@
-"""What is unusual in a table, in words with the option that changes it, and a summary of its columns."""
+"""Findings of unusual data in a table, each with the option that changes it, and a summary of its columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_ROWS = 20_000
 """Most rows for the question whether one column tells the target."""
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
 _RARE, _FEW_ROWS = 0.05, 10
-_COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.4
+_COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.5
 """Shares of copies to report, and of different values of a column without which copies are chance."""
 _FAR, _GAP = 20.0, 0.25
 """Distance from the quartiles in units of their distance, and gap in units of the range, from which values are odd."""
@@ -187,7 +187,7 @@ def _error_of_number(values: Vector, wanted: Vector) -> tuple[float, float]:
 
 
 def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[str]:
-    """Return a line about values of the target far from all others, which may stand for a missing number."""
+    """Return a line about values of the target far from all others, which may mean a missing number."""
     low, high = np.quantile(numbers, [0.25, 0.75])
     inner = float(high - low) or float(numbers.std())
     far = numbers[(numbers < low - _FAR * inner) | (numbers > high + _FAR * inner)]

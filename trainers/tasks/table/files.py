@@ -47,7 +47,7 @@ class Form:
     encoding: str = _ENCODING
     quoting: bool | None = None  # "..." may hold delimiters and line breaks
     missing: tuple[str, ...] = MISSING
-    late: tuple[str, ...] = ()  # those of `missing` that may be classes, until `without_words`
+    late: tuple[str, ...] = ()  # words of `missing` that may be classes, until `without_words`
     reading: int = 1  # rules for header and delimiter
 
 

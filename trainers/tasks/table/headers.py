@@ -1,4 +1,4 @@
-"""Whether the first row of a text file names the columns."""
+"""Finds out if the first row of a text file names the columns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _Kind = Literal["number", "date", "word"]
 def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[bool, bool]:
     """Return whether the first cells are names, and whether that is sure. `columns` are Arrow strings.
 
-    Names are distinct. A word is a name over numbers, or if it does not occur below. A number is a name in a row of
-    counted or equally spaced whole numbers, or of years, which are unlike the cells below.
+    Names are distinct. A word is a name over numbers, or if it does not occur below. A number is a name beside a word
+    over numbers, in a row of counted or equally spaced whole numbers, or of years, which are unlike the cells below,
+    and in a row of whole numbers over fractions.
     """
     first = [column[0].as_py() for column in columns]
     if any(str(one) in first and not (isinstance(one, int) and -len(first) <= one < len(first)) for one in expected):
@@ -35,13 +36,16 @@ def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[
     if any(one == other == "date" for one, other in zip(kinds, kinds_below, strict=True)):
         return False, False
     numbers = [index for index, kind in enumerate(kinds) if kind == "number"]
+    if any(
+        one == "word" != other and other and not is_missing(cell)
+        for cell, one, other in zip(cells, kinds, kinds_below, strict=True)
+    ):
+        return True, not numbers
     if numbers:
         of_numbers = [cells[one] for one in numbers], [below[one] for one in numbers]
         has_names = _are_names(*of_numbers, has_blank=len(cells) < len(first))
         words = [(cells[one], below[one]) for one in range(len(cells)) if one not in numbers]
         return has_names and not any(word in texts for word, texts in words), False
-    if any(one == "word" != other for one, other in zip(kinds, kinds_below, strict=True) if other):
-        return True, True
     return not any(cell in texts for cell, texts in zip(cells, below, strict=True)), "number" in kinds_below
 
 
@@ -52,6 +56,8 @@ def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blan
     steps = {after - before for before, after in pairwise(values)}
     if (len(values) >= _COUNTED or has_blank) and steps <= {1} and values[0] in {0, 1}:
         return True
+    if len(values) >= _COUNTED and len(set(values)) == len(values) and all(map(_are_fractions, below)):
+        return True
     is_row = len(steps) == 1 and min(steps) > 0
     are_years = all(value in _YEARS for value in values) and len(set(values)) == len(values)
     return (is_row or are_years) and all(_is_unlike(value, texts) for value, texts in zip(values, below, strict=True))
@@ -59,12 +65,19 @@ def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blan
 
 def _is_unlike(value: int, below: Sequence[str]) -> bool:
     """Return whether a whole number lies outside the range of the cells below, or they are fractions."""
-    read = [parts(text) for text in below]
-    numbers = [number for one in read if one is not None and (number := value_of(one[0], ".")) is not None]
-    if not numbers:
-        return True
-    fractions = sum(not number.is_integer() for number in numbers)
-    return fractions > len(numbers) / 2 or not min(numbers) <= value <= max(numbers)
+    numbers = _numbers(below)
+    return not numbers or _are_fractions(below) or not min(numbers) <= value <= max(numbers)
+
+
+def _are_fractions(texts: Sequence[str]) -> bool:
+    numbers = _numbers(texts)
+    return sum(not number.is_integer() for number in numbers) > len(numbers) / 2
+
+
+def _numbers(texts: Sequence[str]) -> list[float]:
+    read = [parts(text) for text in texts]
+    values = (value_of(one[0], mark) for one in read if one is not None for mark in ".,")
+    return [value for value in values if value is not None]
 
 
 def _some(column: Any) -> list[str]:

@@ -30,7 +30,7 @@ class Reading:
 
     @property
     def has_code_target(self) -> bool:
-        """Whether the target's digits with leading zeros are classes."""
+        """True if the target's digits with leading zeros are classes."""
         return self.formats.get(self.target, {}).get("kind") == "code"
 
     @property

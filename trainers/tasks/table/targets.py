@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -123,13 +124,16 @@ def spellings(table: Table, column: str, *, merged: bool | None) -> tuple[dict[s
     return labels, list(several.values())
 
 
+_WHOLE = re.compile(r"^([+-]?[0-9]+)\.0+$")
+
+
 def folded(label: str) -> str:
-    """Return a label without case and repeated blanks."""
-    return " ".join(label.split()).casefold()
+    """Return a label without case, repeated blanks, a full stop behind it, and the .0 of whole numbers."""
+    return " ".join(_WHOLE.sub(r"\1", label).split()).rstrip(". ").casefold()
 
 
 def _is_word(key: str) -> bool:
-    return len(set(key)) > 1 or key in set("ynjmfwt")
+    return len(set(key)) > 1 or key.isdigit() or key in set("ynjmfwt")
 
 
 def with_labels(table: Table, column: str, labels: Mapping[str, str]) -> Table:
