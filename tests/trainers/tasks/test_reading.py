@@ -89,7 +89,7 @@ def assert_exported_model_agrees(task: Tabular, path: Path) -> None:
 
 DATES = [
     "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y", "%d %b %Y", "%B %d, %Y", "%d-%b-%y", "%d.%m.%Y %H:%M Uhr",
-    "%m/%d/%Y %I:%M %p", "%Y/%m/%d", "%a, %d %b %Y", "%Y-%m-%dT%H:%M:%S+02:00",
+    "%m/%d/%Y %I:%M %p", "%Y/%m/%d", "%a, %d %b %Y", "%b-%y", "%Y-%m-%dT%H:%M:%S+02:00",
 ]  # fmt: skip
 
 
@@ -183,6 +183,8 @@ HEADERS: dict[str, tuple[str, bool]] = {
     ",0,1": ("{i},{x:.2f},{z:.2f}", True),
     "0,1": ("{x:.2f},{z:.2f}", True),
     "shop,01.01.2020,01.02.2020": ("s{j},{x:.2f},{z:.2f}", True),
+    "a,b,1": ("{x:.2f},{z:.2f},{label}", True),
+    "10,25,75": ("{x:.2f},{z:.2f},{z:.1f}", True),
     "2004,0.5,yes": ("20{j:02},{x:.2f},{label}", False),
     "1,2,no": ("{j},{j},{label}", False),
     "3,0,7": ("{j},{j},{j}", False),
@@ -241,6 +243,7 @@ TARGETS: dict[str, tuple[Callable[[int], str], tuple[str, ...], str]] = {
         ("YES", "no"),
         "merge_spellings=false keeps",
     ),
+    "1.0": (lambda i: "1.0" if i == 7 else str(i % 2), ("0", "1"), "'1' = '1.0'"),
     "blanks": (lambda i: "New  York" if i % 2 else "new york" if i % 4 else "Rome", ("New  York", "Rome"), "merge_"),
     "genotypes": (lambda i: ["AA", "Aa", "aa"][i % 3], ("AA", "Aa", "aa"), "merge_spellings=true"),
     "None": (lambda i: ["None", "Mild", "Severe"][i % 3], ("Mild", "None", "Severe"), "missing=[None] leaves"),

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from automl.standalone.cells import is_missing
+from automl.standalone.cells import is_missing, reader
 from trainers.tasks.table.cell_formats import READ, CellFormat, columns_of, formats_of, with_formats
 from trainers.tasks.table.files import Form, Table, only_rows, table_of, texts, without_words
 from trainers.tasks.table.identifiers import identifiers
@@ -104,13 +102,13 @@ def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFor
         return form
     if form["kind"] != "number" or form["missing"] or kind == "classification":
         return None
-    words = [text for text in pc.unique(cells.drop_null()).to_pylist() if not is_missing(text)]
+    texts_of_target = pc.unique(cells.drop_null()).to_pylist()
+    words = [text for text in texts_of_target if not is_missing(text)]
     if kind != "auto" or len(words) > MOST_WHOLE_CLASSES:
         return form
-    values = with_formats(Table(path=None, form=None, columns={"": pa.array(words)}), {"": form}).columns[""]  # type: ignore[arg-type]
-    numbers = np.asarray(pc.cast(values, pa.float64()))
-    is_whole = bool((numbers == np.round(numbers)).all())
-    return None if is_whole and (form["unit"] or len(words) == len(pc.unique(cells.drop_null()))) else form
+    numbers = map(reader(form), words)
+    is_whole = all(number is not None and number.is_integer() for number in numbers)
+    return None if is_whole and (form["unit"] or len(words) == len(texts_of_target)) else form
 
 
 def usual_words(table: Table, target: str) -> Mapping[str, int]:
