@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.probing import TaskFacts
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
-from automl.python.live_cell import hide_widget_advice, is_notebook, watching
+from automl.python.live_cell import hide_widget_advice, watching
 from automl.stored.open_store import open_store
 from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.reporting import report_path
@@ -76,7 +75,6 @@ def _type_of(name: str, column: list[object]) -> str | None:
 
 
 _SEARCH = "automl.search"
-log = logging.getLogger(__name__)
 _UNSAVED = "automl_functions:unsaved"
 """Task name in a spec that is checked before its function is saved."""
 
@@ -110,12 +108,16 @@ class Study:
         return analysis.archive(self.record)
 
     def best(
-        self, metric: str, *, under: Mapping[str, float] | None = None, over: Mapping[str, float] | None = None
+        self,
+        metric: str | None = None,
+        *,
+        under: Mapping[str, float] | None = None,
+        over: Mapping[str, float] | None = None,
     ) -> BestPoint:
-        """Return the point of the archive that is best in one objective.
+        """Return the point of the archive that is best in one objective; without arguments the recommended model.
 
         Args:
-            metric: Objective to be best in, in its direction.
+            metric: Objective to be best in, in its direction; by default the first that is no cost of training.
             under: Largest allowed values of minimized objectives, by name.
             over: Smallest allowed values of maximized objectives, by name.
 
@@ -272,9 +274,6 @@ def search(
     # The function is loaded here already. Trying it out in another process would import torch again.
     prepared = prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root, facts=facts)
     notes = [] if budget is not None else [f"automl.search got no budget. Default {budget_note(spec)}"]
-    if not is_notebook():  # a notebook's cell shows warnings
-        for line in [*notes, *prepared.warnings]:
-            log.warning("%s", line)
     return _launched(prepared, notes)
 
 

@@ -31,7 +31,7 @@ from studies.gangs.pool_protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis, feasibility
-from studies.results.confirmations import spread, tested
+from studies.results.confirmations import spread, tested, without_errors
 from studies.results.recommendation import ranked_points, recommended, takeable
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
@@ -358,7 +358,11 @@ def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, A
     saw = next((epoch.metrics for epoch in trial.epochs if epoch.epoch == point.epoch), {})
     objectives = [objective.metric for objective in record.objectives]
     measured = saw or (good[0].metrics if good else {})
-    own = [name for name in measured if name == "val_loss" or (name not in OUR_METRICS and TEST_PREFIX not in name)]
+    own = [
+        name
+        for name in without_errors(measured)
+        if name == "val_loss" or (name not in OUR_METRICS and TEST_PREFIX not in name)
+    ]
     names = list(dict.fromkeys([*objectives, *(one.metric for one in record.constraints), *own]))
     paid = [{"cost_usd": one.cost_nano_usd / NANO, "wall_seconds": one.wall_seconds} for one in good]
     return {
@@ -394,7 +398,7 @@ def _lines_of(one: Retrained) -> Iterator[str]:
         if one.failure:
             yield f"{name}: failed: {last_line(one.failure)}"
             continue
-        shown = {name: value for name, value in point.metrics.items() if name not in OUR_METRICS}
+        shown = {name: value for name, value in without_errors(point.metrics).items() if name not in OUR_METRICS}
         figures = "  ".join(f"{metric} {value:.4f}" for metric, value in shown.items())
         yield f"{name}: {figures}  {duration(point.wall_seconds)}  {usd(point.cost_nano_usd / NANO)}"
 

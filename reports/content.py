@@ -6,22 +6,20 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reports.hypervolume import outlook
 from reports.learning_rates import with_learning_rate
 from reports.parameter_figures import parameter_names
 from reports.phrases import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from reports.plotting import cut
-from reports.recommending import command_of, confirmed_on_part, value_of
+from reports.recommending import command_of, confirmed_on_part, last_quarter_in_words, value_of
 from reports.state_wording import counted, study_sentence
 from reports.trial_columns import LEARNED, Cell, cell, known_lines, trial_lines
-from search_spaces.wording import significant
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis, feasibility
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
 from studies.results.constraints import wanted_in_words
 from studies.results.pareto import last_epoch, reference_of
-from studies.results.recommendation import best_points, ranked_points, takeable
+from studies.results.recommendation import best_points, ranked_points, recommended, takeable
 
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
 MOST_MATTERING = 2
@@ -69,6 +67,7 @@ class ModelRow:
     command: str = ""
     is_kept: bool = False
     early: bool = False
+    is_recommended: bool = False
     baseline: str = ""
 
     @property
@@ -88,7 +87,7 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     kept = "worth keeping" if takeable(study) else "worth keeping, none of which was kept"
     found = f"{plural(len(archive), 'model')} {kept}, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
-    return f"The search {verb} {found}, for {money}. {ending(study)}{next_10_usd_line(study)}"
+    return f"The search {verb} {found}, for {money}. {ending(study)}{last_quarter_line(study)}"
 
 
 def ending(study: StudyRecord) -> str:
@@ -97,10 +96,10 @@ def ending(study: StudyRecord) -> str:
     return f"{study_sentence(study, 'It')}.{error}"
 
 
-def next_10_usd_line(study: StudyRecord) -> str:
-    """Return the expected gain of more money as a sentence; empty if the search has no forecast."""
-    words = analysis.next_10_usd_in_words(study)
-    return f" The next $10 would buy {words} more hypervolume." if words else ""
+def last_quarter_line(study: StudyRecord) -> str:
+    """Return as a sentence what the last quarter of the search's money improved; empty if it is unknown."""
+    words = last_quarter_in_words(study)
+    return f" The last quarter of the money {words}." if words else ""
 
 
 def earlier_line(study: StudyRecord) -> str:
@@ -131,7 +130,7 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
 
 
 def facts(study: StudyRecord) -> list[Fact]:
-    """Return the headline: dollars, time, trials, and the expected gain of more dollars, or else the hypervolume."""
+    """Return the headline: dollars, time, trials and the hypervolume."""
     cost = study.cost_nano_usd / NANO
     notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
     counts = counted(t.state for t in study.trials)
@@ -146,24 +145,12 @@ def facts(study: StudyRecord) -> list[Fact]:
         Fact(label="Spent", value=usd(cost), note=money_note),
         Fact(label="Time", value=duration(study.alive_seconds), note=notes["hours"]),
         Fact(label="Trials started", value=number(len(study.started)), note=counts or notes["trials"]),
-        _more_money(study)
-        or Fact(
+        Fact(
             label="Hypervolume",
             value=NOTHING if volume is None else number(volume),
             note=f"reference point: {away}" if away else "no reference point yet",
         ),
     ]
-
-
-def _more_money(study: StudyRecord) -> Fact | None:
-    ahead = outlook(study)
-    if ahead is None:
-        return None
-    note = (
-        f"is the growth of the best models' hypervolume that {usd(ahead.usd)} more would buy, by the search's "
-        f"forecast; the last {usd(ahead.usd)} bought {significant(ahead.last_percent, 2)} %"
-    )
-    return Fact(label="More money", value=f"+{significant(ahead.percent, 2)} %", note=note)
 
 
 def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -206,12 +193,14 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
 
 
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelRow]:
-    """Return the archive, best first objective first, with the command that exports each model."""
+    """Return the archive, the recommended model first, with the command that exports each model."""
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
     with_rate = frozenset() if study.is_simulated else with_learning_rate(study)
     rows = []
-    for found in ranked_points(study, archive):
+    taken = recommended(study)
+    ranked = ranked_points(study, archive)
+    for found in sorted(ranked, key=lambda one: taken is None or one != taken.point):
         trial = study.started[found.trial]
         low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(study, trial)
         rows.append(
@@ -223,6 +212,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
                 command=command_of(study, found),
                 is_kept=bool(found.checkpoint),
+                is_recommended=taken is not None and found == taken.point,
                 early=low and planned is not None and found.epoch < planned and trial.number in with_rate,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -25,6 +26,7 @@ from reports.plotting import (
     objective_axis,
     sampled,
     short,
+    star_of,
 )
 from studies.records.records import Objective, StudyRecord, TrialRecord
 from studies.results import analysis, feasibility
@@ -32,6 +34,7 @@ from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
 from studies.results.confirmations import confirmation_of
 from studies.results.pareto import point, reference_of
+from studies.results.recommendation import Recommendation, recommended
 
 MOST_MATRIX_OBJECTIVES = 4
 MOST_DOTS = 3000
@@ -51,12 +54,12 @@ def as_plotly(plain: Figure) -> Any:
 
 def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     """Return the trials' last values and the archive: a sorted list, a plane, or a plane for each pair."""
-    objectives = study.objectives[:MOST_MATRIX_OBJECTIVES]
+    objectives, taken = study.objectives[:MOST_MATRIX_OBJECTIVES], recommended(study)
     if len(objectives) == 1:
-        return _sorted_list(study, archive)
+        return _sorted_list(study, archive, taken)
     if len(objectives) == 2:
-        return _plane(study, archive)
-    return _matrix(study, archive, objectives)
+        return _plane(study, archive, taken)
+    return _matrix(study, archive, objectives, taken)
 
 
 def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[str, float], str]]]:
@@ -83,7 +86,7 @@ def _archive_hovers(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list
     return [hover(trials[p.trial], p.epoch, p.values) for p in archive]
 
 
-def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
+def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint], taken: Recommendation | None) -> Figure:
     objective = study.objectives[0]
     groups = _last_points(study)
     rows = [row for group in groups.values() for row in group]
@@ -97,6 +100,7 @@ def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
         data.append(markers(xs, ys, texts, name=name, color=color, **open_marks))
     best = [short(p.values[objective.metric]) for p in archive]
     data.append(_stars([0] * len(best), best, _archive_hovers(study, archive)))
+    data += star_of(taken, 0, _at(taken, objective))
     data += expected_places(study.started, places, archive, objective)
     found = baselines(study)
     values = [*(row[1][objective.metric] for row in rows), *best, *values_of(found, objective)]
@@ -109,7 +113,11 @@ def _stars(xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], **m
     return {**trace, **more}
 
 
-def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
+def _at(taken: Recommendation | None, objective: Objective) -> float:
+    return math.nan if taken is None else taken.point.values[objective.metric]
+
+
+def _plane(study: StudyRecord, archive: Sequence[ArchivePoint], taken: Recommendation | None) -> Figure:
     first, second = study.objectives
     data = _clouds(study, first, second)
     ordered = sorted(
@@ -124,6 +132,7 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     confirmed = _confirmed(study, archive, first, second)
     data += confirmed
     data += _front_rings(study, first, second)
+    data += star_of(taken, _at(taken, first), _at(taken, second))
     data += _reference(study, first, second)
     found = baselines(study)
     measured = [float(x) for trace in confirmed for x in trace["x"]]  # type: ignore[attr-defined]
@@ -155,7 +164,7 @@ def _confirmed(study: StudyRecord, archive: Sequence[ArchivePoint], first: Objec
         return []
     means, others, deviations, texts = zip(*rows, strict=True)
     xs, ys = [short(x) for x in means], [short(y) for y in others]
-    trace = markers(xs, ys, list(texts), name=CONFIRMED, color=CONFIRMED_COLOUR, symbol="star", size=11)
+    trace = markers(xs, ys, list(texts), name=CONFIRMED, color=CONFIRMED_COLOUR, symbol="triangle-up", size=10)
     bars = {"type": "data", "array": [short(one) for one in deviations], "color": CONFIRMED_COLOUR, "thickness": 1.5}
     return [{**trace, "error_x": bars}]
 
@@ -188,7 +197,9 @@ def _drawn(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objec
     return [*ends, *(p.values[objective.metric] for p in archive)]
 
 
-def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> Figure:
+def _matrix(
+    study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective], taken: Recommendation | None
+) -> Figure:
     """Return a plane for each pair of objectives, in rows of up to three; SVG, since browsers limit WebGL canvases."""
     pairs = list(combinations(objectives, 2))
     columns = min(len(pairs), 3)
@@ -204,6 +215,7 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
         xs = [short(p.values[first.metric]) for p in archive]
         ys = [short(p.values[second.metric]) for p in archive]
         data.append(_stars(xs, ys, texts, legendgroup=BEST_MODELS, **place))
+        data += star_of(taken, _at(taken, first), _at(taken, second), legendgroup="recommended", **place)
         layout[f"xaxis{suffix}"] = objective_axis(first, [*_drawn(study, archive, first), *values_of(found, first)])
         layout[f"yaxis{suffix}"] = objective_axis(second, _drawn(study, archive, second))
     drawn = figure(data, height=120 + 300 * rows, **layout)

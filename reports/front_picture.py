@@ -27,7 +27,8 @@ LINES_OF_TEXT = 3
 """Lines of a point's text: its name and two objectives."""
 _MARKS = {
     "diamond": '<path class="kept" fill="{2}" d="M{0} {1}m0 -6l6 6l-6 6l-6 -6z">{3}</path>',
-    "star": '<path fill="{2}" d="M{0} {1}m0 -7l7 7l-7 7l-7 -7z">{3}</path>',
+    "star": '<path class="taken" fill="{2}" d="M{0} {1}m0 -9l3 6h7l-6 5l2 7l-6 -4l-6 4l2 -7l-6 -5h7z">{3}</path>',
+    "triangle-up": '<path fill="{2}" d="M{0} {1}m0 -7l6 11h-12z">{3}</path>',
     "circle": '<circle class="dot" cx="{0}" cy="{1}" r="4" fill="{2}" fill-opacity="0.75">{3}</circle>',
     "open": '<circle class="open" cx="{0}" cy="{1}" r="5" stroke="{2}">{3}</circle>',
 }

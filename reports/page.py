@@ -23,7 +23,6 @@ from reports import bars, content, curve_figures
 from reports.forecast_calibration import calibration_lines
 from reports.front_picture import front_picture
 from reports.gallery import effects_of, figures_of_page
-from reports.hypervolume import outlook_in_words
 from reports.page_templates import Packed, packed, template
 from reports.parameter_figures import MOST_DOTS
 from reports.phrases import is_share, mapping, number, usd
@@ -153,7 +152,6 @@ def render(study: StudyRecord) -> str:
         by_kind=by_kind,
         by_outcome=by_outcome,
         savings=savings_lines(study, archive),
-        forecast=outlook_in_words(study),
         calibration=calibration_lines(study),
         timeline=timeline_line(study),
         importance={name: bars.importance_bars_of(one.shares) if one else [] for name, one in known.items()},

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from reports.phrases import is_share, mapping, metric, number
 from studies.records.records import Objective, TrialRecord, TrialState
+from studies.results.recommendation import Recommendation, name_of
 
 Figure: TypeAlias = dict[str, object]
 Trace: TypeAlias = dict[str, object]
@@ -153,3 +154,12 @@ def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.01, "xanchor": "left", "x": 0},
     }
     return {"data": data, "layout": {**base, **layout}}
+
+
+def star_of(taken: Recommendation | None, x: float, y: float, **more: object) -> list[Trace]:
+    """Return the mark of the recommended model at a place of a figure; nothing without one."""
+    if taken is None:
+        return []
+    style = {"symbol": "star", "size": 15, "line": {"color": "#ffffff", "width": 1}}
+    text = f"recommended: {name_of(taken.point)}"
+    return [{**markers([short(x)], [short(y)], [text], name="recommended", color=ARCHIVE, **style), **more}]

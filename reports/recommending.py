@@ -13,11 +13,15 @@ from search_spaces.wording import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint
+from studies.results.baselines import Baseline
 from studies.results.confirmations import confirmation_of
 from studies.results.constraints import is_feasible, wanted_in_words
-from studies.results.recommendation import Recommendation, knee, name_of, recommended
+from studies.results.judged import SUNK, judged_objective
+from studies.results.recommendation import Recommendation, best_to_train_again, name_of, recommended
 from trainers.commands.command import COMMAND
 
+INTERVAL = 1.96
+"""Standard errors on each side of a value that hold the value on endless data in 95 % of cases."""
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_usd": ("cheaper", "more expensive", "as expensive"),
     "wall_seconds": ("faster to train", "slower to train", "as slow to train"),
@@ -38,56 +42,67 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     """Return a recommendation as sentences; without a recommendation the trial to train again."""
     if found is None:
         return _to_train_again(study)
-    objectives = study.objectives
-    lines = [f"Take {name_of(found.point)}: {_told(study, found.point)}."]
-    if expected := _confirmed(found, objectives):
-        lines.append(expected)
-    if missed := _missed(found, study.constraints):
-        lines.append(missed)
-    if against := against_baselines(study, found.point):
-        lines.append(against)
+    lines = [_unbeaten(found.unbeaten)] if found.unbeaten is not None else []
+    lines.append(f"Take {name_of(found.point)}: {_told(study, found)}.")
+    lines += filter(None, (
+        _confirmed(found, study.objectives), _missed(found, study.constraints), against_baselines(study, found.point),
+    ))  # fmt: skip
     if found.instead_of is not None:
         lines.append(f"The search alone would have named {name_of(found.instead_of)}.")
-    neighbours = [
-        f"{name_of(one)} has {_against(study, one, found.point)}."
-        for one in (found.better, found.worse)
-        if one is not None
-    ]
-    if neighbours:
-        lines.append(" ".join(neighbours))
+    lines += _trade_offs(study, found)
     if params := _params(found.params):
         lines.append(f"Its parameters: {params}.")
-    differing = [
-        f"{name_of(one)} differs in {told}."
-        for one in (found.better, found.worse)
-        if one is not None and (told := _differing(study.started[one.trial].params, found.params))
-    ]
-    return [*lines, " ".join(differing)] if differing else lines
+    return lines
 
 
-def _told(study: StudyRecord, point: ArchivePoint) -> str:
-    return ", ".join(f"{one.metric} {value_of(study, point, one.metric)}" for one in study.objectives)
+def _unbeaten(baseline: Baseline) -> str:
+    return f"No model beats {baseline.called} by more than chance."
+
+
+def _told(study: StudyRecord, found: Recommendation) -> str:
+    """Return the objectives of the recommended model; the judged one with its 95 % interval, unless confirmed."""
+    judged, point = found.judged.metric, found.point
+    noise = ""
+    if found.stderr is not None and not found.confirmed:
+        noise = f" ± {deviation(judged, INTERVAL * found.stderr, point.values[judged])}"
+    told = {one.metric: value_of(study, point, one.metric) for one in study.objectives}
+    return ", ".join(f"{name} {text}{noise if name == judged else ''}" for name, text in told.items())
+
+
+def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
+    """Return each model that is better in another objective, with both values of the judged one."""
+    judged, rest = found.judged, [one for one in study.objectives if one != found.judged]
+    often = ", if it is trained often" if all(one.metric in SUNK for one in rest) else ""
+    words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
+    lines = []
+    for other in found.trade_offs:
+        compared = [
+            compared_in_words(
+                one, other.values[one.metric], found.point.values[one.metric],
+                is_named=words[_COMPARATIVES.get(_ending(one))] > 1,
+            )
+            for one in rest
+        ]  # fmt: skip
+        its, taken = (value_in_words(judged.metric, one.values[judged.metric]) for one in (other, found.point))
+        confirmed = confirmed_on_part(study, other.trial, other.epoch)
+        told = f"{judged.metric} {its}{f' (confirmed: {confirmed})' if confirmed else ''} instead of {taken}"
+        lines.append(f"{listed(compared)}{often}: {name_of(other)}, with {told}.")
+    return lines
 
 
 def _to_train_again(study: StudyRecord) -> list[str]:
-    """Return the best trade-off of a study without kept models, and its parameters; empty without any."""
-    points = analysis.archive(study)
-    if not points:
+    """Return the best model of a study without kept models, and its parameters; empty without any."""
+    best = best_to_train_again(study)
+    if best is None:
         return []
-    best = knee(study, points)
-    lines = [f"No model was kept; the best trade-off is {name_of(best)}: {_told(study, best)}."]
+    told = ", ".join(f"{one.metric} {value_of(study, best, one.metric)}" for one in study.objectives)
+    lines = [f"No model was kept; the best was {name_of(best)}: {told}."]
     params = _params(study.started[best.trial].params)
     return [*lines, f"Train again with: {params}."] if params else lines
 
 
 def _params(params: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in params.items())
-
-
-def _differing(other: Mapping[str, object], taken: Mapping[str, object]) -> str:
-    changed = _params({name: value for name, value in other.items() if name not in taken or taken[name] != value})
-    without = [name for name in taken if name not in other]
-    return ", ".join([*([changed] if changed else []), *(f"no {name}" for name in without)])
 
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
@@ -114,6 +129,18 @@ def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
     """Return an objective of an archive point for a sentence, as `value_in_words`."""
     seconds = study.started[point.trial].epochs[point.epoch - 1].metrics.get("wall_seconds")
     return value_in_words(name, point.values[name], seconds)
+
+
+def last_quarter_in_words(study: StudyRecord) -> str:
+    """Return the effect of the last quarter of the search's money on the best model; empty if it is unknown."""
+    found = analysis.last_quarter(study)
+    if found is None or study.state == "running":
+        return ""
+    name = judged_objective(study.objectives).metric
+    before, after = (value_in_words(name, value) for value in found)
+    if found[0] == found[1]:
+        return f"did not improve {name}"
+    return f"improved {name} from {before} to {after}" if before else "found the first model"
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
@@ -161,21 +188,6 @@ def confirmed_on_part(study: StudyRecord, trial: int, epoch: int | None = None) 
     confirmed = confirmation_of(study, trial, epoch)
     text = confirmed_value(confirmed, study.objectives[0].metric)
     return f"{text}, {confirmed['measured_on']}" if confirmed is not None and text else ""
-
-
-def _against(study: StudyRecord, other: ArchivePoint, taken: ArchivePoint) -> str:
-    first, *rest = study.objectives
-    told = f"{first.metric} {value_in_words(first.metric, other.values[first.metric])}"
-    if text := confirmed_on_part(study, other.trial, other.epoch):
-        told += f" (confirmed: {text})"
-    words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
-    compared = [
-        compared_in_words(
-            one, other.values[one.metric], taken.values[one.metric], is_named=words[_COMPARATIVES.get(_ending(one))] > 1
-        )
-        for one in rest
-    ]
-    return f"{told} and is {listed(compared)}" if compared else told
 
 
 def _ending(objective: Objective) -> str:

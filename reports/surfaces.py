@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from reports.parameter_figures import parameter_names
 from reports.phrases import is_share, mapping, metric, number
 from reports.plotting import (
-    ARCHIVE,
     Figure,
     Trace,
     axis,
@@ -21,11 +20,12 @@ from reports.plotting import (
     sampled,
     short,
     spans,
+    star_of,
 )
 from studies.records.records import Objective, StudyRecord, TrialRecord
 from studies.records.suggested_parameters import known_space
 from studies.results.importance import Effects
-from studies.results.recommendation import Recommendation, name_of
+from studies.results.recommendation import Recommendation
 from trainers.protocol import ParameterValue
 
 MOST_LINES = 300
@@ -84,19 +84,8 @@ def surface(
     x_axis, y_axis = (_axis_of(study, name, values) for name, values in ((first, found.xs), (second, found.ys)))
     data = [contour, dots]
     if taken is not None and _is_number(taken.params.get(first), taken.params.get(second)):
-        data.append(_star(taken, first, second))
+        data += star_of(taken, float(taken.params[first] or 0), float(taken.params[second] or 0))
     return figure(data, height=420, showlegend=False, xaxis=x_axis, yaxis=y_axis)
-
-
-def _star(taken: Recommendation, first: str, second: str) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [short(float(taken.params[first] or 0))],
-        "y": [short(float(taken.params[second] or 0))],
-        "hovertemplate": f"recommended: {name_of(taken.point)}<extra></extra>",
-        "marker": {"color": ARCHIVE, "symbol": "star", "size": 15, "line": {"color": "#ffffff", "width": 1}},
-    }
 
 
 def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mapping[str, float]) -> Figure | None:

@@ -134,7 +134,7 @@ def timeline_line(study: StudyRecord) -> str:
 
 
 def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
-    """Return the bars of one device without invisible idle moments, joined where an activity goes on."""
+    """Return the bars of one device. Gaps too short to see are dropped, and equal bars around one are joined."""
     kept: list[_Bar] = []
     for bar in bars:
         if bar.kind == "idle" and bar.end - bar.start < whole * _TINY:

@@ -52,6 +52,9 @@ GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
 TEST_PREFIX = "test."
 """Prefix of metrics measured on the test part."""
 
+STDERR = "_stderr"
+"""Ending of the name of a metric that is the standard error of another metric."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnostics:
@@ -137,6 +140,7 @@ class TrialFacts:
         base_learning_rate: The searched learning rate, for `reference_batch` samples a step.
         start_epoch: Epochs already done, 0 unless resumed.
         code_files: Hashes of the user's loaded files, by path; empty for a built-in task.
+        data_files: Hashes of the files that a task's options name, by path.
     """
 
     base_learning_rate: float
@@ -149,6 +153,7 @@ class TrialFacts:
     model_parameters: int
     start_epoch: int
     code_files: Mapping[str, str] = field(default_factory=dict)
+    data_files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -100,7 +100,7 @@ def arguments_of_training(
     `given` has parameters as NAME=VALUE. UserError for a command, or a parameter that cannot be read.
     """
     if spec.task == COMMAND:
-        raise UserError("task: a command trains in studies only. Name a task or a training function")
+        raise UserError("task: a shell command can only be trained by a study. Name a task or a training function")
     read_params(given)
     options = [f"--option={name}={as_text(value)}" for name, value in spec.task_options.items()]
     return [

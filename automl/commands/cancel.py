@@ -26,9 +26,9 @@ from automl.terminal.output import print_json
 def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """End a trial for good; its study goes on.
 
-    A running trial is ended within its epoch. That epoch is lost, earlier measurements stay. TRIAL is a number, or the
-    name that enqueue and trials show, such as q7, of an enqueued trial that has not started. Without TRIAL, a study of
-    the queue drains, and is not queued again.
+    A running trial stops in the middle of its epoch: that epoch is lost, earlier measurements stay. TRIAL is a trial's
+    number. For an enqueued trial it is a name such as q7, which enqueue and trials show.
+    Without TRIAL, the whole study is stopped if it is in a service's queue: it drains, and is not queued again.
     """
     backend = backend_of(store)
     if trial is None:

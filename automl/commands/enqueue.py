@@ -19,7 +19,8 @@ from automl.terminal.output import print_json
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Add a trial with these parameters to a study's queue.
 
-    Other active parameters are drawn at random, such that the given parameters are active.
+    The parameters that you leave out are drawn at random. If a given parameter depends on one that you leave out, a
+    fitting value is drawn for that one.
     """
     queued = backend_of(store).enqueue(study, read_params(given))
     if as_json:

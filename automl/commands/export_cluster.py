@@ -56,9 +56,9 @@ def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **g
 @_image
 @json_option
 def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
-    """Write a KubeRay RayJob for the study of SPEC.
+    """Write the files that run the study of SPEC on Kubernetes.
 
-    Writes a cluster for the study alone, and the files of its image.
+    They are a KubeRay RayJob, whose Ray cluster runs this study alone, and the files to build its container image.
     """
     _write("kuberay", spec, out, given, as_json=as_json)
 

@@ -58,7 +58,9 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
     metavar="PATH",
     help="With --task text: a model to fine-tune, as a folder or a hub's name.",
 )
-@click.option("--test-data", cls=StoreOption, metavar="PATH", help="With --task: data that the search never sees.")
+@click.option(
+    "--test-data", cls=StoreOption, metavar="PATH", help="With --task: test data, which the search never sees."
+)
 @click.option(
     "--validation-data",
     cls=StoreOption,

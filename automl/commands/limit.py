@@ -33,7 +33,8 @@ def limit() -> None:
 def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
     """Let the user or project NAME spend at most USD dollars.
 
-    Running studies with larger caps drain, and get what the limit leaves them.
+    A running study whose own budget is larger than what is left finishes its running epochs, and then goes on with what
+    is left.
     """
     queue = _queue(store)
     queue.set_limit(kind, name, round(usd * NANO))

@@ -20,7 +20,7 @@ from studies.storage.reading.reader import load_study
 @click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee|ensemble[:TRIAL[@EPOCH]]]", default="best")
 @click.option("--name", help="Name of the registered model; the study's by default.")
 @click.option("--mlflow", help="Tracking URI; by default the study's, else the same as in automl models.")
-@click.option("--force", metavar="REASON", help="Promote it although a check fails; the reason is recorded.")
+@click.option("--force", metavar="REASON", help="Promote the model even if a check fails; the reason is recorded.")
 @click.option("--model", help="For a training function: the name of the model in trial.epochs.")
 @store_option
 @json_option

@@ -19,7 +19,7 @@ from reports.page import write_report
 @click.option(
     "--out",
     type=file_type,
-    help="File to write; by default the study's own folder, or STUDY.html here for a service.",
+    help="File to write. Default: a file in the study's folder; with a service, STUDY.html in the current folder.",
 )
 @store_option
 @json_option

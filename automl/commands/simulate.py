@@ -38,7 +38,7 @@ MOST_SLOTS = 4096
     type=Number(0, min_open=True),
     default=20.0,
     show_default=True,
-    help="Budget, in mean costs of a full training.",
+    help="Budget, as a multiple of the mean cost of a full training.",
 )
 @click.option("--seeds", metavar="FROM:TO", default="0", show_default=True, help="Seeds; TO is left out.")
 @click.option("--sampler", default="auto", show_default=True, help="As search.sampler of a spec.")

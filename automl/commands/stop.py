@@ -19,7 +19,7 @@ from automl.terminal.output import print_json
     "wait_seconds",
     default=60.0,
     show_default=True,
-    help="Seconds to wait until the study has saved its trials.",
+    help="Longest wait for the study to save its trials, in seconds.",
 )
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """Stop a study: its trials end their epoch and are paused.

@@ -13,14 +13,14 @@ from studies.records.records import NANO, ConfirmationRecord, StudyRecord
 from studies.results import analysis
 from studies.results.confirmations import confirmation_by, confirmation_of
 from studies.results.expected_values import expected_values
-from studies.results.recommendation import knee, ranked_points, takeable
+from studies.results.recommendation import knee, ranked_points, recommended, takeable
 from studies.storage.schema.engine import StoreError
 
 if TYPE_CHECKING:
     from automl.exporting.source import Source
 
 NAMES = {
-    "best": "the best value of the first objective",
+    "best": "the recommended model: the best value of the first objective, and within its noise the cheaper one",
     "cheapest": "the cheapest training",
     "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
 }
@@ -33,15 +33,14 @@ def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
     points = [point for point in takeable(record) if point.checkpoint]
     if not points:
         raise StoreError(f"{text!r} cannot be chosen: {record.name} has no saved models yet")
-    signed = expected_values(record, points)
-    if text == "best":
-        chosen = min(range(len(points)), key=signed.__getitem__)
+    if text == "best" and (found := recommended(record)) is not None:
+        chosen = found.point
     elif text == "knee":
-        chosen = points.index(knee(record, points))
+        chosen = knee(record, points)
     else:
-        costs = [_cost_usd(record, point) for point in points]
-        chosen = min(range(len(points)), key=lambda place: (costs[place], signed[place]))
-    return points[chosen].trial, points[chosen].epoch
+        signed, costs = expected_values(record, points), [_cost_usd(record, point) for point in points]
+        chosen = points[min(range(len(points)), key=lambda place: (costs[place], signed[place]))]
+    return chosen.trial, chosen.epoch
 
 
 def _cost_usd(record: StudyRecord, point: analysis.ArchivePoint) -> float:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 
+from automl.launching.changed_since import changed_since
 from automl.launching.earlier_studies import with_earlier
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import Outcome, Watcher, drive
 from automl.stored.specs import from_store, stored_form
 from reports.phrases import exact_usd
-from search_spaces.wording import listed, shown
+from search_spaces.wording import shown
 from studies.control.files.orphans import check_in_place
 from studies.records.records import StudyRecord
 from studies.spec.differences import NOT_COMPARED, differences, differing_keys
@@ -30,7 +31,6 @@ from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store, StudyExistsError
 from trainers.contract.task_loading import options_of_new_studies
-from trainers.contract.user_code import hash_of
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
@@ -45,8 +45,8 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
             watcher.warn(ignored)
         again = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
         prepared = replace(again, diagnostics=prepared.diagnostics)
-        if changed_files := changed_code(load_study(store, row.name), prepared.base_folder):
-            watcher.warn(changed_files)
+        for line in changed_since(load_study(store, row.name), prepared.base_folder):
+            watcher.warn(line)
     return drive(store, row, prepared, watcher), store
 
 
@@ -124,8 +124,8 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     if overrides:
         check_in_place(mentioned_checkpoints(store, row.id))
         store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)
-    if changed_files := changed_code(record, prepared.base_folder):
-        watcher.warn(changed_files)
+    for line in changed_since(record, prepared.base_folder):
+        watcher.warn(line)
     return drive(store, store.require(name), prepared, watcher)
 
 
@@ -163,32 +163,3 @@ def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
         return f"found {limit:g}, allowed: {least}" if limit < line.spent else ""
     spent = exact_usd(line.spent) if name == "usd" else f"{line.spent:.4g} hours"
     return f"found {limit:g}, allowed: more than the amount spent ({spent})" if limit <= line.spent else ""
-
-
-def changed_code(record: StudyRecord, folder: Path) -> str:
-    """Return a line about the task's files that changed since the latest trial, or ""."""
-    known = [
-        (attempt.started_at, trial.number, attempt.facts["code_files"])
-        for trial in record.started
-        for attempt in trial.attempts
-        if attempt.facts.get("code_files")
-    ]
-    if not known:
-        return ""
-    _, number, files = max(known, key=lambda one: one[0])
-    then = cast("Mapping[str, str]", files)
-    changed = [path for path in then if _has_changed(folder / path, then[path])]
-    if not changed:
-        return ""
-    verb = "has" if len(changed) == 1 else "have"
-    return (
-        f"{listed(changed)} {verb} changed since trial {number} was started: "
-        "values before and after the change may not be comparable. Another study name starts a new study"
-    )
-
-
-def _has_changed(path: Path, then: str) -> bool:
-    try:
-        return hash_of(path) != then
-    except OSError:
-        return True

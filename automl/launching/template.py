@@ -143,7 +143,7 @@ def _options(needs_data: bool) -> str:
 
 def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> str:
     if needs_data:
-        return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
+        return "   # of classes; if the target is a number: val_rmse, val_mae or val_r2"
     named = () if facts is None else facts.metrics or facts.reported
     others = [one for one in named if one != chosen and one not in OUR_METRICS]
     said = ["the direction is a guess"] if direction_is_guess(chosen) else []

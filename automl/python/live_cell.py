@@ -10,12 +10,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from automl.launching.study_run import Watcher
 from automl.terminal.progress import Pace, machine_picture
 from reports.notebook_cell import progress_cell
 from studies.control.machine.state import StudyMachine
 
+log = logging.getLogger(__name__)
 FRAME_SECONDS = 0.5
 """Least seconds between updates, since each stays in the notebook's queue until the browser has drawn it."""
 MOST_LINES = 6
@@ -39,7 +41,7 @@ def hide_widget_advice() -> None:
 def watching(study: str) -> Iterator[Watcher]:
     """Return a watcher, with live progress in a notebook."""
     if not is_notebook():
-        yield Watcher()
+        yield Watcher(warn=partial(log.warning, "%s"))
         return
     cell = LiveCell(study, _displayed())
     yield Watcher(on_commit=cell.on_commit, say=cell.say, warn=cell.warn, leave=_interrupt)

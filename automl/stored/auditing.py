@@ -311,6 +311,22 @@ def _states(ask: Asker, _: _Study) -> _Found:
         yield "leases", f"{leases.held} are held at the same time"
 
 
+def _data(ask: Asker, _: _Study) -> _Found:
+    """Check that all trials have read the same content of each file of data."""
+    rows = ask(
+        "SELECT t.number, a.facts FROM automl_attempts a JOIN automl_trials t ON t.id = a.trial_id "
+        "WHERE t.study_id = :study ORDER BY t.number, a.attempt"
+    )
+    trials: dict[str, dict[str, list[int]]] = {}
+    for row in rows:
+        for path, digest in plain(row.facts).get("data_files", {}).items():
+            trials.setdefault(path, {}).setdefault(digest, []).append(row.number)
+    for path, found in trials.items():
+        if len(found) > 1:
+            first, *others = (f"trial {min(numbers)}" for numbers in found.values())
+            yield path, f"{first} has read other data than {', '.join(others)}: their values are not comparable"
+
+
 _CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
     "numbers": _numbers,
     "states": _states,
@@ -322,6 +338,7 @@ _CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
     "trial_costs": _trial_costs,
     "budget": _budget,
     "left_running": _left_running,
+    "data": _data,
 }
 
 

@@ -17,7 +17,7 @@ from automl.terminal.texts import cut, late_views_text, number_text
 from reports.baselines_on_page import baseline_lines
 from reports.hypervolume import hypervolume_in_words
 from reports.phrases import usd, value_in_words
-from reports.recommending import recommendation_lines
+from reports.recommending import last_quarter_in_words, recommendation_lines
 from reports.state_wording import study_sentence
 from search_spaces.wording import listed
 from studies.records.records import NANO, StudyRecord, TrialRecord
@@ -47,7 +47,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("budget", _budget(record)),
         ("best", picture.figures["best"]),
         ("hypervolume", hypervolume_in_words(record)),
-        ("outlook", _outlook(record)),
+        ("last quarter", last_quarter_in_words(record)),
         ("views", _views(record)),
         ("report", report or ""),
     ]
@@ -84,11 +84,6 @@ def _queued(record: StudyRecord) -> str:
 
     names, waits = listed(trial.name for trial in record.enqueued), what_keeps_waiting(record)
     return f"{len(record.enqueued)} enqueued, to be tried next ({names}){f'; {waits}' if waits else ''}"
-
-
-def _outlook(record: StudyRecord) -> str:
-    words = analysis.next_10_usd_in_words(record)
-    return f"the next $10 buy {words} more hypervolume" if words else ""
 
 
 def _first_failure(record: StudyRecord) -> str:

@@ -103,7 +103,7 @@ MOST_ROWS = 12
 
 
 def print_archive(console: Console, record: StudyRecord) -> None:
-    """Print the archive, the best model of the first objective first, then the baselines; nothing if it is empty."""
+    """Print the archive, the recommended model first, then the baselines; nothing if it is empty."""
     points = ranked_points(record, analysis.archive(record))
     if not points:
         return
@@ -116,7 +116,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
         table.add_column(Text(name))
     for one in rows:
         is_gone = has_models and not one.is_kept and not one.baseline and not record.is_simulated
-        state = f"{one.state}, model not kept" if is_gone else one.state
+        state = f"{one.state}{', model not kept' if is_gone else ', recommended' if one.is_recommended else ''}"
         cells = [one.baseline or one.name, state, *(value.text for value in one.values)]
         table.add_row(
             *map(Text, [*cells, *([one.confirmed] if with_confirmed else [])]), style="dim" if one.baseline else None

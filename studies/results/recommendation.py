@@ -1,9 +1,10 @@
-"""The best model of a study by one objective, among the models that keep bounds on the others."""
+"""The model to take from a study, and the best one by an objective among the models that keep bounds on the others."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces.user_errors import UserError
@@ -11,8 +12,11 @@ from search_spaces.wording import found, listed, nearest, shown
 from studies.records.records import NANO, Objective, StudyRecord, TrialState
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint
+from studies.results.baselines import Baseline, baselines
 from studies.results.confirmations import confirmation_of
 from studies.results.expected_values import expected_values
+from studies.results.judged import SUNK, judged_objective
+from studies.results.noise import standard_error
 from studies.results.pareto import archive, knee_of, least_ranges
 from trainers.protocol import ParameterValue
 
@@ -40,12 +44,12 @@ class BestPoint:
 
 def best_point(
     study: StudyRecord,
-    metric: str,
+    metric: str | None = None,
     *,
     under: Mapping[str, float] | None = None,
     over: Mapping[str, float] | None = None,
 ) -> BestPoint:
-    """Return the archive's best point by one objective, in the objective's direction.
+    """Return the archive's best point by one objective, in the objective's direction; by default the recommended model.
 
     The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; a limit
     on how good it may be is refused, since the archive leaves such points out. Points equal in `metric` are compared by
@@ -53,7 +57,9 @@ def best_point(
     were confirmed. BestPointError names the values that are allowed, or the nearest value.
     """
     objectives = {objective.metric: objective for objective in study.objectives}
-    first = _objective(objectives, metric, "metric")
+    if metric is None and not under and not over and (found_one := recommended(study)) is not None:
+        return _with_details(study, found_one.point)
+    first = judged_objective(study.objectives) if metric is None else _objective(objectives, metric, "metric")
     bounds = _bounds(objectives, under or {}, AT_MOST) | _bounds(objectives, over or {}, AT_LEAST)
     archive = left = analysis.archive(study)
     if not left:
@@ -122,19 +128,22 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """A model to take: the knee of the archive.
+    """A model to take: the best expected value of the judged objective.
 
-    The knee has the smallest sum of the objectives, each scaled to its range in the archive; dollars are scaled to
-    `least_ranges` if that is more. Objectives that `automl confirm` has measured count as confirmed
-    (`expected_values`).
+    Among models within a standard error of that value, a finished trial's model comes before a pruned one's, then the
+    other objectives count: first those that are paid at each use, then dollars and seconds of the training.
     """
 
     point: ArchivePoint
     params: Mapping[str, ParameterValue]
     confirmed: Mapping[str, Any] | None  # from `confirmation_of`; None if nothing confirmed it
-    better: ArchivePoint | None  # next better model in the first objective, worse in another
-    worse: ArchivePoint | None  # next worse model in the first objective, better in another
-    instead_of: ArchivePoint | None = None  # the knee by the values of the search alone, if it differs
+    judged: Objective  # from `judged_objective`
+    stderr: float | None  # standard error of the judged objective; None if unknown
+    unbeaten: Baseline | None  # the best baseline, if the model is not better by more than the noise
+    better: ArchivePoint | None  # next better model in the judged objective, worse in another
+    worse: ArchivePoint | None  # next worse model in the judged objective, better in another
+    trade_offs: Sequence[ArchivePoint] = ()  # models that are better in another objective, the nearest first
+    instead_of: ArchivePoint | None = None  # the choice by the values of the search alone, if it differs
 
     def __str__(self) -> str:
         return name_of(self.point)
@@ -142,40 +151,103 @@ class Recommendation:
     def plain(self) -> dict[str, Any]:
         """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better` and `worse` (`12@9`).
 
-        Where confirmed values changed the choice, `instead_of` has the point that the search alone would recommend.
+        `stderr` is the standard error of the judged objective, `unbeaten_baseline` the name of a baseline that no model
+        beats by more than noise. Where confirmed values changed the choice, `instead_of` has the point that the search
+        alone would recommend.
         """
         return {
             "trial": self.point.trial,
             "epoch": self.point.epoch,
             "values": dict(self.point.values),
+            "stderr": self.stderr,
             "params": dict(self.params),
             "confirmed": self.confirmed,
             "better": None if self.better is None else name_of(self.better),
             "worse": None if self.worse is None else name_of(self.worse),
+            "unbeaten_baseline": None if self.unbeaten is None else self.unbeaten.name,
             **({} if self.instead_of is None else {"instead_of": name_of(self.instead_of)}),
         }
 
 
 def recommended(study: StudyRecord) -> Recommendation | None:
     """Return the model to take; None if the archive has no model that was kept."""
-    points = takeable(study)
+    return _recommended(study, takeable(study))
+
+
+def best_to_train_again(study: StudyRecord) -> ArchivePoint | None:
+    """Return the model that would be recommended if all models were kept; None without an archive."""
+    found = _recommended(study, analysis.archive(study))
+    return None if found is None else found.point
+
+
+def _recommended(study: StudyRecord, points: Sequence[ArchivePoint]) -> Recommendation | None:
     if not points:
         return None
+    judged = judged_objective(study.objectives)
+    column = study.objectives.index(judged)
     values = expected_values(study, points)
-    ranges = _ranges(study)
-    knee, by_search = knee_of(values, ranges), knee_of(_searched(study, points), ranges)
-    chosen, value = points[knee], values[knee][0]
-    ranked = sorted(archive(values), key=values.__getitem__)
-    better = [place for place in ranked if values[place][0] < value]
-    worse = [place for place in ranked if values[place][0] > value]
+    place = _choice(study, points, values, column)
+    unconfirmed = replace(study, confirmations=())
+    by_search = _choice(unconfirmed, points, expected_values(unconfirmed, points), column)
+    chosen, value = points[place], values[place][column]
+    stderr = standard_error(study, judged.metric, chosen.trial, chosen.epoch)
+    ranked = sorted(archive(values), key=lambda one: (values[one][column], values[one]))
+    better = [one for one in ranked if values[one][column] < value]
+    worse = [one for one in ranked if values[one][column] > value]
     return Recommendation(
         point=chosen,
         params=dict(study.started[chosen.trial].params),
         confirmed=confirmation_of(study, chosen.trial, chosen.epoch),
+        judged=judged,
+        stderr=stderr,
+        unbeaten=_unbeaten(study, judged, value, stderr),
         better=points[better[-1]] if better else None,
         worse=points[worse[0]] if worse else None,
-        instead_of=None if by_search == knee else points[by_search],
+        trade_offs=[points[one] for one in _trade_offs(study, values, ranked, worse)],
+        instead_of=None if by_search == place else points[by_search],
     )
+
+
+def _choice(study: StudyRecord, points: Sequence[ArchivePoint], values: Sequence[Sequence[float]], column: int) -> int:
+    """Return the place of the point to take; `column` is the judged objective's."""
+    places = range(len(points))
+    best = min(places, key=lambda place: (values[place][column], values[place]))
+    name = study.objectives[column].metric
+    noise = standard_error(study, name, points[best].trial, points[best].epoch) or 0.0
+    of_use = [place for place, one in enumerate(study.objectives) if place != column and one.metric not in SUNK]
+    sunk = [place for place, one in enumerate(study.objectives) if place != column and one.metric in SUNK]
+    return min(
+        (place for place in places if values[place][column] <= values[best][column] + noise),
+        key=lambda place: (
+            points[place].state != "complete", *(values[place][other] for other in (*of_use, *sunk, column)), place,
+        ),
+    )  # fmt: skip
+
+
+def _trade_offs(
+    study: StudyRecord, values: Sequence[Sequence[float]], ranked: Sequence[int], worse: Sequence[int]
+) -> list[int]:
+    """Return the next worse point, the knee and the cheapest point; the knee alone where only training costs differ."""
+    knee = ranked[knee_of([values[place] for place in ranked], _ranges(study))]
+    if sum(one.metric not in SUNK for one in study.objectives) < 2:
+        return [knee] if knee in worse else []
+    return [place for place in dict.fromkeys((*worse[:1], knee, *worse[-1:])) if place in worse]
+
+
+def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float | None) -> Baseline | None:
+    """Return the best feasible baseline, if `value` (signed) is not better by more than the noise of their difference.
+
+    The two errors are added as if independent, although both are measured on the same samples: this errs towards noise.
+    """
+    known = [one for one in baselines(study) if judged.metric in one.values and not one.broken]
+    if not known:
+        return None
+    best = min(known, key=lambda one: judged.signed(one.values[judged.metric]))
+    own = None
+    if best.trial is not None and best.epoch is not None:
+        own = standard_error(study, judged.metric, best.trial, best.epoch)
+    gain = judged.signed(best.values[judged.metric]) - value
+    return None if gain > math.hypot(stderr or 0.0, own or 0.0) else best
 
 
 def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[ArchivePoint]:
@@ -212,7 +284,3 @@ def name_of(point: ArchivePoint) -> str:
 
 def _ranges(study: StudyRecord) -> list[float]:
     return least_ranges([one.metric for one in study.objectives], study.cost_nano_usd / NANO)
-
-
-def _searched(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
-    return [[one.signed(point.values[one.metric]) for one in study.objectives] for point in points]

@@ -1,4 +1,4 @@
-"""Differences between two specs, to check that a second launch means the stored study."""
+"""Differences between two specs, to check that a repeated launch has the spec of the stored study."""
 
 from __future__ import annotations
 

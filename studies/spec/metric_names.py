@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from studies.records.records import Direction
 
-_PREFERRED = ("val_error", "val_ndcg", "val_mse")
+_PREFERRED = ("val_error", "val_ndcg", "val_rmse", "val_mse")
 _LARGER_IS_BETTER = re.compile(
     r"(?:acc|accuracy|ap|auc|auprc|auroc|bleu|correlation|dice|f1|iou|jaccard|kappa|likelihood|map|mcc|miou|mrr|ndcg"
     r"|precision|psnr|r2|recall|returns?|rewards?|rouge|score|ssim|success|top)\d*"  # acc1, map50, top5

@@ -403,6 +403,6 @@ def test_an_own_task_is_known_by_its_code_and_what_its_ranks_print_is_kept(place
         file.write("# another comment\n")
     again = place.run("launch", place.spec(mapping))
     assert (
-        "own_task.py has changed since trial 0 was started: values before and after the change may not be comparable. "
+        "own_task.py changed after trial 0 had started: values before and after the change may not be comparable. "
         "Another study name starts a new study"
     ) in again.stderr

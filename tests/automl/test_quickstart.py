@@ -90,9 +90,9 @@ def test_numbers_are_estimated_with_their_own_objective(place: Place) -> None:
     plan = place.plan("--task", "tabular", "--data", "people.csv", "--target", "0", "--set", "study=ages")
     assert plan["spec"]["task_options"]["target"] == 0
     assert plan["spec"]["study"] == "ages"
-    assert plan["spec"]["objectives"][0]["metric"] == "val_mse"
+    assert plan["spec"]["objectives"][0]["metric"] == "val_rmse"
     forced = place.plan(*TABULAR[:-1], "age", "--set", "task_options.kind=regression")
-    assert forced["spec"]["objectives"][0]["metric"] == "val_mse"
+    assert forced["spec"]["objectives"][0]["metric"] == "val_rmse"
 
 
 def test_what_is_unusual_in_the_data_is_printed_first_and_a_study_from_before_goes_on(place: Place) -> None:

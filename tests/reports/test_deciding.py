@@ -17,15 +17,14 @@ from automl.terminal.explanation import print_explanation
 from reports import content, curve_figures
 from reports import page as picking
 from reports.gallery import figures_of_page
-from reports.hypervolume import hypervolume, hypervolume_in_words, outlook, outlook_in_words
+from reports.hypervolume import hypervolume, hypervolume_in_words
 from reports.learning_rates import has_learning_rate, learning_rates
 from reports.page import render, write_report
-from reports.phrases import NOTHING, usd
+from reports.phrases import NOTHING
+from reports.recommending import last_quarter_in_words
 from reports.savings import savings, savings_lines
 from reports.surfaces import BANDS, parallel_coordinates
 from studies.records.records import (
-    NANO,
-    NEXT_10_USD_PERCENT,
     SIMULATED_TASK,
     BudgetLine,
     ConfirmationRecord,
@@ -49,41 +48,25 @@ def with_decisions(trial: TrialRecord, *decisions: tuple[int, str, str]) -> Tria
     return replace(trial, decisions=tuple(made))
 
 
-def forecasting(percent: float) -> StudyRecord:
-    """A study whose last decision expects so much of ten dollars more."""
+def test_the_headline_says_what_the_last_quarter_of_the_money_bought() -> None:
     study = build_study(30)
-    last = replace(study.trials[-1].decisions[-1], numbers={NEXT_10_USD_PERCENT: percent}, decided_at=9.0)
-    return replace(study, trials=(*study.trials[:-1], replace(study.trials[-1], decisions=(last,))))
-
-
-def test_the_headline_says_what_more_money_buys_in_full() -> None:
-    tiles = {one.label: one for one in content.facts(forecasting(40.0))}
-    found = outlook(forecasting(40.0))
-    assert tiles["More money"].value == f"+{found.percent:.2g} %"
-    assert f"the last {usd(found.usd)} bought {found.last_percent:.2g} %" in tiles["More money"].note
-    assert 0.0 <= found.last_percent <= 100.0
-    assert "Hypervolume" not in tiles
-    assert "Hypervolume" in {one.label for one in content.facts(build_study(30))}
-    spent = replace(build_study(30), budget={"usd": BudgetLine(spent=99.7, limit=100.0)})
+    assert f"The last quarter of the money {last_quarter_in_words(study)}." in content.lead(study, [])
+    assert "Hypervolume" in {one.label for one in content.facts(study)}
+    spent = replace(study, budget={"usd": BudgetLine(spent=99.7, limit=100.0)})
     assert {one.label: one for one in content.facts(spent)}["Spent"].note == "of $100.00 (100 %)"
-    study = forecasting(3988.0)
-    dollar = replace(study.charges[-1], cost_nano_usd=NANO)
-    study = replace(study, charges=(*(replace(one, cost_nano_usd=0) for one in study.charges[:-1]), dollar))
-    assert {one.label: one for one in content.facts(study)}["More money"].value == "+100 %"
-    assert outlook_in_words(study).endswith("would buy about 100 %.")
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_dollars_of_confirmations_are_none_of_the_searchs(*, is_resumed: bool) -> None:
     """They add no milestone: counted, the last dollars bought nothing, and a resumed search seems to be late."""
-    study = forecasting(40.0)
+    study = build_study(30)
     place = len(study.charges) // 2 if is_resumed else len(study.charges)
     cost = 2 * study.cost_nano_usd // 5
     confirming = replace(study.charges[place - 1], kind="confirm", trial=None, attempt=None, cost_nano_usd=cost)
     confirmed = replace(study, charges=(*study.charges[:place], confirming, *study.charges[place:]))
     assert confirmed.cost_nano_usd > study.cost_nano_usd
     assert analysis.hypervolume_curve(confirmed) == analysis.hypervolume_curve(study)
-    assert outlook(confirmed) == outlook(study) is not None
+    assert analysis.last_quarter(confirmed) == analysis.last_quarter(study) is not None
     assert hypervolume_in_words(confirmed) == hypervolume_in_words(study)
 
 
@@ -219,24 +202,10 @@ def test_rows_of_large_studies_come_after_the_first_chart_or_when_asked_for(brow
     page.close()
 
 
-def test_hypervolume_is_a_share_of_what_is_known_and_goes_on_with_the_forecast() -> None:
-    study = forecasting(40.0)
-    spent = study.cost_nano_usd / 1e9
-    found: Any = hypervolume(study)
-    known, ahead = found["data"]
+def test_hypervolume_is_a_share_of_what_is_known() -> None:
+    found: Any = hypervolume(build_study(30))
+    (known,) = found["data"]
     assert known["y"][-1] == 100
-    assert ahead["x"] == pytest.approx([spent, 1.25 * spent], rel=1e-5)
-    assert ahead["y"] == pytest.approx([100, 100 + 40 * spent / 4 / 10], rel=1e-5)
-    assert "more would buy about" in outlook_in_words(study)
-    assert outlook_in_words(study) in " ".join("".join(read(render(study)).text).split())
-
-
-@pytest.mark.parametrize("percent", [0.0, 1e6])
-def test_no_forecast_is_drawn_where_there_is_none_or_the_step_is_too_large(percent: float) -> None:
-    study = forecasting(percent)
-    assert outlook(study) is None
-    assert len(hypervolume(study)["data"]) == 1  # type: ignore[arg-type]
-    assert outlook_in_words(study) == ""
 
 
 def test_marks_have_their_reasons_broken_into_lines_and_escaped() -> None:

@@ -254,6 +254,7 @@ def test_the_picture_has_a_dot_for_each_trial_and_a_diamond_for_each_kept_model(
     drawn = drawn_of(study)
     assert drawn.count('class="dot"') == sum(1 for trial in study.started if trial.epochs)
     assert drawn.count('class="kept"') == len(analysis.archive(study))
+    assert drawn.count('class="taken"') == 1
     assert drawn.count("<title>") >= drawn.count('class="dot"')
     assert "nan" not in drawn
 

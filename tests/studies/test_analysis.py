@@ -8,12 +8,23 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import optuna
 import pytest
 
+from reports.recommending import last_quarter_in_words
 from studies.records.plain_rows import to_csv
-from studies.records.records import TRIAL_STATES, BudgetLine, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.records.records import (
+    NANO,
+    TRIAL_STATES,
+    BudgetLine,
+    ChargeRecord,
+    EpochRecord,
+    Objective,
+    StudyRecord,
+    TrialRecord,
+)
 from studies.redact import redact, redact_deep
 from studies.results import analysis
 from studies.results.importance import importance
@@ -238,11 +249,26 @@ def test_readers_of_records_load_no_heavy_library() -> None:
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize(("percents", "words"), [([], ""), ([3.14] * 5, "about 3.1 %"), ([1e6] * 5, "")])
-def test_what_ten_dollars_bring_is_no_forecast_of_wonders(
-    monkeypatch: pytest.MonkeyPatch, percents: list[float], words: str
-) -> None:
-    monkeypatch.setattr(analysis, "next_10_usd_percents", lambda _study: percents)
-    assert analysis.next_10_usd_in_words(study_of(charges=())) == words
+def test_large_growth_is_no_number() -> None:
     assert analysis.growth_in_words(16664053.05) == "more than 100 %"
     assert analysis.growth_in_words(99.7) == "about 100 %"
+
+
+def test_the_last_quarter_of_the_money_is_what_the_best_model_gained_in_it() -> None:
+    def paid(number: int, usd: float, place: int) -> ChargeRecord:
+        return ChargeRecord(
+            kind="train", trial=number, attempt=1, slots=1, seconds=1.0, usd_per_slot_hour=1.0,
+            cost_nano_usd=round(usd * NANO), charged_at=datetime(2026, 1, 1, 0, place, tzinfo=UTC),
+        )  # fmt: skip
+
+    trials = (trial(0, (0.2, 1.0)), trial(1, (0.1, 6.0)), trial(2, (0.04, 3.0)))
+    charges = tuple(paid(number, usd, place) for place, (number, usd) in enumerate([(0, 1.0), (1, 6.0), (2, 3.0)]))
+    study = study_of(*trials, charges=charges)
+    assert analysis.last_quarter(study) == (0.1, 0.04)
+    assert last_quarter_in_words(study) == "improved val_error from 10 % to 4 %"
+    assert analysis.last_quarter(study_of(*trials[:2], charges=charges)) == (0.1, 0.1)
+    assert last_quarter_in_words(study_of(*trials[:2], charges=charges)) == "did not improve val_error"
+    assert analysis.last_quarter(study_of(trials[2], charges=charges)) == (None, 0.04)
+    assert last_quarter_in_words(study_of(trials[2], charges=charges)) == "found the first model"
+    assert analysis.last_quarter(study_of(charges=charges)) is None
+    assert analysis.last_quarter(study_of(*trials, charges=())) is None, "nothing was paid"

@@ -245,7 +245,7 @@ def _ask_once(
 ) -> dict[str, Any]:
     """What a task of one's own takes and gives; equal questions are asked once, since each loads torch anew."""
     (folder,) = question["python_path"]
-    task = Path(folder) / f"{question['task'].partition(':')[0]}.py"
+    task = Path(folder) / f"{question['task'].partition(':')[0].replace('.', '/')}.py"
     key = json.dumps([task.read_text(), {**question, "python_path": None}])
     if key not in _answers:
         _answers[key] = ask(question, source)

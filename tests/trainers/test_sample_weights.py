@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.trainer_pool import Blobs, on_ranks, run_trial, spec_of
 from trainers.contract.task_loading import load_task
-from trainers.loop.evaluation import StepWeights, evaluate
+from trainers.loop.evaluation import StepWeights, evaluate, means_and_errors
 from trainers.loop.trainer import Trainer
 from trainers.protocol import DivergedError, TaskError
 from trainers.ranks.process_group import Group
@@ -117,6 +118,20 @@ def test_a_weighed_evaluation_is_the_recorded_one(ranks):
     recorded = done["measurements"][-1].metrics
     for name, value in evaluate(model, task, {}).items():
         assert value == pytest.approx(recorded[name], rel=1e-9), name
+
+
+def test_the_standard_error_of_a_weighted_mean_is_the_one_over_drawn_samples():
+    """Against 4,000 means of samples that were drawn again with their weights."""
+    random = np.random.default_rng(0)
+    values, weights = random.exponential(size=400), random.integers(1, 9, size=400).astype(float)
+    weighted = values * weights
+    sums = [weighted.sum(), weights.sum(), (weighted**2).sum(), (weighted * weights).sum(), (weights**2).sum()]
+    found = means_and_errors(["val_loss"], torch.tensor(sums, dtype=torch.float64)[:, None])
+    drawn = random.integers(0, 400, size=(4000, 400))
+    means = (values * weights)[drawn].sum(1) / weights[drawn].sum(1)
+    assert found["val_loss"] == pytest.approx(np.average(values, weights=weights))
+    assert found["val_loss_stderr"] == pytest.approx(means.std(), rel=0.05)
+    assert means_and_errors(["a"], torch.tensor([[2.0], [1.0], [4.0], [2.0], [1.0]], dtype=torch.float64)) == {"a": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,19 @@ def test_validation_over_ranks_counts_every_sample_once(ranks, n_validation):
     last = ranks[0]["measurements"][-1].metrics
     assert last["val_error"] == exact["val_error"]
     assert last["val_loss"] == pytest.approx(exact["val_loss"], rel=1e-12)
+    inputs, targets = task.validation_data({})
+    losses = task.loss(model(inputs), targets).detach()
+    wrong = last["val_error"]
+    assert last["val_error_stderr"] == pytest.approx((wrong * (1 - wrong) / (n_validation - 1)) ** 0.5)
+    assert last["val_loss_stderr"] == pytest.approx(losses.std().item() / n_validation**0.5, rel=1e-6)
 
 
 def test_all_ranks_yield_the_same_measurements_and_find_a_divergence_after_the_same_epoch(ranks):
     first, *others = trained(ranks, 4)
     for other in others:
         assert [m.metrics for m in other["measurements"]] == [m.metrics for m in first["measurements"]]
-    names = {"val_error", "val_accuracy", "communication_seconds", "compute_seconds", "gradient_noise_scale"}
+    errors = {f"{name}_stderr" for name in ("val_error", "val_accuracy", "val_loss")}
+    names = errors | {"val_error", "val_accuracy", "communication_seconds", "compute_seconds", "gradient_noise_scale"}
     always = set(ALWAYS_MEASURED) - {"cost_usd", "wall_seconds"}
     assert set(first["measurements"][0].metrics) == names | always
     assert len({m.metrics["latency_ms"] for m in first["measurements"]}) == 1

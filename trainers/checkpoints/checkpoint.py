@@ -256,7 +256,9 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
     if content.get("format") == _FORMAT_OF_OLD_SHARES:
-        raise CheckpointError(f"{path} has shares of a format that is no longer read. Train the trial again")
+        raise CheckpointError(
+            f"{path} is a checkpoint in an old format that this version cannot read. Train the trial again"
+        )
     if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
         raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
     shares = shares_of(content, path) if has_shares else []

@@ -395,7 +395,9 @@ def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.
                 raise ValueError(f"of another size: {key}")
             yield tuple(key), dtype, shape, _Extent(file=share, offset=start + begin, first=first, rows=rows)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error) as error:
-        raise CheckpointError(f"{share} is damaged: its header: {type(error).__name__}: {error}") from error
+        raise CheckpointError(
+            f"{share} is damaged: its header cannot be read ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _read(share: ShareFile, offset: int, size: int) -> bytearray:

@@ -1,4 +1,4 @@
-"""The user's code: hashes of the loaded files, and the line of an error."""
+"""The user's code and data: hashes of files, and the line of an error."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
 _LONGEST = 300
@@ -53,6 +54,9 @@ OUR_PACKAGES = ("automl", "reports", "search_spaces", "studies", "trainers")
 MOST_FILES = 100
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _HASH_CHARACTERS = 16
+WHOLE_BYTES, _END_BYTES = 2**28, 2**20
+_data_hashes: dict[tuple[str, int, int], str] = {}
+"""Hashes of data by path, time of the last change in nanoseconds, and size."""
 _hashes: dict[str, str] = {}
 """Hash of each file when first seen, at its loading: it may change later."""
 
@@ -82,3 +86,41 @@ def _hash_when_loaded(file: str) -> str:
 def hash_of(path: Path) -> str:
     """Return the hash of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:_HASH_CHARACTERS]
+
+
+def data_files(task: object, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hash of each file and folder that a task's options name, by its path, without what is missing."""
+    names = (*getattr(task, "path_options", ()), *getattr(task, "maybe_path_options", ()))
+    paths = [options[name] for name in names if isinstance(options.get(name), str)]
+    return {path: hash_of_data(Path(path)) for path in paths if Path(path).exists()}
+
+
+def hash_of_data(path: Path) -> str:
+    """Return the hash of a file's content, or of the names and sizes in a folder. OSError if it cannot be read.
+
+    Of a file above `WHOLE_BYTES` the size and both ends are hashed: a terabyte would take hours.
+    """
+    found = path.stat()
+    key = (str(path), found.st_mtime_ns, found.st_size)
+    if path.is_dir() or key not in _data_hashes:
+        _data_hashes[key] = _hash_of_folder(path) if path.is_dir() else _hash_of_large(path, found.st_size)
+    return _data_hashes[key]
+
+
+def _hash_of_large(path: Path, size: int) -> str:
+    if size <= WHOLE_BYTES:
+        return hash_of(path)
+    with path.open("rb") as file:
+        head = file.read(_END_BYTES)
+        file.seek(-_END_BYTES, os.SEEK_END)
+        return hashlib.sha256(b"%d %s %s" % (size, head, file.read())).hexdigest()[:_HASH_CHARACTERS]
+
+
+def _hash_of_folder(path: Path) -> str:
+    whole = hashlib.sha256()
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted(files):
+            one = Path(folder, name)
+            whole.update(f"{one.relative_to(path)} {one.stat().st_size}\n".encode(errors="surrogateescape"))
+    return whole.hexdigest()[:_HASH_CHARACTERS]

@@ -157,7 +157,7 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
     model = model_of(task, params)
     whole = WholeMetrics(task, params, place)
     few = range(min(_SAMPLES, len(validation)))
-    names, _, _ = evaluation_sums(model, task, validation, few, _SAMPLES, whole=whole)
+    names, _ = evaluation_sums(model, task, validation, few, _SAMPLES, whole=whole)
     known = dict.fromkeys((*names, *whole.values(Group()), *OUR_METRICS), 1.0)
     return tuple(with_derived(task, known, params)), samples
 

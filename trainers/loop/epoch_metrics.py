@@ -16,7 +16,7 @@ from trainers.data.epoch_plan import share
 from trainers.data.samples import Samples, load_samples
 from trainers.data.streams import StreamSamples
 from trainers.loop.epoch_parts import EpochSums, seconds_to_compute
-from trainers.loop.evaluation import evaluation_sums, latency_ms, own_part, with_derived
+from trainers.loop.evaluation import evaluation_sums, latency_ms, means_and_errors, own_part, with_derived
 from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.training_state import TrainingState
@@ -38,7 +38,8 @@ class EpochResult(NamedTuple):
     """Results that all ranks share at an epoch's end.
 
     Attributes:
-        averages: `train_loss`, `val_loss` and the task's metrics, over all samples with their weights.
+        averages: `train_loss`, `val_loss` and the task's metrics, over all samples with their weights, and standard
+            errors of those measured after the epoch.
         rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times in seconds, booleans as 1 and 0.
         small_norms: Sum of squared gradient norms of single micro-batches, over measured steps and ranks.
         big_norms: Sum of squared norms of whole steps' gradients over measured steps.
@@ -102,7 +103,7 @@ class EpochEnd:
         """
         started = time.perf_counter()
         group, state = self._group, self._state
-        names, sums, weights, whole = self._evaluation_sums(self._validation)
+        names, sums, whole = self._evaluation_sums(self._validation)
         self._measure_latency()
         state.network.end_evaluation()
         own = (0.0,) * len(_RANK_0_VALUES)
@@ -112,16 +113,15 @@ class EpochEnd:
         memory[group.rank] = self._memory.peak_bytes()
         norms = self._no_norms if self._watch is None else self._watch.sums
         counts = sums.new_tensor([trained.samples, *own, *memory])
-        vector = torch.cat([sums, weights, trained.losses_and_weight(), norms, counts])
+        vector = torch.cat([sums.flatten(), trained.losses_and_weight(), norms, counts])
         if group.world_size > 1:
             dist.all_reduce(vector)
-        values = iter(vector.tolist())
-        summed, weighed = ([next(values) for _ in names] for _ in range(2))
+        values = iter(vector[sums.numel() :].tolist())
         loss, weight, small_norms, big_norms, samples = (next(values) for _ in range(5))
         rank_0 = dict(zip(_RANK_0_VALUES, values, strict=False))
         state.latency_ms = rank_0["latency_ms"]
-        averages = {name: _mean(*of) for name, *of in zip(names, summed, weighed, strict=True)}
-        averages |= {"train_loss": _mean(loss, weight), **whole.values(group)}
+        averages = means_and_errors(names, vector[: sums.numel()].view_as(sums))
+        averages |= {"train_loss": loss / weight if weight else math.nan, **whole.values(group)}
         # Every rank has measured the same whole gradients.
         return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
 
@@ -157,18 +157,15 @@ class EpochEnd:
             self._counter.done()
         except NoTestPartError:
             return {}
-        names, sums, weights, whole = self._evaluation_sums(samples)
+        names, sums, whole = self._evaluation_sums(samples)
         self._state.network.end_evaluation()
-        both = torch.stack([sums, weights])
         if self._group.world_size > 1:
-            dist.all_reduce(both)
-        averages = dict(zip(names, (both[0] / both[1]).tolist(), strict=True)) | whole.values(self._group)
+            dist.all_reduce(sums)
+        averages = means_and_errors(names, sums) | whole.values(self._group)
         derived = with_derived(self._task, averages, self._spec.params)
         return {TEST_PREFIX + name: value for name, value in derived.items()}
 
-    def _evaluation_sums(
-        self, samples: Samples | StreamSamples
-    ) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
+    def _evaluation_sums(self, samples: Samples | StreamSamples) -> tuple[tuple[str, ...], Tensor, WholeMetrics]:
         group, state = self._group, self._state
         own = own_part(samples, group, self._settings.batch_per_rank)
         fewest = 0
@@ -223,7 +220,3 @@ class EpochEnd:
             small_mean = small_norms / (measured_steps * (big // small))
             noise.add(small_mean, big_norms / measured_steps, small=small, big=big)
         return noise.noise_scale()
-
-
-def _mean(weighted_sum: float, weights: float) -> float:
-    return weighted_sum / weights if weights else math.nan

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,7 +27,7 @@ from trainers.data.samples import Samples, few_of, load_samples
 from trainers.data.streams import Sharing, StreamSamples
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.whole_set_metrics import WholeMetrics
-from trainers.protocol import TaskError
+from trainers.protocol import STDERR, TaskError
 from trainers.ranks.process_group import Group
 
 
@@ -127,9 +127,30 @@ def evaluate_samples(
     place = torch.device(device)
     whole = WholeMetrics(task, params, place)
     own = own_part(samples, Group(device=place), batch)
-    names, sums, weights = evaluation_sums(model.to(place), task, samples, own, batch, whole=whole)
-    means = dict(zip(names, (sums / weights).tolist(), strict=True)) | whole.values(Group(device=place))
+    names, sums = evaluation_sums(model.to(place), task, samples, own, batch, whole=whole)
+    means = means_and_errors(names, sums) | whole.values(Group(device=place))
     return with_derived(task, means, params)
+
+
+def means_and_errors(names: Sequence[str], sums: Tensor) -> dict[str, float]:
+    """Return the mean over all samples of each metric, NaN without weight, and its standard error as `NAME_stderr`.
+
+    With weights w, mean m and n = (sum w)^2 / sum w^2 effective samples, the error of the ratio of sums is
+    sqrt(n / (n - 1) * sum w^2 (x - m)^2) / sum w (Cochran, Sampling Techniques, 1977, chapter 6). It is left out for a
+    single sample, and where a task measures a metric of that name itself.
+
+    Args:
+        names: Names of `evaluation_sums`.
+        sums: Its sums, added up over ranks, float64 [5, names].
+    """
+    means, errors = {}, {}
+    for name, weighted, weight, squares, moments, squared_weights in zip(names, *sums.tolist(), strict=True):
+        means[name] = mean = weighted / weight if weight else math.nan
+        effective = weight**2 / squared_weights if squared_weights else 0.0
+        around = max(0.0, squares - 2 * mean * moments + mean**2 * squared_weights)
+        if effective > 1 and math.isfinite(around):
+            errors[f"{name}{STDERR}"] = math.sqrt(around * effective / (effective - 1)) / weight
+    return errors | means
 
 
 def _outputs(model: nn.Module, inputs: Any, _samples: int) -> Any:
@@ -147,10 +168,11 @@ def evaluation_sums(
     counter: StepCounter | None = None,
     whole: WholeMetrics | None = None,
     passed: Callable[[nn.Module, Any, int], Any] = _outputs,
-) -> tuple[tuple[str, ...], Tensor, Tensor]:
-    """Return ("val_loss", *sorted metric names), their weighted sums over the samples `own`, and the sums of weights.
+) -> tuple[tuple[str, ...], Tensor]:
+    """Return ("val_loss", *sorted metric names), and five sums of each over the samples `own`, float64 [5, names].
 
-    Both sums are float64 of that length. A rank without samples evaluates one for the names, with zero sums.
+    The sums of values x with weights w are sum w x, sum w, sum w^2 x^2, sum w^2 x and sum w^2. A rank without samples
+    evaluates one for the names, with zero sums.
 
     Args:
         fewest: Samples that set the least number of passes: ranks with sharded weights need equally many.
@@ -178,7 +200,7 @@ def evaluation_sums(
             counter.done(size)
     if totals is None:
         raise TaskError("the data gave no batch to evaluate. Check that it has samples")
-    return names, totals[0], totals[1]
+    return names, totals
 
 
 @contextmanager
@@ -257,20 +279,23 @@ def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Ten
 
 
 def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
-    """Return a batch's weighted sums and sums of weights, float64 [2, rows]."""
+    """Return the five sums of `evaluation_sums` for a batch, float64 [5, rows]."""
     allowed = [LOSS, *(name for name in rows if name != _VAL_LOSS)]
     for name in weights:
         if name not in allowed:
             raise TaskError(f"the task's weights: found {name!r}, allowed: {', '.join(allowed)}")
-    pairs = []
+    columns = []
     for name, row in rows.items():
         weight = weights.get(LOSS if name == _VAL_LOSS else name)
         values = row.double()
         if weight is None:
-            pairs.append(torch.stack([values.sum(), values.new_full((), len(values))]))
+            total, count = values.sum(), values.new_full((), len(values))
+            columns.append(torch.stack([total, count, values.dot(values), total, count]))
         else:
-            pairs.append(torch.stack([(values * weight.double()).sum(), weight.double().sum()]))
-    return torch.stack(pairs, dim=1)
+            own, weighted = weight.double(), values * weight.double()
+            sums = (weighted.sum(), own.sum(), weighted.dot(weighted), weighted.dot(own), own.dot(own))
+            columns.append(torch.stack(sums))
+    return torch.stack(columns, dim=1)
 
 
 def latency_ms(

@@ -20,7 +20,7 @@ from torch import nn
 from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
 from trainers.contract.task import Task, grows, training_loss
-from trainers.contract.user_code import code_files
+from trainers.contract.user_code import code_files, data_files
 from trainers.data.epoch_plan import samples_of_rank
 from trainers.data.sample_order import layout_of
 from trainers.data.samples import TrialData, load_data
@@ -322,6 +322,7 @@ class Trainer:
             model_parameters=sum(parameter.numel() for parameter in self.module.parameters()),
             start_epoch=self.epoch,
             code_files=code_files(self._spec.python_path) if ":" in self._spec.task else {},
+            data_files=data_files(self._task, self._spec.task_options) if self._group.rank == 0 else {},
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from search_spaces.wording import listed, shown
 from trainers.contract.task import Params
+from trainers.protocol import STDERR
 from trainers.tasks.shared import task_options
 from trainers.tasks.shared.split_task import Rows, SplitTask, part_sizes, parts_of, shares_of, split
 from trainers.tasks.shared.task_options import check_columns, check_rows
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
     from search_spaces.space import Space
 
 _SCALINGS = ("standard", "robust")
-_NUMBER_METRICS, _RANKING_METRICS = ("val_mse", "val_mae", "val_r2"), ("val_ndcg", "val_mse", "val_mae")
+_NUMBER_METRICS = ("val_rmse", "val_mse", "val_mae", "val_r2")
+_RANKING_METRICS = ("val_ndcg", "val_mse", "val_mae")
 _KINDS = ("auto", "classification", "regression", "ranking")
 
 
@@ -49,7 +52,7 @@ class Tabular(SplitTask):
     """Learns one column of a table from the others.
 
     A classifier has cross entropy as loss, and metrics `val_error` and `val_accuracy`. A number is standardised, and
-    has squared error as loss; `val_mse`, `val_mae` and `val_r2` are in its own units.
+    has squared error as loss; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in its own units.
     """
 
     parameters = (
@@ -291,6 +294,13 @@ class Tabular(SplitTask):
         if self._query is not None:
             return {"val_mse": squared, "val_mae": error.abs()}
         return {"val_mse": squared, "val_mae": error.abs(), "val_r2": 1 - squared / self._target.variance}
+
+    def derived_metrics(self, metrics: Mapping[str, float], _params: Params) -> dict[str, float]:
+        """Return the root of a number's mean squared error, and its standard error by the delta method."""
+        if self._is_classifier or self._query is not None:
+            return {}
+        root, error = math.sqrt(metrics["val_mse"]), metrics.get(f"val_mse{STDERR}")
+        return {"val_rmse": root} | ({f"val_rmse{STDERR}": error / (2 * root)} if error is not None and root else {})
 
     def whole_metrics(self, _params: Params) -> dict[str, Any]:
         """Return NDCG for ranked rows: a mean over queries, not over rows."""

@@ -191,7 +191,7 @@ def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[st
 
 @router.get("/studies/{name}/models/{point}", dependencies=[Depends(refuse_other_sites)])
 def download_model(studies: Studies, name: str, point: Point) -> Response:
-    """Return a model as an archive: a folder that needs no training code, or the saved files of a command."""
+    """Return a model as an archive: an exported model that loads without training code, or what a command saved."""
     form: Target = "weights" if studies.record(name).spec.get("task") == COMMAND else "package"
     return Download(model_archive(studies, name, ModelQuestion(point=point, format=form)))
 

@@ -43,7 +43,7 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
 
 
 def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
-    """Queue trainings of points. Names such as best are resolved now, since confirming may change their meaning.
+    """Queue the trainings that confirm points. A name such as `best` is resolved now: its point may change.
 
     Raises:
         ForbiddenError: The caller may only read.
@@ -90,7 +90,9 @@ def _confirmable(studies: TeamStudies, name: str) -> Job:
         raise ConflictError(f"the study {job.study!r} is {job.state}. Wait for its end, or stop it")
     for one in JobQueue(studies.store).jobs(project=job.project):
         if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in OVER:
-            raise ConflictError(f"{job.study!r} is being confirmed: {one.study} is {one.state}. Wait for its end")
+            raise ConflictError(
+                f"{job.study!r} is being confirmed by {one.study!r}, which is {one.state}. Wait until that has ended"
+            )
     return job
 
 

@@ -177,7 +177,7 @@ def sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def wait_for_ranks(study_uid: str) -> None:
-    """Wait until no rank of a dead controller works on this machine, since it would write useless checkpoints."""
+    """Wait until all ranks of a dead controller have ended here: one that runs writes useless checkpoints."""
     deadline = time.monotonic() + RANK_SECONDS
     while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)

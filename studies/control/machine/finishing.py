@@ -81,7 +81,7 @@ class Finishing:
         return decision("pause", FINISHING + why)
 
     def begun(self, trial: Trial, thaw: Thaw | None) -> bool:
-        """Record the start of a trial; returns whether the trial is to be finished."""
+        """Record the start of a trial; return True if it is to be trained to its last epoch."""
         if isinstance(thaw, Finish):
             self._begin(trial)
         return trial.id in self._needed

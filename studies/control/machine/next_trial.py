@@ -72,7 +72,7 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Return the next trial, with the policy's decision if it thaws a paused one; None if nothing can start.
+        """Return the next trial to start, with the policy's decision if it resumes a paused one; None without any.
 
         Order: drained and lost trials, enqueued configurations, the policy's choice, leaders that were cut short (these
         come first if time ends the study). Trials with more ranks than there are devices wait and let others pass.

@@ -130,7 +130,7 @@ def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) ->
 
 
 def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
-    """Return the data of a study as inputs of its run: files at absolute paths in the task's options, else the task."""
+    """Return the inputs of a study's MLflow run: files at absolute paths in the task's options, or else the task."""
     options = spec.get("task_options") or {}
     files = {name: Path(one) for name, one in options.items() if isinstance(one, str) and Path(one).is_absolute()}
     found = []

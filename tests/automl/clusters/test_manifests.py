@@ -450,7 +450,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "sections", "problem"), [
-    ("pytorchjob", {"task": {"command": ["true"]}}, "a command trains in studies only"),
+    ("pytorchjob", {"task": {"command": ["true"]}}, "a shell command can only be trained by a study"),
     ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
 ])  # fmt: skip
 def test_what_a_target_cannot_do_is_said(target: Target, sections: Any, problem: str, tmp_path: Path) -> None:

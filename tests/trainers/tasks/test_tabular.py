@@ -121,13 +121,14 @@ def test_it_estimates_a_number_in_its_own_units(tmp_path: Path, architecture: st
     path = write(tmp_path / "prices.csv", [["age", "city", "price"], *rows])
     params = {**GOOD, "architecture": architecture, "dropout": 0.0, "bins": 8}
     task, trainer = trained("tabular", {"train": path, "target": "price", "test_share": 0.2}, params, 20)
-    assert task.metric_names == ("val_mse", "val_mae", "val_r2")
+    assert task.metric_names == ("val_rmse", "val_mse", "val_mae", "val_r2")
     measured = metrics_of(task, trainer, "validation")
     _, targets = task.validation_data({})
     prices = np.array(task.decode(targets))
     with torch.no_grad():
         estimates = np.array(task.decode(trainer.module.eval()(task.validation_data({})[0])))
     assert measured["val_mse"] == pytest.approx(((estimates - prices) ** 2).mean(), rel=1e-3)
+    assert measured["val_rmse"] == pytest.approx(measured["val_mse"] ** 0.5)
     assert measured["val_r2"] == pytest.approx(1 - ((estimates - prices) ** 2).mean() / prices.var(), rel=1e-3)
     assert measured["val_r2"] > 0.95
     assert prices.min() > 1000
@@ -139,7 +140,7 @@ def test_what_the_target_is_follows_from_its_values_unless_it_is_forced(tmp_path
         path = write(tmp_path / "t.csv", [["x", "y"], *rows])
         return declared_metrics(load_task("tabular", {"train": path, "target": "y", **options}))
 
-    classes, number = ("val_error", "val_accuracy"), ("val_mse", "val_mae", "val_r2")
+    classes, number = ("val_error", "val_accuracy"), ("val_rmse", "val_mse", "val_mae", "val_r2")
     assert metrics([1, 2, 3] * 10) == classes
     assert metrics([1.5, 2.5, 3.0] * 10) == number
     assert metrics(list(range(40))) == number

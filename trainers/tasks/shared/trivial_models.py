@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ def mean_of_targets(validation: Vector, *, deviation: float, variance: float) ->
     errors = validation.astype(np.float64)
     squared = float((errors**2).mean())
     metrics = {
+        "val_rmse": math.sqrt(squared) * deviation,
         "val_mse": squared * deviation**2,
         "val_mae": float(np.abs(errors).mean()) * deviation,
         "val_r2": 1 - squared * deviation**2 / variance,
