@@ -27,7 +27,7 @@ import pyarrow.parquet as pa_parquet
 from search_spaces.wording import listed, nearest, shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
-from trainers.tasks.table.headers import find_header
+from trainers.tasks.table.headers import find_header, has_expected
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
 """Cells, without spaces around them, that are missing values."""
@@ -294,13 +294,12 @@ def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: in
         return "\t"
     sample = text[:_SAMPLE_CHARACTERS]
     lines = sample[: max(sample.rfind("\n"), sample.rfind("\r")) + 1] or sample
-    names = {str(name) for name in expected}
     best, best_share = ",", 0.0
     for delimiter in DELIMITERS if reading == 1 else ";\t|,:^~ ":
         rows = [row for row in csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter) if row]
         widths = [len(row) for row in rows]
         usual = max(set(widths), key=widths.count)
-        has_name = len(rows[0]) > 1 and not names.isdisjoint(cell.strip() for cell in rows[0])
+        has_name = len(rows[0]) > 1 and has_expected([cell.strip() for cell in rows[0]], expected)
         share = widths.count(usual) / len(widths) + has_name
         if usual > 1 and share > best_share and (delimiter in DELIMITERS or has_name):
             best, best_share = delimiter, share

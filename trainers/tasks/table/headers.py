@@ -25,7 +25,7 @@ def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[
     and in a row of whole numbers over fractions.
     """
     first = [column[0].as_py() for column in columns]
-    if any(str(one) in first and not (isinstance(one, int) and -len(first) <= one < len(first)) for one in expected):
+    if has_expected(first, expected):
         return True, True
     present = [(cell, column[1:]) for cell, column in zip(first, columns, strict=True) if cell is not None]
     cells = [cell for cell, _ in present]
@@ -47,6 +47,12 @@ def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[
         words = [(cells[one], below[one]) for one in range(len(cells)) if one not in numbers]
         return has_names and not any(word in texts for word, texts in words), False
     return not any(cell in texts for cell, texts in zip(cells, below, strict=True)), "number" in kinds_below
+
+
+def has_expected(cells: Sequence[str | None], expected: Sequence[str | int]) -> bool:
+    """Return whether one of the cells is an expected name; a number that could count the columns is none."""
+    width = len(cells)
+    return any(str(one) in cells and not (isinstance(one, int) and -width <= one < width) for one in expected)
 
 
 def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blank: bool) -> bool:
