@@ -259,11 +259,11 @@ def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> 
     (own,) = _comparable([table], names)
     distinct = _distinct(own)
     levels = [float(pc.count_distinct(column).as_py()) for column in own.columns[:-1]]
-    copies, combinations = len(table) - distinct, float(np.prod(levels)) / len(table)
-    if max(levels) < _MANY * distinct or combinations < 2:
+    copies, log_combinations = len(table) - distinct, float(np.log(np.maximum(levels, 1)).sum())
+    if max(levels) < _MANY * distinct or log_combinations < np.log(2 * len(table)):
         return []
     lines = []
-    if copies > max(1, (_COPIES if combinations > 50 else _MANY_COPIES) * len(table)):
+    if copies > max(1, (_COPIES if log_combinations > np.log(50 * len(table)) else _MANY_COPIES) * len(table)):
         what = "so that the validation part is known from training"
         lines.append(f"{_share(copies, len(table))} are copies of other rows, {what}: remove them from the file")
     for name, other in others.items():
