@@ -84,7 +84,8 @@ def value_of(body: str, decimal: str) -> float | None:
     if _BODIES[decimal].fullmatch(digits) is None:
         return None
     plain = "".join(digits.split()).replace("'", "").replace("," if decimal == "." else ".", "").replace(",", ".")
-    return float(f"{plain}e{power}" if power else plain)
+    value = float(f"{plain}e{power}" if power else plain)
+    return None if value == float("inf") else value
 
 
 _MONTH_STARTS = (

@@ -106,8 +106,11 @@ def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFor
     words = [text for text in texts_of_target if not is_missing(text)]
     if kind != "auto" or len(words) > MOST_WHOLE_CLASSES:
         return form
-    numbers = map(reader(form), words)
-    is_whole = all(number is not None and number.is_integer() for number in numbers)
+    read = reader(form)
+    try:
+        is_whole = all(float(read(word) or 0).is_integer() for word in words)
+    except ValueError:  # infinity, which is refused with its line
+        return form
     return None if is_whole and (form["unit"] or len(words) == len(texts_of_target)) else form
 
 
