@@ -319,8 +319,10 @@ def test_a_word_that_is_no_number_is_refused_with_its_line_in_other_files(tmp_pa
 
 
 def test_columns_of_parquet_are_numbers_and_dates_already(tmp_path: Path) -> None:
-    columns = {"id": ORDER, "v": X, "d": pd.date_range("2020-01-01", periods=ROWS), "y": LABELS}
+    days = pd.date_range("2020-01-01", periods=ROWS)
+    columns = {"id": ORDER, "v": X, "d": days, "y": LABELS, "list": [[1]] * ROWS, "nothing": [None] * ROWS}
     pa.parquet.write_table(pa.table({name: pa.array(one) for name, one in columns.items()}), tmp_path / "t.parquet")
-    task = read(str(tmp_path / "t.parquet"))
-    assert task.encoding.left_out == {"id": "a row number"}
+    task = read(str(tmp_path / "t.parquet"), "y", ignore=["list"])
+    assert task.encoding.left_out == {"id": "a row number", "nothing": "empty"}
     assert [one.is_date for one in task.encoding.numbers] == [False, True]
+    assert [one["levels"] for one in task.data_check()["columns"]] == [ROWS, ROWS, ROWS, 2, 0, 0]

@@ -16,7 +16,7 @@ from search_spaces.wording import listed, shown
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.cell_formats import READ
 from trainers.tasks.table.columns import Encoding, Vector, values_of
-from trainers.tasks.table.files import Table, texts
+from trainers.tasks.table.files import Table, as_text, texts
 from trainers.tasks.table.reading import Reading, usual_words
 
 _MOST_NAMES = 4
@@ -62,10 +62,12 @@ def table_columns(raw: Table, table: Table, reading: Reading, encoding: Encoding
     kinds = numbers | categories | dict.fromkeys(encoding.left_out, "left out") | {reading.target: "target"}
     rows = []
     for name, column in table.columns.items():
-        written = texts(raw.columns[name].slice(0, 1000).drop_null())
+        cells = raw.columns[name].slice(0, 1000).drop_null()
+        is_counted = not pa.types.is_nested(column.type) and not pa.types.is_null(column.type)
         rows.append({
-            "column": name, "type": kinds.get(name, "ignored"), "example": written[0].as_py() if len(written) else "",
-            "missing": column.null_count, "levels": pc.count_distinct(column).as_py(),
+            "column": name, "type": kinds.get(name, "ignored"),
+            "example": as_text(cells[0].as_py()) if len(cells) else "", "missing": column.null_count,
+            "levels": pc.count_distinct(column).as_py() if is_counted else 0,
         })  # fmt: skip
     return rows
 
