@@ -12,7 +12,7 @@ from automl.predicting.answer_files import answers_to
 from automl.predicting.row_files import Row, cells_of, rows_of
 from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError
-from automl.standalone.model import BATCH, Model, load, load_problem
+from automl.standalone.model import Model, load, load_problem
 from automl.standalone.table_rows import TableRows
 from search_spaces.wording import listed, shown
 
@@ -47,7 +47,7 @@ def predict_file(
     rows = _encoded(model, _needed(model, data, rows_of(data, form, column), id_column, on_note))
     ids = None if id_column is None else cells_of(data, form, id_column, column)
     with answers_to(out) as sink:
-        while some := list(islice(rows, BATCH)):
+        while some := list(islice(rows, model.batch)):
             _, names, _ = zip(*some, strict=True)
             for name, answer in zip(names, _answered(model, some), strict=True):
                 done += 1

@@ -23,7 +23,8 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 _MOST_MANIFEST_BYTES = 64 * 2**20
 _MOST_WEIGHT = 1000
-BATCH = 256
+BATCH, BATCH_OF_TABLES = 256, 4096
+"""Rows of a forward pass: threads cost more than they save where each of a program's steps has little to do."""
 Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows
 """Turns rows into numbers."""
 
@@ -43,8 +44,15 @@ class Model:
         """Return the prediction for each row. InputError if a row does not fit the model."""
         return list(self.stream(rows))
 
-    def stream(self, rows: Iterable[Any], batch: int = BATCH) -> Iterator[dict[str, Any]]:
+    @property
+    def batch(self) -> int:
+        """Return the number of rows of a forward pass."""
+        is_narrow = isinstance(self.rows, TableRows) and len(self.rows.columns) <= BATCH
+        return BATCH_OF_TABLES if is_narrow else BATCH
+
+    def stream(self, rows: Iterable[Any], batch: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the prediction for each row, holding at most a batch of rows. InputError if a row does not fit."""
+        batch = batch or self.batch
         encoded = (self.rows.encode(row, number) for number, row in enumerate(rows))
         while some := list(islice(encoded, batch)):
             yield from self.answered(some)
