@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from automl.backend import ServiceBackend, backend_of
-from automl.launching.dry_run import show, show_plan
+from automl.launching.dry_run import data_lines, show, show_plan
 from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
 from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.prepared_study import Prepared, prepare
@@ -122,6 +122,8 @@ def launch(
         _launch_there(backend, spec, overrides, talk, dry_run=dry_run, detach=detach, code=code, priority=priority)
         return
     prepared, notes = _prepared(spec, overrides, store, quick)
+    for line in [] if as_json or (quiet and not dry_run) else data_lines(prepared.data_check):
+        echo(line, err=not dry_run)
     if notes and not quiet:
         echo(notes, err=True)
     if dry_run:

@@ -18,25 +18,37 @@ from automl.terminal.output import counted, print_json
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A .csv, .jsonl or .parquet file.")
 @click.option("--column", help="Column with the texts or images, if DATA has several columns.")
+@click.option("--id", "id_column", metavar="COLUMN", help="Column of DATA to write beside each prediction.")
 @click.option("--device", default="cpu", show_default=True, help="Device to compute on, such as cuda.")
 @click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
 @json_option
 def predict(  # noqa: PLR0917 - click passes each option by name
-    model: str, data: Path, out: Path | None, column: str | None, device: str, mlflow: str | None, as_json: bool
+    model: str,
+    data: Path,
+    out: Path | None,
+    column: str | None,
+    id_column: str | None,
+    device: str,
+    mlflow: str | None,
+    as_json: bool,
 ) -> None:
     """Predict each row of DATA with an exported model.
 
     MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION.
 
     DATA is CSV, TSV, Parquet or JSON lines; a .txt file with a text on each line; an image or a folder of images. It
-    may be larger than the memory. Without --out the predictions are printed as CSV.
+    may be larger than the memory. Columns that the model does not know are ignored, and named. Without --out the
+    predictions are printed as CSV.
     """
     if as_json and out is None:
         raise click.UsageError("--json needs --out: without --out the predictions go to stdout")
     with local_model(model, mlflow) as (place, _):
         loaded = opened_model(place, device)
     with counted(shown=out is not None) as show:
-        count = predict_file(loaded, data, out, column=column, on_batch=show)
+        count = predict_file(
+            loaded, data, out, column=column, id_column=id_column, on_batch=show,
+            on_note=lambda line: echo(line, err=True),
+        )  # fmt: skip
     if as_json:
         print_json(summary(loaded, model, count, out))
     elif out is not None:

@@ -16,7 +16,7 @@ from automl.terminal.texts import cut
 from reports.phrases import duration, plural, usd, whichever_first
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
-from search_spaces.wording import listed
+from search_spaces.wording import listed, one_line
 from studies.control.assembly import assemble, setup_of
 from studies.redact import redact, redact_deep
 from studies.results.constraints import wanted_in_words
@@ -29,6 +29,7 @@ from studies.spec.yaml_reader import write_yaml
 FIRST_TRIALS = 3
 LONGEST_TASK = 300
 """Most characters of the line about task and data."""
+MOST_FINDINGS, MOST_COLUMNS, LONGEST_CELL = 12, 25, 28
 
 
 def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
@@ -51,6 +52,8 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
 def show_plan(plan: Mapping[str, Any]) -> None:
     """Print a service's plan."""
     slots, rungs = f"{plan['slots']}, {plan['price']}", _listed(plan["rungs"]) or "none"
+    for line in data_lines(plan.get("data_check", {})):
+        echo(line)
     _show(plan, {"study": plan["study"], "slots": slots, "rungs": rungs, "cost": plan["expected_cost"]})
     echo("nothing is queued; --json shows the whole spec")
 
@@ -62,6 +65,23 @@ def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:
         echo(f"learns from {line}")
     for number, params in enumerate(plan["first_params"]):
         echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
+
+
+def data_lines(data_check: Mapping[str, Any]) -> list[str]:
+    """Return findings in the data, and a table of the columns; nothing for a task without such a check."""
+    if not data_check:
+        return []
+    findings, columns = data_check["findings"], data_check.get("columns", ())
+    said = [f"data: {line}" for line in findings[:MOST_FINDINGS]] or ["data: nothing unusual found"]
+    more = len(findings) - MOST_FINDINGS
+    said += [f"data: {more} more findings (--dry-run --json lists them)"] if more > 0 else []
+    heads = ("column", "type", "example", "missing", "levels")
+    cells = [[cut(one_line(str(one[head])), LONGEST_CELL) for head in heads] for one in columns[:MOST_COLUMNS]]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    if cells:
+        said += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (heads, *cells)]
+    hidden = len(columns) - MOST_COLUMNS
+    return said + ([f"... and {hidden} more columns (--dry-run --json lists them)"] if hidden > 0 else [])
 
 
 def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
@@ -112,6 +132,7 @@ def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]
         "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
         "milestones": list(setup.milestones),
         "earlier_studies": summary_of(prepared.earlier),
+        "data_check": dict(prepared.data_check),
         "first_params": _first_params(assembled.suggester),
         "expected_cost": expected_cost(prepared, earlier_cost(prepared, project=project)),
     }

@@ -30,6 +30,7 @@ from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store, StudyExistsError
+from trainers.contract.task_loading import options_of_new_studies
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
@@ -72,7 +73,7 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
             return store.require(name), True
         row = store.require(name)
     stored = from_store(row.launched_spec, name)
-    lines = differences(stored, prepared.spec)
+    lines = differences(stored, _as_older(prepared.spec, stored))
     if lines:
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         problem = (
@@ -87,6 +88,13 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
         )
         raise SpecError(prepared.source, ("study",), problem)
     return row, False
+
+
+def _as_older(spec: StudySpec, stored: StudySpec) -> StudySpec:
+    """Return a spec without options of new studies that the stored study did not have yet."""
+    new, known = list(options_of_new_studies(spec.task).items()), stored.task_options
+    options = {name: one for name, one in spec.task_options.items() if name in known or (name, one) not in new}
+    return spec.model_copy(update={"task_options": options})
 
 
 PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from automl.launching.probing import TaskFacts, facts_of
 from automl.launching.spec_reading import absolute_task_options, check_outputs, with_absolute_paths
@@ -52,6 +53,7 @@ class Prepared:
         base_folder: Base of relative paths and of the user's own task.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
         has_countable_models: False for a training function or a command, whose models cannot be inspected.
+        data_check: Findings in the data, as `TaskFacts` holds them.
     """
 
     spec: StudySpec
@@ -64,6 +66,7 @@ class Prepared:
     earlier: tuple[EarlierStudy, ...] = ()
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     has_countable_models: bool = True
+    data_check: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts | None = None) -> Prepared:
@@ -115,6 +118,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
         places=places,
         price=price,
         has_countable_models=task.parameters is not None,
+        data_check=task.data_check,
         warnings=(
             *_warnings(spec, places, slots),
             *without,

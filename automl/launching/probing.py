@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class TaskFacts:
         space: Its own search space, or None.
         reported: Metrics found in the source of a training function; it may report others.
         baselines: Baselines of its models, as `trainers.contract.task.baselines_of` returns them.
+        data_check: What a built-in task found in its files: `findings`, one line each, and `columns`.
     """
 
     parameters: tuple[str, ...] | None
@@ -44,6 +45,7 @@ class TaskFacts:
     baselines: tuple[Mapping[str, Any], ...] = ()
     is_stream: bool = False
     has_schedule: bool = False
+    data_check: Mapping[str, Any] = field(default_factory=dict)
 
 
 def facts_of(
@@ -79,6 +81,7 @@ def facts_of(
                     space=space_of(loaded),
                     first_trials=first_trials_of(loaded),
                     baselines=baselines_of(loaded),
+                    data_check=loaded.data_check() if hasattr(loaded, "data_check") else {},
                 )
     except TaskError as error:
         raise SpecError(source, ("task",), " ".join(str(error).split())) from None

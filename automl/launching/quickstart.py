@@ -145,7 +145,7 @@ def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _column(name: str, value: str) -> str | int:
-    return int(value) if name in _COLUMN_OPTIONS and re.fullmatch(r"-?[0-9]{1,6}", value) else value
+    return int(value) if name in _COLUMN_OPTIONS and re.fullmatch(r"0|-?[1-9][0-9]{0,5}", value) else value
 
 
 def _flag(name: str) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from automl.exporting.export_errors import ExportError
 from automl.predicting.answer_files import answers_to
-from automl.predicting.row_files import Row, rows_of
+from automl.predicting.row_files import Row, cells_of, rows_of
 from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError
 from automl.standalone.model import Model, load, load_problem
+from automl.standalone.table_rows import TableRows
+from search_spaces.wording import listed, shown
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
 """Place of a row, the name of its file if it has one, and its numbers."""
@@ -33,20 +35,45 @@ def predict_file(
     out: Path | None,
     *,
     column: str | None = None,
+    id_column: str | None = None,
     on_batch: Callable[[int], None] | None = None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Write a prediction for each row. Returns their number. ExportError for a bad row, or a file that fails."""
-    done = 0
-    rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
+    """Write a prediction for each row. Returns their number. ExportError for a bad row, or a file that fails.
+
+    `id_column` is a column of the file to write beside each prediction. `on_note` gets a line about unused columns.
+    """
+    done, form = 0, model.manifest["rows"]
+    rows = _encoded(model, _needed(model, data, rows_of(data, form, column), id_column, on_note))
+    ids = None if id_column is None else cells_of(data, form, id_column, column)
     with answers_to(out) as sink:
         while some := list(islice(rows, model.batch)):
             _, names, _ = zip(*some, strict=True)
             for name, answer in zip(names, _answered(model, some), strict=True):
                 done += 1
-                sink.add(done, answer if name is None else {_FILE: name, **answer})
+                named = {} if ids is None or id_column is None else {id_column: next(ids)}
+                sink.add(done, {**named, **({} if name is None else {_FILE: name}), **answer})
             if on_batch is not None:
                 on_batch(done)
     return done
+
+
+def _needed(
+    model: Model, data: Path, rows: Iterator[Row], id_column: str | None, on_note: Callable[[str], None]
+) -> Iterator[Row]:
+    """Yield rows of a table without columns unknown to the model, unless the row lacks a needed one."""
+    known, noted = frozenset(model.manifest["rows"].get("known", ())), frozenset[str]()
+    needed = frozenset(getattr(model.rows, "columns", ()))
+    for where, row in rows:
+        if not isinstance(row, Mapping) or model.rows.kind != TableRows.kind or not needed <= row.keys():
+            yield where, row
+            continue
+        extra = row.keys() - known
+        if extra - noted - {id_column}:
+            unused = listed(shown(name) for name in row if name in extra - noted and name != id_column)
+            on_note(f"{data}: the model was trained without {unused}, which is ignored.")
+            noted |= extra
+        yield where, {name: cell for name, cell in row.items() if name in known} if extra else row
 
 
 def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:

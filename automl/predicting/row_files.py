@@ -56,6 +56,19 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     return _as_taken(path, chain([first], table), form, column)
 
 
+def cells_of(path: Path, form: Mapping[str, Any], name: str, column: str | None = None) -> Iterator[Any]:
+    """Yield the cells of one column of a table, such as an identifier. ExportError if a row lacks it."""
+    if path.is_dir() or _ending(path) in {_TEXT, *ENDINGS}:
+        raise ExportError(f"--id: {path} has no columns. Name a table")
+    for where, row in _table(path, form, column):
+        if not isinstance(row, Mapping) or name not in row:
+            names = list(row) if isinstance(row, Mapping) else []
+            near = nearest(name, names)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ExportError(f"--id: {where} has no column {name!r}. It has {listed(map(shown, names[:40]))}{hint}")
+        yield row[name]
+
+
 def _wanted(kind: str) -> str:
     return {"table": "rows of a table", "text": "texts", "image": "images", "array": "rows of numbers"}[kind]
 

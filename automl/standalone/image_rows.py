@@ -12,7 +12,12 @@ from .errors import InputError
 
 
 class ImageRows:
-    """Encodes images: scales them to cover the form's size, then crops the middle. ImportError without Pillow."""
+    """Encodes images: scales them to cover the form's size, then crops the middle. ImportError without Pillow.
+
+    Args:
+        form: `channels`, `height`, `width`; optional `ranges`, for Pillow's modes I (whole numbers) and F (floats) the
+            values that mean black and white. With it transparent pixels are white, otherwise transparency is dropped.
+    """
 
     kind = "image"
     dtype = "uint8"
@@ -22,6 +27,7 @@ class ImageRows:
         import PIL.Image  # noqa: F401 - so that a missing package is reported before the first row
 
         self.shape = (int(form["channels"]), int(form["height"]), int(form["width"]))
+        self._ranges = form.get("ranges")
 
     def encode(self, row: Any, number: int) -> Encoded:
         """Return an image, uint8 [channels, height, width]. InputError if Pillow cannot read it."""
@@ -43,10 +49,32 @@ class ImageRows:
 
         channels, height, width = self.shape
         with Image.open(source) as opened:
-            image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
+            upright = ImageOps.exif_transpose(opened)
+            image = _eight_bits(upright) if self._ranges is None else _visible(upright, self._ranges)
+            image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (width, height):
             image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
         return b"".join(band.tobytes() for band in image.split())
+
+
+def _visible(image: Any, ranges: Mapping[str, Any]) -> Any:
+    """Return an image with 8 bits and no transparency. ValueError for a depth that no training image has."""
+    from PIL import Image
+
+    if image.mode in {"RGBA", "LA", "PA", "RGBa", "La"} or "transparency" in image.info:
+        colours = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), colours)
+    kind = image.mode[:1]
+    if kind not in {"I", "F"}:
+        return image
+    if kind not in ranges:
+        what = "floats" if kind == "F" else "more than 8 bits"
+        raise ValueError(f"it has {what} for each pixel, unlike the training images")
+    low, high = ranges[kind]
+    scale = 255 / (high - low)
+    # A point operation on floats runs in C; converting them truncates, so the added half rounds.
+    floats = image.convert("I").convert("F") if kind == "I" else image
+    return floats.point(lambda value: value * scale + (0.5 - low * scale)).convert("L")
 
 
 def _eight_bits(image: Any) -> Any:

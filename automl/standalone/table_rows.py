@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Any
 
 from .batches import Encoded, encoded
+from .cells import is_missing, reader
 from .errors import InputError
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -29,9 +30,10 @@ _UNKNOWN, _MISSING, _FIRST_LEVEL = 0, 1, 2
 
 
 class _Number:
-    __slots__ = ("deviation", "is_date", "marks", "mean", "median", "name", "takes_floats")
+    __slots__ = ("deviation", "is_date", "marks", "mean", "median", "name", "read", "takes_floats")
 
-    def __init__(self, form: Mapping[str, Any], *, takes_floats: bool) -> None:
+    def __init__(self, form: Mapping[str, Any], cells: Mapping[str, Any] | None, *, takes_floats: bool) -> None:
+        self.read = None if cells is None else reader(cells)
         self.name, self.is_date, self.marks = str(form["name"]), bool(form["is_date"]), bool(form["marks"])
         self.takes_floats = takes_floats and not self.is_date
         self.mean, self.deviation, self.median = form["mean"], form["deviation"], form["median"]
@@ -59,7 +61,8 @@ class TableRows:
     Args:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
             levels; `missing`, words for missing values; `known`, columns that a row may have; and `farthest`, where
-            scaled values are cut, or `bound`, the limit that large values approach.
+            scaled values are cut, or `bound`, the limit that large values approach. Optional `cells`, for columns of
+            numbers and dates that are not written plainly: the format for `cells.reader`.
     """
 
     kind = "table"
@@ -70,7 +73,8 @@ class TableRows:
         self._categories = list(map(_Category, form["categories"]))
         self._nothing = frozenset(form["missing"])
         self._no_values = frozenset(float(word) for word in self._nothing if _NUMBER.fullmatch(word))  # such as -999
-        self._numbers = [_Number(one, takes_floats=not self._no_values) for one in form["numbers"]]
+        cells, takes_floats = form.get("cells", {}), not self._no_values
+        self._numbers = [_Number(one, cells.get(one["name"]), takes_floats=takes_floats) for one in form["numbers"]]
         self._known = frozenset(form["known"])
         self._bound = form.get("bound")
         self._farthest = math.inf if self._bound else float(form["farthest"])
@@ -142,15 +146,29 @@ class TableRows:
         text = self._text(cell)
         if text is None:
             return math.nan
+        if column.read is not None:
+            return self._read(text if isinstance(cell, str) else cell, column, row)
         if column.is_date:
-            return _days(text, row, column.name)
-        value = float(text) if _NUMBER.fullmatch(text) else math.inf
+            return math.nan if is_missing(text) else _days(text, row, column.name)
+        value = float(text) if _NUMBER.fullmatch(text) else math.nan if is_missing(text) else math.inf
         if math.isinf(value):
             where = f"row {row + 1}, column {column.name!r}"
             raise InputError(
                 row, f"{where}: found {_shown(cell)}, allowed: a finite number, or None for a missing value"
             )
         return value
+
+    @staticmethod
+    def _read(cell: object, column: _Number, row: int) -> float:
+        """Return a cell as its column's format reads it."""
+        try:
+            value = column.read(cell) if column.read is not None else None
+        except ValueError:
+            what = "a date" if column.is_date else "a finite number"
+            where = f"row {row + 1}, column {column.name!r}"
+            allowed = f"{what} as in the training data, or None for a missing value"
+            raise InputError(row, f"{where}: found {_shown(cell)}, allowed: {allowed}") from None
+        return math.nan if value is None else value / _DAY_MS if column.is_date else value
 
 
 def _plain(text: str) -> str:

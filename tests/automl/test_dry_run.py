@@ -77,7 +77,8 @@ def test_the_whole_spec_follows_where_it_is_asked_for(place: InProcess) -> None:
     told = json.loads(place.run("launch", "s.yaml", "--dry-run", "--json")[1])
     assert shown == told["spec"]
     assert set(told) == {
-        "study", "spec", "slots", "price", "rungs", "milestones", "earlier_studies", "first_params", "expected_cost",
+        "study", "spec", "slots", "price", "rungs", "milestones", "earlier_studies", "data_check", "first_params",
+        "expected_cost",
     }  # fmt: skip
     assert f"milestones  {', '.join(map(str, told['milestones']))}" in long
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from automl.launching.launch_or_resume import find_or_create
+from automl.launching.prepared_study import prepare
 from automl.launching.quickstart import quickstart, write_spec
 from automl.launching.spec_reading import absolute_task_options
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import load_spec, parse_spec
+from studies.storage.study_store import Store
 from tests.support import optional
 from tests.support.command_line import InProcess, Workplace
 from tests.support.ray_pool import LentPool
@@ -62,7 +66,12 @@ def test_a_study_is_picked_from_the_data_and_said(place: Place) -> None:
     plan = place.plan(*TABULAR)
     spec = plan["spec"]
     assert spec["study"] == "people"
-    assert spec["task_options"] == {"train": str(place.folder / "people.csv"), "target": "rich", "folds": "auto"}
+    assert spec["task_options"] == {
+        "train": str(place.folder / "people.csv"),
+        "target": "rich",
+        "folds": "auto",
+        "reading": 2,
+    }
     assert [one["metric"] for one in spec["objectives"]] == ["val_error", "cost_usd"]
     assert set(spec["space"]) > {"learning_rate", "width", "architecture"}
     assert spec["training"]["epochs"] == 60  # few rows are seen more often
@@ -84,6 +93,31 @@ def test_numbers_are_estimated_with_their_own_objective(place: Place) -> None:
     assert plan["spec"]["objectives"][0]["metric"] == "val_rmse"
     forced = place.plan(*TABULAR[:-1], "age", "--set", "task_options.kind=regression")
     assert forced["spec"]["objectives"][0]["metric"] == "val_rmse"
+
+
+def test_what_is_unusual_in_the_data_is_printed_first_and_a_study_from_before_goes_on(place: Place) -> None:
+    rows = [[index * 37 % 300, *row[:2], f"{row[0]},5", row[3]] for index, row in enumerate(people(300))]
+    write(place.folder / "odd.csv", [["", "age", "city", "weight", "rich"], *rows], ";")
+    options = ("--task", "tabular", "--data", "odd.csv", "--target", "rich")
+    code, out, err = place.run(*options, "--dry-run")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "data: 'column_0' is left out (a row number): --set task_options.numeric=[column_0] keeps it"
+    assert lines[1].startswith("data: numbers: 'weight' with a decimal comma: --set task_options.categorical=[weight]")
+    assert lines[2].split() == ["column", "type", "example", "missing", "levels"]
+    assert lines[3].split() == ["column_0", "left", "out", "0", "0", "300"]
+    assert lines[8].startswith("study ")
+    assert place.plan(*options)["data_check"]["findings"] == [line.removeprefix("data: ") for line in lines[:2]]
+    code, out, err = place.run(*TABULAR, "--dry-run", "--set", "task_options.ignore=[age]")
+    assert out.startswith("data: nothing unusual found\ncolumn")
+    picked = quickstart("tabular", {"data": "people.csv", "target": "rich"})
+    prepared = prepare(picked.spec, source="s", base_folder=place.folder)
+    older = {name: one for name, one in prepared.spec.task_options.items() if name != "reading"}
+    store = Store(prepared.spec.store)
+    row = find_or_create(store, replace(prepared, spec=prepared.spec.model_copy(update={"task_options": older})))
+    assert find_or_create(store, prepared).id == row.id
+    with pytest.raises(SpecError, match="exists with another spec"):
+        find_or_create(store, replace(prepared, spec=prepared.spec.model_copy(update={"task_options": {}})))
 
 
 def test_set_works_on_top_of_what_was_picked(place: Place) -> None:

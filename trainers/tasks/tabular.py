@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +21,9 @@ from trainers.tasks.shared.split_task import Rows, SplitTask, part_sizes, parts_
 from trainers.tasks.shared.task_options import check_columns, check_rows
 from trainers.tasks.shared.trivial_models import mean_of_table, most_frequent_class
 from trainers.tasks.table.columns import Matrix, fit_encoding
-from trainers.tasks.table.files import Table, as_written, find_column, read_like, read_table, table_of
+from trainers.tasks.table.files import Table, as_written, find_column, read_like, read_table
 from trainers.tasks.table.folds import count_folds, folds_note, trained_levels, with_folds
+from trainers.tasks.table.reading import learn_reading
 from trainers.tasks.table.targets import (
     encode_classes,
     feature_columns,
@@ -58,7 +60,7 @@ class Tabular(SplitTask):
         *("trees", "tree_rate", "leaves", "leaf_rows", "row_share", "column_share", "l2"),
     )
     path_options = ("train", "validation", "test")
-    options_of_new_studies = MappingProxyType({"folds": "auto"})
+    options_of_new_studies = MappingProxyType({"folds": "auto", "reading": 2})
 
     def __init__(
         self,
@@ -80,6 +82,10 @@ class Tabular(SplitTask):
         test_share: float = 0.0,
         folds: int | str = 1,
         scaling: str = "standard",
+        decimal: str | None = None,
+        day_first: bool | None = None,
+        merge_spellings: bool | None = None,
+        reading: int = 1,
     ) -> None:
         """Read the files, and learn the encoding of cells from the training rows; raises TaskError.
 
@@ -100,8 +106,19 @@ class Tabular(SplitTask):
                 a validation part instead, "auto" (of new studies) 5 folds below 2,000 rows.
             scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
                 bends.
+            decimal: "," or "." where the cells of a column leave it open.
+            day_first: True to read 3/5/2024 as May, where the cells of a column leave it open.
+            merge_spellings: False to keep labels apart that differ in case and blanks only.
+            reading: 1 reads files as existing studies do. 2 also reads numbers and dates as people write them, leaves
+                out row numbers and rows without a target, and lets `missing` add to the usual words.
         """
-        self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=missing)
+        task_options.whole(reading, "reading", low=1, high=2)
+        self._form = task_options.form(
+            delimiter=delimiter, header=header, encoding=encoding, missing=missing, reading=reading
+        )
+        if decimal is not None:
+            task_options.choice(decimal, "decimal", (",", "."))
+        is_new = reading > 1
         task_options.choice(kind, "kind", _KINDS)
         is_robust = task_options.choice(scaling, "scaling", _SCALINGS) == "robust"
         shares = shares_of(validation_share, test_share)
@@ -110,23 +127,30 @@ class Tabular(SplitTask):
             for name, value in (("ignore", ignore), ("categorical", categorical), ("numeric", numeric))
         }
         paths = {"train": train, "validation": validation, "test": test}
-        table, others = self._read_all(
-            {name: task_options.path(path, name) for name, path in paths.items() if path is not None}, target
-        )
-        column = find_column(table, target, "task_options.target")
+        self._files = ({name: task_options.path(one, name) for name, one in paths.items() if one is not None}, target)
+        table, others = self._read_all(*self._files)
+        column = find_column(table, target, "task_options.target", is_name_first=is_new)
         columns = {
             name: [find_column(table, one, f"task_options.{name}") for one in names] for name, names in wanted.items()
         }
         self._columns, self._written = table.names, as_written(table.form)
-        self._query = query_column(table, query, kind, column)
+        self._query = query_column(table, query, kind, column, is_name_first=is_new)
         own = () if self._query is None else (self._query,)
         self._features = feature_columns(table, column, (*columns["ignore"], *own))
+        self._reading = learn_reading(
+            table, self._form, column, self._features, kind=kind if self._query is None else "ranking",
+            numeric=columns["numeric"], categorical=columns["categorical"],
+            decimal=decimal, is_day_first=day_first, is_merged=merge_spellings,
+        )  # fmt: skip
+        table = self._reading.read(table)
+        others = {name: self._reading.read(one) for name, one in others.items()}
         is_open = kind == "auto" and self._query is None
-        self._is_classifier = kind == "classification" or (is_open and has_classes(table, column))
+        has_code = self._reading.has_code_target
+        self._is_classifier = kind == "classification" or (is_open and (has_code or has_classes(table, column)))
         self._could_be_either = is_open and is_whole(table, column)
         if not self._is_classifier:
             self.metric_names = _NUMBER_METRICS if self._query is None else _RANKING_METRICS
-        self.classes = fit_classes(table, column) if self._is_classifier else ()
+        self.classes = fit_classes(table, column, may_lack=is_new) if self._is_classifier else ()
         labels = encode_classes(table, column, self.classes) if self.classes else None
         self._folds = count_folds(
             folds, rows=len(table), has_validation="validation" in others, is_ranked=self._query is not None
@@ -142,6 +166,8 @@ class Tabular(SplitTask):
             as_numbers=columns["numeric"],
             as_categories=columns["categorical"],
             is_robust=is_robust,
+            codes=self._reading.categories,
+            left_out=self._reading.identifiers,
         )
         self._target = fit_target(table, column, rows, others.get("validation"), self.classes)
         self._parts = self._encode_parts(table, rows, others)
@@ -170,6 +196,22 @@ class Tabular(SplitTask):
             *([folds_note(self._folds)] if self._folds > 1 else []),
         )
 
+    def data_check(self) -> dict[str, Any]:
+        """Return `findings`, lines about unusual data with the options that change them, and a row for each column.
+
+        The files are read again, so that training keeps no second copy of them.
+        """
+        if self._form.reading == 1:
+            return {}
+        from trainers.tasks.table.data_check import table_columns, table_findings
+
+        raw, others = self._read_all(*self._files)
+        table, others = self._reading.read(raw), {name: self._reading.read(one) for name, one in others.items()}
+        findings = table_findings(
+            raw, table, others, reading=self._reading, encoding=self.encoding, classes=self.classes
+        )
+        return {"findings": list(findings), "columns": table_columns(raw, table, self._reading, self.encoding)}
+
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
         """Return new rows as the model takes them, float32 [n, columns]; TaskError for a wrong column or cell.
 
@@ -182,9 +224,10 @@ class Tabular(SplitTask):
         if isinstance(rows, str | Path):
             table = read_table(rows, self._form, expected=self._features)
             check_columns(str(table.path), table.names, known=self._columns, needed=needed)
+            table = self._reading.read(replace(table, columns={name: table.columns[name] for name in needed}))
         else:
             check_rows(rows, known=self._columns, needed=needed)
-            table = table_of([dict(row) for row in rows], self._features, self._form)
+            table = self._reading.rows([dict(row) for row in rows], needed)
         return torch.from_numpy(self.encoding.encode(table))
 
     def decode(self, outputs: Tensor) -> list[str] | list[float]:
@@ -196,7 +239,8 @@ class Tabular(SplitTask):
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to a row, as plain values."""
         plain = {"kind": "table", "known": list(self._columns), "missing": list(self._form.missing)}
-        return plain | self._written | self.encoding.form()
+        used = [number.name for number in self.encoding.numbers]
+        return plain | self._written | self.encoding.form() | self._reading.exported(used)
 
     def postprocessing(self) -> dict[str, Any]:
         """Return what `decode` does to outputs, as plain values."""
@@ -291,7 +335,7 @@ class Tabular(SplitTask):
         return [*tabular_baselines(), trivial]
 
     def _read_all(self, paths: Mapping[str, str], target: str | int) -> tuple[Table, dict[str, Table]]:
-        train = read_table(paths["train"], self._form, expected=[target] if isinstance(target, str) else [])
+        train = read_table(paths["train"], self._form, expected=[target])
         return train, {name: read_like(train, path, self._form) for name, path in paths.items() if name != "train"}
 
     def _split(self, table: Table, labels: Rows | None, shares: Mapping[str, float]) -> tuple[Rows, Rows, Rows]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -38,6 +39,7 @@ class Vision(SplitTask):
 
     parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude", "mixup")
     no_test = "there are no test images. Set task_options.test to a folder, or test_share above 0"
+    options_of_new_studies = MappingProxyType({"reading": 2})
     path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels", "checkpoint")
 
     def __init__(
@@ -54,6 +56,7 @@ class Vision(SplitTask):
         checkpoint: str | None = None,
         validation_share: float = 0.1,
         test_share: float = 0.0,
+        reading: int = 1,
     ) -> None:
         """Read all images; raises TaskError for a wrong file or option.
 
@@ -66,7 +69,12 @@ class Vision(SplitTask):
             grey: True to drop colours, for folders; None follows the first image.
             checkpoint: A file of weights of torchvision's residual networks, to fine-tune; images of folders are then
                 128 x 128 unless `size` is given.
+            reading: 1 reads folders as existing studies do. 2 leaves out hidden folders and training images that are
+                copies of validation or test images, takes whole numbers and floats as bright as they are, and makes
+                transparent pixels white.
         """
+        self._reading = task_options.whole(reading, "reading", low=1, high=2)
+        is_new = reading > 1
         shares = shares_of(validation_share, test_share)
         side = None if size is None else task_options.whole(size, "size", low=4, high=1024)
         self._checkpoint = None if checkpoint is None else task_options.path(checkpoint, "checkpoint")
@@ -76,9 +84,11 @@ class Vision(SplitTask):
         sources = _sources(
             {"train": train, "validation": validation, "test": test},
             {"train": train_labels, "validation": validation_labels, "test": test_labels},
+            is_new=is_new,
         )
         own = sources["train"]
-        self.classes: tuple[str, ...] = () if own.labels else images.class_folders(own.images)
+        self.classes: tuple[str, ...] = () if own.labels else images.class_folders(own, with_hidden=not is_new)
+        self._ranges = images.ranges_of(own.images, self.classes) if is_new and not own.labels else None
         whole = self._read(own)
         if not self.classes:
             self.classes = tuple(str(label) for label in np.unique(whole.labels))
@@ -88,6 +98,9 @@ class Vision(SplitTask):
         rows = split(whole.labels, len(whole.labels), **(shares | dict.fromkeys(others, 0.0)))
         own_parts = parts_of(whole.pixels, whole.labels, rows)
         self._parts = own_parts | {part: (one.pixels, one.labels) for part, one in others.items()}
+        self._copies = self._kept_copies = 0
+        if is_new:
+            self._parts, self._copies, self._kept_copies = images.without_copies(self._parts)
         self._mean, self._deviation = _moments(self._parts["train"][0])
         if self._checkpoint is not None:
             from trainers.tasks.pictures.picture_networks import layout_of, read_weights
@@ -104,6 +117,19 @@ class Vision(SplitTask):
             *([] if self._checkpoint is None else [f"model: {self._checkpoint}, {self._layout.layers} layers"]),
         )
 
+    def data_check(self) -> dict[str, Any]:
+        """Return `findings`, one line for each unusual fact of the files."""
+        if self._reading == 1:
+            return {}
+        deep = {"I": "whole numbers of more than 8 bits", "F": "floats"}
+        ranges = (self._ranges or {}).items()
+        findings = [f"images of {deep[mode]}: {low:g} is black, {high:g} is white" for mode, (low, high) in ranges]
+        for copies, what in ((self._copies, "left out"), (self._kept_copies, "kept, as their class has no others")):
+            if copies:
+                cure = "remove copies from the folders"
+                findings.append(f"{copies} training images are copies of validation or test images, and {what}: {cure}")
+        return {"findings": findings}
+
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
         """Return image files as the model takes them, uint8 [n, channels, height, width]; TaskError for other rows."""
         import torch
@@ -111,12 +137,17 @@ class Vision(SplitTask):
         check_kind(rows, (str, Path), "image files")
         images.image_library()
         channels, height, width = self._parts["train"][0].shape[1:]
-        return torch.from_numpy(np.stack([images.read_image(Path(row), channels, height, width) for row in rows]))
+        return torch.from_numpy(
+            np.stack([images.read_image(Path(row), channels, height, width, self._ranges) for row in rows])
+        )
 
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to an image, as plain values."""
         channels, height, width = self._parts["train"][0].shape[1:]
-        return {"kind": "image", "channels": channels, "height": height, "width": width}
+        form = {"kind": "image", "channels": channels, "height": height, "width": width}
+        return (
+            form if self._ranges is None else form | {"ranges": {mode: list(one) for mode, one in self._ranges.items()}}
+        )
 
     def model(self, params: Params) -> nn.Module:
         """Return the network that `architecture` names, or the checkpoint's, with an output for each class."""
@@ -228,13 +259,15 @@ class Vision(SplitTask):
     def _read(self, source: images.Source) -> images.Images:
         if source.labels is not None:
             return images.read_idx(source)
-        return images.read_folder(source.images, self.classes, size=self._size, channels=self._channels)
+        return images.read_folder(source, self.classes, size=self._size, channels=self._channels, ranges=self._ranges)
 
     def _read_other(self, source: images.Source, whole: images.Images) -> images.Images:
         """Read a validation or test part in the training images' shape."""
         channels, height, width = whole.pixels.shape[1:]
         if source.labels is None:
-            return images.read_folder(source.images, self.classes, size=(height, width), channels=channels)
+            return images.read_folder(
+                source, self.classes, size=(height, width), channels=channels, ranges=self._ranges
+            )
         other = images.read_idx(source)
         if other.pixels.shape[1:] != whole.pixels.shape[1:]:
             shape = "{1} x {2}".format(*other.pixels.shape[1:])
@@ -242,9 +275,9 @@ class Vision(SplitTask):
         return images.encode_labels(other, self.classes, path=source.labels)
 
 
-def _sources(paths: dict[str, str | None], labels: dict[str, str | None]) -> dict[str, images.Source]:
+def _sources(paths: dict[str, str | None], labels: dict[str, str | None], *, is_new: bool) -> dict[str, images.Source]:
     train = Path(task_options.path(paths["train"], "train"))
-    sources = {} if labels["train"] is not None else images.find_sources(train)
+    sources = {} if labels["train"] is not None else images.find_sources(train, is_new=is_new)
     for part, given in paths.items():
         path, own_labels = None if given is None else Path(task_options.path(given, part)), labels[part]
         if own_labels is not None and path is not None:

@@ -28,7 +28,7 @@ from search_spaces.wording import found
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.spec.yaml_reader import read_yaml, write_yaml
-from trainers.contract.task_loading import built_in_tasks
+from trainers.contract.task_loading import built_in_tasks, load_task
 
 SHOWN = ("study", "task", "task_options", "objectives", "training.epochs", "budget.usd", "budget.hours",
          "budget.trials", "resources.slots")  # fmt: skip
@@ -146,7 +146,9 @@ def main() -> None:
     """Print the spec of a table as one line of JSON."""
     with telling():
         picked = quickstart("tabular", {"data": sys.argv[1], "target": sys.argv[2]})
-    print(json.dumps({"mapping": picked.mapping, "notes": picked.notes}))
+        task: Any = load_task("tabular", picked.mapping["task_options"])
+        notes = [*task.data_check()["findings"], *picked.notes]
+    print(json.dumps({"mapping": picked.mapping, "notes": notes}))
 
 
 if __name__ == "__main__":

@@ -87,6 +87,30 @@ def test_answers_as_csv_parquet_and_on_stdout_are_the_same(model: Path, tmp_path
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
+def test_columns_that_the_model_does_not_know_are_named_and_an_id_is_kept(
+    model: Path, tmp_path: Path, ending: str
+) -> None:
+    rows = [
+        {"customer": f"c{index}", "note": "", **dict(zip(HEADER, row, strict=True))} for index, row in enumerate(ROWS)
+    ]
+    data, notes = tmp_path / f"new{ending}", list[str]()
+    if ending == ".parquet":
+        pa_parquet.write_table(pa.Table.from_pylist(rows), data)
+    elif ending == ".jsonl":
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        write(data, [list(rows[0]), *(list(row.values()) for row in rows)])
+    loaded = load(model)
+    assert predict_file(loaded, data, tmp_path / "a.csv", id_column="customer", on_note=notes.append) == 3
+    answers = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    assert [one["customer"] for one in answers] == ["c0", "c1", "c2"]
+    assert [one["label"] for one in answers] == [one["label"] for one in answers_of(model)]
+    assert notes == [f"{data}: the model was trained without 'note', which is ignored."]
+    with pytest.raises(ExportError, match=r"--id: .* has no column 'custmer'\. .*; did you mean 'customer'"):
+        predict_file(loaded, data, None, id_column="custmer")
+
+
 def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", people(200))
     model = trained(tmp_path, "tabular", {"train": train, "header": False}, {}).written(tmp_path / "model")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gzip
+import json
+import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from scipy.special import betaincinv
 from torch.nn.functional import cross_entropy
 
+from automl.standalone.model import rows_of
 from tests.support import optional
 from tests.support.task_files import metrics_of, real, trained
 from tests.support.trainer_pool import run_trial
@@ -106,6 +109,87 @@ def test_images_of_many_sizes_are_brought_to_one_and_bright_ones_of_sixteen_bits
     deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "lying" / "deep.png")
     assert len(Vision(str(tmp_path)).encode([tmp_path / "lying" / "deep.png"]).unique()) > 100
+
+
+DEEP: dict[str, tuple[str, str, float, float]] = {
+    "12 bits": ("uint16", "tif", 0, 4095),
+    "10 bits": ("uint16", "png", 0, 1023),
+    "16 bits": ("uint16", "png", 0, 65535),
+    "signed": ("int32", "tif", -1000, 1000),
+    "floats to 1": ("float32", "tif", 0, 1),
+    "floats to 255": ("float32", "tif", 0, 255),
+    "floats from -1": ("float32", "tif", -1, 1),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_deep_images_are_as_bright_as_others_and_exported_models_agree(kind: str, tmp_path: Path) -> None:
+    image = optional.module("PIL.Image")
+    form, ending, low, high = DEEP[kind]
+    pixels, labels = bars(20)
+    pixels[0, 0, :2] = 0, 255
+    for number, (one, label) in enumerate(zip(pixels, labels, strict=True)):
+        for folder, picture, name in (
+            ("plain", one, "png"),
+            ("deep", (one / 255 * (high - low) + low).round(0 if "int" in form else 6).astype(form), ending),
+        ):
+            (tmp_path / folder / str(label)).mkdir(parents=True, exist_ok=True)
+            image.fromarray(picture).save(tmp_path / folder / str(label) / f"{number}.{name}")
+    plain, deep = (Vision(str(tmp_path / folder), reading=2) for folder in ("plain", "deep"))
+    difference = plain.train_data({})[0].int() - deep.train_data({})[0].int()
+    assert difference.abs().max() <= 1
+    assert "0 is black" in str(deep.data_check()) or low < 0
+    file = tmp_path / "deep" / "0" / f"0.{ending}"
+    exported = rows_of(json.loads(json.dumps(deep.preprocessing()))).encode(file, 0).numbers
+    assert bytes(exported) == deep.encode([file]).numpy().tobytes()
+    if "f" in form:
+        with pytest.raises(TaskError, match="it has floats for each pixel, unlike the training images"):
+            plain.encode([file])
+        image.fromarray(np.full((12, 12), np.nan, "float32")).save(file)
+        with pytest.raises(TaskError, match="a pixel is infinite or no number"):
+            Vision(str(tmp_path / "deep"), reading=2)
+
+
+def test_transparent_pixels_are_white_and_palettes_are_colours(tmp_path: Path) -> None:
+    image = optional.module("PIL.Image")
+    image_folder(tmp_path, 20, mode="P")
+    clear = np.zeros((12, 12, 4), dtype=np.uint8)
+    clear[6:] = 255
+    image.fromarray(clear).save(tmp_path / "clear.png")
+    task = Vision(str(tmp_path), reading=2)
+    assert task.encode([tmp_path / "clear.png"]).unique().tolist() == [255]
+    assert Vision(str(tmp_path)).encode([tmp_path / "clear.png"]).unique().tolist() == [0, 255]
+
+
+@pytest.mark.parametrize("hidden", [".ipynb_checkpoints", "__MACOSX", ".thumbnails", "__pycache__"])
+def test_hidden_folders_are_no_classes_and_parts_are_no_classes(tmp_path: Path, hidden: str) -> None:
+    image_folder(tmp_path, 40)
+    for place in (tmp_path / hidden, tmp_path / "lying" / hidden):
+        shutil.copytree(tmp_path / "upright", place)
+    image_folder(tmp_path / "Test", 10, seed=3)
+    task = Vision(str(tmp_path), reading=2)
+    assert task.classes == ("lying", "upright")
+    assert {part: len(one[1]) for part, one in task._parts.items()} == {"train": 36, "validation": 4, "test": 10}
+    shutil.copytree(tmp_path / "Test", tmp_path / "parts" / "test")
+    shutil.copytree(tmp_path / "Test", tmp_path / "parts" / "val")
+    with pytest.raises(TaskError, match="found val, test, but no folder train"):
+        Vision(str(tmp_path / "parts"), reading=2)
+    assert hidden in Vision(str(tmp_path)).classes, "an existing study keeps its classes"
+
+
+def test_copies_of_an_image_are_in_one_part(tmp_path: Path) -> None:
+    image_folder(tmp_path, 30)
+    for file in sorted(tmp_path.glob("*/*.png")):
+        shutil.copy(file, file.with_name(f"again_{file.name}"))
+    task = Vision(str(tmp_path), reading=2)
+    training, validation = ({one.tobytes() for one in task._parts[part][0]} for part in ("train", "validation"))
+    assert not training & validation
+    assert "training images are copies of validation or test images, and left out" in task.data_check()["findings"][0]
+    shutil.copytree(tmp_path / "lying", tmp_path / "both" / "train" / "lying")
+    shutil.copytree(tmp_path / "upright", tmp_path / "both" / "train" / "upright")
+    shutil.copytree(tmp_path / "both" / "train", tmp_path / "both" / "test")
+    kept = Vision(str(tmp_path / "both"), reading=2)
+    assert "kept, as their class has no others" in kept.data_check()["findings"][0]
 
 
 def test_augmentation_is_for_training_only_and_not_among_the_weights(folder: Path) -> None:

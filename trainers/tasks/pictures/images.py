@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,18 @@ _IDX_NAMES = {
 }
 """Names as in MNIST and similar data sets: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
-_TEST_NAMES, _TRAIN_NAMES, _VALIDATION_NAMES = (
-    ("test", "testing"),
-    ("train", "training"),
-    ("validation", "valid", "val"),
-)
+_PART_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val"),
+    "test": ("test", "testing"),
+}
+_MORE_PART_NAMES = {
+    "train": ("train_set", "training_set"), "validation": ("dev", "validation_set"), "test": ("test_set", "holdout"),
+}  # fmt: skip
+_BITS = (8, 10, 12, 14, 16)
+"""Depths of whole numbers in files of 16 or 32 bits; the least that holds all training images is taken."""
+Ranges = dict[str, tuple[float, float]]
+"""Values that mean black and white, for Pillow's modes I and F."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +56,14 @@ class Source:
 
     images: Path
     labels: Path | None = None
+    parts: tuple[str, ...] = ()  # sub-folders that are other parts
 
 
-def find_sources(path: Path) -> dict[str, Source]:
+def find_sources(path: Path, *, is_new: bool) -> dict[str, Source]:
     """Return the places of the parts "train", and optionally "validation" and "test", in a folder.
 
     It holds idx files with MNIST's names, folders of parts with a sub-folder for each class, or only those sub-folders.
+    If `is_new`, a sub-folder called test that has the classes of the others is a part.
     """
     if not path.is_dir():
         what = "a file" if path.exists() else "no such folder"
@@ -63,9 +72,21 @@ def find_sources(path: Path) -> dict[str, Source]:
     if "train" in sources:
         return sources
     inner = {one.name.lower(): one for one in path.iterdir() if one.is_dir()}
-    names = {"train": _TRAIN_NAMES, "validation": _VALIDATION_NAMES, "test": _TEST_NAMES}
+    names = {part: (*all_of, *(_MORE_PART_NAMES[part] if is_new else ())) for part, all_of in _PART_NAMES.items()}
     parts = {part: Source(images=inner[name]) for part, all_of in names.items() for name in all_of if name in inner}
-    return parts if "train" in parts else {"train": Source(images=path)}
+    if "train" in parts or not is_new:
+        return parts if "train" in parts else {"train": Source(images=path)}
+    folders = [one.images for one in parts.values()]
+    found = {name for name, one in inner.items() if not _is_hidden(one.name) and one not in folders}
+    if not found and len(parts) > 1:
+        named = listed(one.name for one in folders)
+        raise TaskError(f"{path}: found {named}, but no folder train. Name the training images train")
+    own = {part: one for part, one in parts.items() if found & {inside.name.lower() for inside in one.images.iterdir()}}
+    return {"train": Source(images=path, parts=tuple(one.images.name for one in own.values())), **own}
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "__"))
 
 
 def _idx_source(path: Path, part: str) -> Source | None:
@@ -76,9 +97,16 @@ def _idx_source(path: Path, part: str) -> Source | None:
     return Source(images=images[0], labels=labels[0]) if images and labels else None
 
 
-def class_folders(path: Path) -> tuple[str, ...]:
+def class_folders(source: Source, *, with_hidden: bool) -> tuple[str, ...]:
     """Return the names of a folder's sub-folders with images, sorted, by value if all are numbers."""
-    names = [one.name for one in path.iterdir() if one.is_dir() and any(image_files(one))]
+    path = source.images
+    names = [
+        one.name
+        for one in path.iterdir()
+        if one.is_dir()
+        and (with_hidden or not (_is_hidden(one.name) or one.name in source.parts))
+        and any(image_files(one, with_hidden=with_hidden))
+    ]
     if len(names) < 2:
         what = f"found {len(names)} sub-folders with images ({', '.join(ENDINGS[:4])}, ...)"
         allowed = "one for each of at least two classes, or idx files such as train-images-idx3-ubyte.gz"
@@ -98,23 +126,66 @@ def read_idx(source: Source) -> Images:
     return Images(pixels=pixels[:, None], labels=labels.astype(np.int64))
 
 
-def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None) -> Images:
+def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
+    """Return the ranges of a folder's images of more than 8 bits. TaskError for infinite pixels."""
+    from PIL import Image
+
+    image_library()
+    found: dict[str, list[tuple[float, float]]] = {}
+    for path in (one for name in classes for one in image_files(folder / name)):
+        mode = _look(path)[0][:1]
+        if mode in {"I", "F"}:
+            with Image.open(path) as image:
+                pixels = np.asarray(image, dtype=np.float64)
+            if not np.isfinite(pixels).all():
+                raise TaskError(f"{path}: a pixel is infinite or no number. Replace or remove it")
+            found.setdefault(mode, []).append((float(pixels.min()), float(pixels.max())))
+    return {
+        mode: _range(mode, min(low for low, _ in all_of), max(high for _, high in all_of))
+        for mode, all_of in found.items()
+    }
+
+
+def _range(mode: str, low: float, high: float) -> tuple[float, float]:
+    tops = [1.0] * (mode == "F") + [2.0**bits - 1 for bits in _BITS]
+    if low >= 0:
+        return 0.0, next((top for top in tops if high <= top), high)
+    return (-1.0, 1.0) if low >= -1 and high <= 1 else (low, high)
+
+
+def read_folder(
+    source: Source,
+    classes: Sequence[str],
+    *,
+    size: tuple[int, int] | None,
+    channels: int | None,
+    ranges: Ranges | None,
+) -> Images:
     """Read images from one sub-folder for each class; TaskError for a sub-folder of another name.
 
     Args:
         size: (height, width) to scale and crop to; None takes the images' own if all agree and none is larger than 64,
             else a square of 64 or the smallest side, whichever is less.
         channels: 1 for grey, 3 for colours; None takes the first image's.
+        ranges: Ranges of images of more than 8 bits; None also reads hidden folders, and scales as before.
     """
     image_library()
+    folder, with_hidden = source.images, ranges is None
     unknown = [
         one.name
         for one in sorted(folder.iterdir())
-        if one.is_dir() and one.name not in classes and any(image_files(one))
+        if one.is_dir()
+        and one.name not in classes
+        and (with_hidden or not (_is_hidden(one.name) or one.name in source.parts))
+        and any(image_files(one, with_hidden=with_hidden))
     ]
     if unknown:
         raise TaskError(f"{folder}: found the class {unknown[0]!r}, allowed: the training folder's, {listed(classes)}")
-    files = [(path, number) for number, name in enumerate(classes) for path in image_files(folder / name)]
+    files = [
+        (path, number)
+        for number, name in enumerate(classes)
+        for path in image_files(folder / name, with_hidden=with_hidden)
+    ]
     paths = tuple(path for path, _ in files)
     if not paths:
         raise TaskError(f"{folder}: no images. Add files that end in {', '.join(ENDINGS[:4])}, ...")
@@ -123,15 +194,15 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] |
     height, width = size if size is not None else _common_size(paths)
     pixels = np.empty((len(paths), channels, height, width), dtype=np.uint8)
     for index, path in enumerate(paths):
-        pixels[index] = read_image(path, channels, height, width)
+        pixels[index] = read_image(path, channels, height, width, ranges)
     return Images(pixels=pixels, labels=np.array([number for _, number in files], dtype=np.int64))
 
 
-def read_image(path: Path, channels: int, height: int, width: int) -> Pixels:
+def read_image(path: Path, channels: int, height: int, width: int, ranges: Ranges | None) -> Pixels:
     """Return an image, uint8 [c, h, w], as exported models read it: scaled to cover the size, then its middle."""
     from PIL import Image
 
-    rows = ImageRows({"channels": channels, "height": height, "width": width})
+    rows = ImageRows({"channels": channels, "height": height, "width": width, "ranges": ranges})
     try:
         return np.frombuffer(rows.pixels(path), dtype=np.uint8).reshape(rows.shape)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
@@ -179,15 +250,30 @@ def _idx(path: Path, dimensions: int) -> Pixels:
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape).copy()
 
 
-def image_files(folder: Path) -> list[Path]:
-    """Return the images in a folder, without hidden files such as macOS writes."""
+def image_files(folder: Path, *, with_hidden: bool = False) -> list[Path]:
+    """Return the images in a folder, without hidden files, and without files in folders such as __MACOSX."""
     if not folder.is_dir():
         return []
-    return sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))
+    images = sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))
+    return [one for one in images if with_hidden or not any(map(_is_hidden, one.relative_to(folder).parts[:-1]))]
+
+
+def without_copies(parts: Mapping[str, tuple[Pixels, Rows]]) -> tuple[dict[str, tuple[Pixels, Rows]], int, int]:
+    """Return the parts without training images that are equal to images of other parts, and how many go and stay.
+
+    Copies stay where their class has no other training image.
+    """
+    others = {pixels.tobytes() for part, (images, _) in parts.items() if part != "train" for pixels in images}
+    images, labels = parts["train"]
+    kept = np.array([pixels.tobytes() not in others for pixels in images])
+    stay = ~kept & (np.bincount(labels[kept], minlength=labels.max() + 1)[labels] == 0)
+    kept |= stay
+    return {**parts, "train": (images[kept], labels[kept])}, int((~kept).sum()), int(stay.sum())
 
 
 def _channels(path: Path) -> int:
-    return 1 if _look(path)[0] in {"1", "L", "LA", "I", "I;16", "F"} else 3
+    mode = _look(path)[0]
+    return 1 if mode in {"1", "L", "LA", "F"} or mode.startswith("I") else 3
 
 
 def _common_size(paths: Sequence[Path]) -> tuple[int, int]:

@@ -54,8 +54,8 @@ def path(value: object, name: str) -> str:
     return value
 
 
-def form(*, delimiter: object, header: object, encoding: object, missing: object) -> Form:
-    """Return the format of a text file from the options."""
+def form(*, delimiter: object, header: object, encoding: object, missing: object, reading: int = 1) -> Form:
+    """Return the format of a text file from the options. In reading 2 `missing` adds to the usual words."""
     if header not in (True, False, None, "auto"):
         raise TaskError(f"task_options.header: {found(header, 'true, false or auto')}")
     if delimiter is not None and (
@@ -64,11 +64,17 @@ def form(*, delimiter: object, header: object, encoding: object, missing: object
         raise TaskError(f"task_options.delimiter: {found(delimiter, 'one character, or tab')}")
     if not isinstance(encoding, str):
         raise TaskError(f"task_options.encoding: {found(encoding, 'a name such as utf-8')}")
+    if isinstance(missing, list | tuple):
+        missing = [str(one) if type(one) in {int, float} else one for one in missing]
+    own = () if missing is None else names(missing, "missing")
+    usual = MISSING if missing is None or reading > 1 else ("",)
     return Form(
+        reading=reading,
+        late=tuple(word for word in usual if word and word not in own) if reading > 1 else (),
         delimiter=None if delimiter is None else _DELIMITER_WORDS.get(str(delimiter), str(delimiter)),
         header=None if header in (None, "auto") else bool(header),
         encoding=encoding,
-        missing=MISSING if missing is None else ("", *names(missing, "missing")),
+        missing=(*usual, *(word for word in own if word not in usual)),
     )
 
 

@@ -9,7 +9,7 @@ arXiv 2407.04491, section 3).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 MOSTLY = 0.8
 """Share of numeric cells from which a text column counts as numbers with typing errors."""
-_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 _WITH_ZONE = r":[0-9.]+(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _RAREST = 2
 _COUNTED = 20
@@ -117,16 +117,20 @@ def fit_encoding(
     as_numbers: Collection[str],
     as_categories: Collection[str],
     is_robust: bool = False,
+    codes: Collection[str] = (),
+    left_out: Mapping[str, str] | None = None,
 ) -> Encoding:
     """Learn the meaning of each column from the training rows; raises TaskError for an error in any row of the table.
 
-    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut.
+    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut. `codes` are categories
+    that look like numbers, and `left_out` columns not to use, with reasons.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
-    left_out: dict[str, str] = {}
-    for name in names:
-        kind = "number" if name in as_numbers else "category" if name in as_categories else _kind(table, name)
+    left_out = dict(left_out or {})
+    for name in [name for name in names if name not in left_out]:
+        is_category = name in as_categories or name in codes
+        kind = "number" if name in as_numbers else "category" if is_category else _kind(table, name)
         if kind == "category":
             found: Number | Category | str = _fit_category(table, rows, name, forced=name in as_categories)
         else:
@@ -152,7 +156,7 @@ def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
         return _days(column)
     if not pa.types.is_string(column.type):
         return _finite(table, name, _floats(column))
-    good = pc.match_substring_regex(column, _DATE) if is_date else is_number(column)
+    good = pc.match_substring_regex(column, DATE) if is_date else is_number(column)
     try:
         kept = pc.if_else(good, column, pa.scalar(None, pa.string()))
         found = _milliseconds(kept) if is_date else pc.cast(kept, pa.float64())
@@ -219,7 +223,7 @@ def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
     present = len(column) - column.null_count
     if not present:
         return "category"
-    if pc.all(pc.match_substring_regex(column, _DATE)).as_py():
+    if pc.all(pc.match_substring_regex(column, DATE)).as_py():
         return "date"
     return "number" if pc.sum(is_number(column)).as_py() >= MOSTLY * present else "category"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import math
 import re
 import zlib
@@ -17,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -25,12 +27,14 @@ import pyarrow.parquet as pa_parquet
 from search_spaces.wording import listed, nearest, shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
+from trainers.tasks.table.headers import find_header, has_expected
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
 """Cells, without spaces around them, that are missing values."""
 
 _ENCODING = "utf-8"
 _SAMPLE_CHARACTERS = 2**17
+_HEADER_ROWS = 5000
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -43,6 +47,8 @@ class Form:
     encoding: str = _ENCODING
     quoting: bool | None = None  # "..." may hold delimiters and line breaks
     missing: tuple[str, ...] = MISSING
+    late: tuple[str, ...] = ()  # words of `missing` that may be classes, until `without_words`
+    reading: int = 1  # rules for header and delimiter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +58,9 @@ class Table:
     path: Path
     form: Form | None  # complete format of the file; None for Parquet and for rows from Python
     columns: dict[str, Any]
+    is_header_sure: bool = True
+    index: tuple[str, ...] = ()  # columns without a name of their own, or pandas' index
+    rows: Any = None  # numbers of the rows in the file, if some are left out
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -63,6 +72,7 @@ class Table:
 
     def where(self, row: int) -> str:
         """Return the place of a row, counted from 0, for messages: "train.csv: line 17"."""
+        row = row if self.rows is None else int(self.rows[row])
         if self.form is None:
             return f"{self.path}: row {row + 1}"
         wanted = row + bool(self.form.header)
@@ -70,11 +80,11 @@ class Table:
         return f"{self.path}: line {line}"
 
 
-def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str] = ()) -> Table:
+def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str | int] = ()) -> Table:
     """Read a file; .gz is unzipped, .parquet and .pq are Parquet, everything else is text with delimiters.
 
-    `expected` names, one of which a header must have, help to detect a header. TaskError if the file is
-    missing, empty, not in its encoding, or has rows of unequal length.
+    `expected` names, one of which a header must have, help to detect header and delimiter; a number may be a name, too.
+    TaskError if the file is missing, empty, not in its encoding, or has rows of unequal length.
     """
     path, form = Path(path), form or Form()
     if path.name.lower().endswith(PARQUET):
@@ -82,15 +92,23 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
     text = _text(path, form)
     if not text.strip():
         raise TaskError(f"{path}: the file is empty. Give a table with at least two rows")
-    form = replace(form, delimiter=form.delimiter or _delimiter(path, text))
+    form = replace(form, delimiter=form.delimiter or _delimiter(path, text, expected, form.reading))
     columns, form = _parse(path, text, form)
     cleaned = [_clean(column, form) for column in columns]
-    form = replace(form, header=_has_header(cleaned, expected) if form.header is None else form.header)
+    is_sure = True
+    if form.header is None and form.reading > 1:
+        has_header, is_sure = find_header([column.slice(0, _HEADER_ROWS) for column in cleaned], expected)
+        form = replace(form, header=has_header)
+    elif form.header is None:
+        form = replace(form, header=_has_header(cleaned, [one for one in expected if isinstance(one, str)]))
+    unnamed = [index for index, column in enumerate(cleaned) if form.header and column[0].as_py() is None]
     names = _names(path, cleaned) if form.header else tuple(f"column_{index}" for index in range(len(cleaned)))
     rows = [column[1:] if form.header else column for column in cleaned]
     if len(rows[0]) == 0:
         raise TaskError(f"{path}: there is a header, but no row. Give a table with at least two rows")
-    return Table(path=path, form=form, columns=dict(zip(names, rows, strict=True)))
+    columns_by_name = dict(zip(names, rows, strict=True))
+    index = tuple(names[one] for one in unnamed)
+    return Table(path=path, form=form, columns=columns_by_name, is_header_sure=is_sure, index=index)
 
 
 def read_like(train: Table, path: str | Path, form: Form) -> Table:
@@ -104,14 +122,18 @@ def read_like(train: Table, path: str | Path, form: Form) -> Table:
 def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form | None) -> Table:
     """Return rows from Python as a table with these columns; absent names are missing values."""
     columns = {
-        name: _clean(pa.array([_as_text(row.get(name)) for row in rows], pa.string()), form or Form()) for name in names
+        name: _clean(pa.array([as_text(row.get(name)) for row in rows], pa.string()), form or Form()) for name in names
     }
     return Table(path=Path("rows"), form=None, columns=columns)
 
 
-def find_column(table: Table, wanted: str | int, option: str) -> str:
-    """Return the column that an option names: by name, by number from 0 (-1 is the last), or "last"."""
+def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: bool = False) -> str:
+    """Return the column that an option names: by name, by number from 0 (-1 is the last), or "last".
+
+    If `is_name_first`, the number 1 names the column called 1, if there is one.
+    """
     names = table.names
+    wanted = str(wanted) if is_name_first and str(wanted) in names else wanted
     if isinstance(wanted, str) and wanted in names:
         return wanted
     if wanted == "last":
@@ -122,6 +144,8 @@ def find_column(table: Table, wanted: str | int, option: str) -> str:
     near = nearest(wanted, names) if isinstance(wanted, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     what = f"{listed(names[:40])}, a number from 0 to {len(names) - 1}, or last"
+    if table.form is not None and len(names) <= 2 and table.form.delimiter:
+        hint += f" (delimiter {table.form.delimiter!r}; task_options.delimiter names another)"
     raise TaskError(f"{table.path}: found no column {shown(wanted)}, which {option} names; allowed: {what}{hint}")
 
 
@@ -148,7 +172,7 @@ def texts(column: Any) -> Any:
     if pa.types.is_decimal(column.type):  # cast directly, 0.35 would become 0.35000000000000003
         column = pc.cast(pc.cast(column, pa.string()), pa.float64())
     if pa.types.is_floating(column.type) or pa.types.is_temporal(column.type):
-        return pa.array([_as_text(value) for value in column.to_pylist()], pa.string())
+        return pa.array([as_text(value) for value in column.to_pylist()], pa.string())
     return column if pa.types.is_string(column.type) else pc.cast(column, pa.string())
 
 
@@ -175,7 +199,10 @@ def _read_parquet(path: Path, form: Form) -> Table:
         raise TaskError(f"{path}: there are no rows. Give a table with at least two rows")
     names = [name for name in read.column_names if not is_index(name)]
     columns = {name: _one_chunk(read.column(name)) for name in names}
-    return Table(path=path, form=None, columns={name: _clean(column, form) for name, column in columns.items()})
+    pandas = json.loads((read.schema.metadata or {}).get(b"pandas", b"{}"))
+    index = tuple(one for one in pandas.get("index_columns", ()) if one in names)
+    cleaned = {name: _clean(column, form) for name, column in columns.items()}
+    return Table(path=path, form=None, columns=cleaned, index=index)
 
 
 def _one_chunk(column: Any) -> Any:
@@ -201,7 +228,27 @@ def _clean(column: Any, form: Form) -> Any:
     if not pa.types.is_string(column.type):
         return column
     trimmed = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.is_in(trimmed, pa.array(form.missing, pa.string())), pa.scalar(None, pa.string()), trimmed)
+    return _without(trimmed, [word for word in form.missing if word not in form.late])
+
+
+def _without(column: Any, words: Sequence[str]) -> Any:
+    return pc.if_else(pc.is_in(column, pa.array(words, pa.string())), pa.scalar(None, pa.string()), column)
+
+
+def without_words(table: Table, form: Form, *, kept: str | None = None) -> Table:
+    """Return a table without the words that may be classes, save in the column `kept`."""
+    columns = {
+        name: _without(column, form.late) if name != kept and pa.types.is_string(column.type) else column
+        for name, column in table.columns.items()
+    }
+    return replace(table, columns=columns)
+
+
+def only_rows(table: Table, kept: Any) -> Table:
+    """Return the rows for which `kept`, booleans [rows], is true."""
+    chosen = np.flatnonzero(kept)
+    rows = chosen if table.rows is None else table.rows[chosen]
+    return replace(table, columns={name: one.take(pa.array(chosen)) for name, one in table.columns.items()}, rows=rows)
 
 
 def _existing(path: Path) -> Path:
@@ -238,18 +285,23 @@ def _text(path: Path, form: Form) -> str:
         raise TaskError(f"task_options.encoding: found {form.encoding!r}, allowed: utf-8, latin-1, ...") from None
 
 
-def _delimiter(path: Path, text: str) -> str:
-    """Find the delimiter that splits the most of the first rows into equally many columns, at least two."""
+def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: int) -> str:
+    """Find the delimiter that splits the most of the first rows into equally many columns, at least two.
+
+    A delimiter that yields an expected name goes first. Reading 2 takes ; tab and | before a comma that fits as well.
+    """
     if path.name.removesuffix(".gz").endswith(".tsv"):
         return "\t"
     sample = text[:_SAMPLE_CHARACTERS]
     lines = sample[: max(sample.rfind("\n"), sample.rfind("\r")) + 1] or sample
     best, best_share = ",", 0.0
-    for delimiter in DELIMITERS:
-        widths = [len(row) for row in csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter) if row]
+    for delimiter in DELIMITERS if reading == 1 else ";\t|,:^~ ":
+        rows = [row for row in csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter) if row]
+        widths = [len(row) for row in rows]
         usual = max(set(widths), key=widths.count)
-        share = widths.count(usual) / len(widths)
-        if usual > 1 and share > best_share:
+        has_name = len(rows[0]) > 1 and has_expected([cell.strip() for cell in rows[0]], expected)
+        share = widths.count(usual) / len(widths) + has_name
+        if usual > 1 and share > best_share and (delimiter in DELIMITERS or has_name):
             best, best_share = delimiter, share
     return best
 
@@ -349,7 +401,8 @@ def _names(path: Path, columns: Sequence[Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _as_text(value: object) -> str | None:
+def as_text(value: object) -> str | None:
+    """Return a Python value as a CSV file would hold it; None for a missing one."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float | Decimal):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,8 +60,8 @@ def fit_target(
 _SMALLEST = 2
 
 
-def fit_classes(table: Table, column: str) -> tuple[str, ...]:
-    """Return the classes of a label column: sorted, as numbers if all are."""
+def fit_classes(table: Table, column: str, *, may_lack: bool = False) -> tuple[str, ...]:
+    """Return the classes of a label column: sorted, as numbers if all are. If `may_lack`, rows may lack a label."""
     labels = texts(table.columns[column])
     check_no_gap(table, column)
     counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}
@@ -74,6 +75,7 @@ def fit_classes(table: Table, column: str) -> tuple[str, ...]:
         more = f" ({len(rare) - 1} other classes have one row, too)" if len(rare) > 1 else ""
         allowed = "two rows of each class, one to train on and one for validation"
         hint = "; to estimate numbers, set kind: regression" if _all_numbers(counts) else ""
+        hint += f"; task_options.missing=[{', '.join(rare[:5])}] leaves such rows out" if may_lack else ""
         raise TaskError(f"{where}, column {column!r}: only this row has {shown(rare[0])}{more}. Give {allowed}{hint}")
     return tuple(classes)
 
@@ -107,6 +109,44 @@ def check_no_gap(table: Table, column: str) -> None:
         raise TaskError(f"{table.where(row)}: {problem}. Give every row a value")
 
 
+def spellings(table: Table, column: str, *, merged: bool | None) -> tuple[dict[str, str], list[list[str]]]:
+    """Return the label for each other spelling of it, and groups of labels that differ in case and blanks only.
+
+    The most frequent spelling is the label. Labels of one repeated letter, such as the genotypes AA and Aa, are merged
+    only if `merged` is true; False merges none.
+    """
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for one in pc.value_counts(texts(table.columns[column]).drop_null()).to_pylist():
+        groups.setdefault(folded(one["values"]), []).append((-one["counts"], one["values"]))
+    several = {key: [word for _, word in sorted(group)] for key, group in groups.items() if len(group) > 1}
+    chosen = {key: words[0] for key, words in several.items() if merged or (merged is None and _is_word(key))}
+    labels = {word: label for key, label in chosen.items() for word in several[key]}
+    return labels, list(several.values())
+
+
+_WHOLE = re.compile(r"^([+-]?[0-9]+)\.0+$")
+
+
+def folded(label: str) -> str:
+    """Return a label without case, repeated blanks, a full stop behind it, and the .0 of whole numbers."""
+    return " ".join(_WHOLE.sub(r"\1", label).split()).rstrip(". ").casefold()
+
+
+def _is_word(key: str) -> bool:
+    return len(set(key)) > 1 or key.isdigit() or key in set("ynjmfwt")
+
+
+def with_labels(table: Table, column: str, labels: Mapping[str, str]) -> Table:
+    """Return a table in which other spellings are replaced by their label."""
+    cells = table.columns.get(column)
+    if not labels or cells is None or not pa.types.is_string(cells.type):
+        return table
+    plain = {folded(word): label for word, label in labels.items()}
+    encoded = pc.dictionary_encode(cells)
+    words = [labels.get(word, plain.get(folded(word), word)) for word in encoded.dictionary.to_pylist()]
+    return replace(table, columns={**table.columns, column: pa.array(words, pa.string()).take(encoded.indices)})
+
+
 def _all_numbers(words: Sequence[str] | dict[str, int]) -> bool:
     return bool(pc.all(is_number(pa.array(list(words), pa.string()))).as_py())
 
@@ -115,7 +155,7 @@ def _sort_key(words: dict[str, int]) -> Callable[[str], Any]:
     return float if _all_numbers(words) else str
 
 
-_MOST_WHOLE_CLASSES = 20
+MOST_WHOLE_CLASSES = 20
 """Largest number of different whole numbers that count as classes."""
 
 
@@ -132,7 +172,7 @@ def learned_part(targets: Tensor) -> Tensor:
     return targets if targets.dim() == 1 else targets[:, 0]
 
 
-def query_column(table: Table, query: str | int | None, kind: str, target: str) -> str | None:
+def query_column(table: Table, query: str | int | None, kind: str, target: str, *, is_name_first: bool) -> str | None:
     """Return the column of queries; None if rows are not ranked."""
     if query is None:
         if kind == "ranking":
@@ -140,7 +180,7 @@ def query_column(table: Table, query: str | int | None, kind: str, target: str) 
         return None
     if kind not in {"auto", "ranking"}:
         raise TaskError(f"task_options.kind: found {kind!r} with a query, allowed: ranking, or no query")
-    column = find_column(table, query, "task_options.query")
+    column = find_column(table, query, "task_options.query", is_name_first=is_name_first)
     if column == target:
         raise TaskError(f"task_options.query: found {column!r}, the target, allowed: another column")
     return column
@@ -159,10 +199,10 @@ def has_classes(table: Table, column: str) -> bool:
         return True
     if pa.types.is_string(cells.type) and not _is_numeric(table, column):
         numbers, present = pc.sum(is_number(cells)).as_py() or 0, len(cells) - cells.null_count
-        if numbers >= MOSTLY * present and len(pc.unique(cells)) > _MOST_WHOLE_CLASSES:
+        if numbers >= MOSTLY * present and len(pc.unique(cells)) > MOST_WHOLE_CLASSES:
             values_of(table, column)
         return True
-    return is_whole(table, column) and len(pc.unique(cells)) <= _MOST_WHOLE_CLASSES
+    return is_whole(table, column) and len(pc.unique(cells)) <= MOST_WHOLE_CLASSES
 
 
 def is_whole(table: Table, column: str) -> bool:

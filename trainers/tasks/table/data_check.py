@@ -1,0 +1,327 @@
+"""Findings of unusual data in a table, each with the option that changes it, and a summary of its columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from search_spaces.wording import listed, shown
+from trainers.tasks.shared.split_task import Rows
+from trainers.tasks.table.cell_formats import READ
+from trainers.tasks.table.columns import Encoding, Vector, values_of
+from trainers.tasks.table.files import Table, as_text, texts
+from trainers.tasks.table.reading import Reading, usual_words
+
+_MOST_NAMES = 4
+_MOST_ROWS = 20_000
+"""Most rows for the question whether one column tells the target."""
+_TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
+_RARE, _FEW_ROWS = 0.05, 10
+_COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.5
+"""Shares of copies to report, and of different values of a column without which copies are chance."""
+_FAR, _GAP = 20.0, 0.25
+"""Distance from the quartiles in units of their distance, and gap in units of the range, from which values are odd."""
+_YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"}
+_PLACEHOLDER = re.compile(r"-?9{2,}(\.0)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3,}(\.0)?|0(\.0)?")
+
+
+def table_findings(
+    raw: Table, table: Table, others: Mapping[str, Table], *,
+    reading: Reading, encoding: Encoding, classes: Sequence[str],
+) -> tuple[str, ...]:  # fmt: skip
+    """Return one line for each thing that a user should know before training, the gravest first."""
+    target = reading.target
+    used = [*(one.name for one in encoding.numbers), *(one.name for one in encoding.categories)]
+    numbers = None if classes else values_of(table, target)
+    labels = pc.index_in(texts(table.columns[target]), pa.array(classes)).to_numpy() if classes else numbers
+    return (
+        *_header(raw),
+        *_left_out(reading, encoding),
+        *_told(table, encoding, target, labels, is_class=bool(classes)),
+        *([] if numbers is None else _odd_values(raw, table, target, numbers)),
+        *(_rare(table, target, classes) if classes else []),
+        *_labels(reading),
+        *_words_as_classes(table, reading, classes),
+        *_without_target(raw, table, target),
+        *_copies(table, others, [*used, target]),
+        *_formats(reading, used),
+    )
+
+
+def table_columns(raw: Table, table: Table, reading: Reading, encoding: Encoding) -> list[dict[str, Any]]:
+    """Return name, type, example, number of missing cells and number of different values of each column."""
+    numbers = {one.name: "date" if one.is_date else "number" for one in encoding.numbers}
+    categories = {one.name: "category" for one in encoding.categories}
+    kinds = numbers | categories | dict.fromkeys(encoding.left_out, "left out") | {reading.target: "target"}
+    rows = []
+    for name, column in table.columns.items():
+        cells = raw.columns[name].slice(0, 1000).drop_null()
+        is_counted = not pa.types.is_nested(column.type) and not pa.types.is_null(column.type)
+        rows.append({
+            "column": name, "type": kinds.get(name, "ignored"),
+            "example": as_text(cells[0].as_py()) if len(cells) else "", "missing": column.null_count,
+            "levels": pc.count_distinct(column).as_py() if is_counted else 0,
+        })  # fmt: skip
+    return rows
+
+
+def setting(option: str, value: object) -> str:
+    """Return the --set that gives a task an option, quoted for a shell."""
+    text = f"[{', '.join(map(_yaml, value))}]" if isinstance(value, list) else json.dumps(value)
+    argument = f"task_options.{option}={text}"
+    quoted = argument if re.fullmatch(r"[\w.=\[\],-]*", argument) else "'" + argument.replace("'", "'\\''") + "'"
+    return f"--set {quoted}"
+
+
+def _yaml(word: str) -> str:
+    is_plain = re.fullmatch(r"[^\W\d]\w*", word) and word.lower() not in _YAML_WORDS
+    return word if is_plain else json.dumps(word, ensure_ascii=False)
+
+
+def _named(names: Collection[str]) -> str:
+    first = list(names)[:_MOST_NAMES]
+    return listed(map(shown, first)) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2g} % ({part} {'row' if part == 1 else 'rows'})"
+
+
+def _header(raw: Table) -> list[str]:
+    if raw.form is None:
+        return []
+    if not raw.form.header:
+        cure = f"{setting('header', True)} takes its cells as names"
+        return [f"the first line counts as a row, and columns are {raw.names[0]}, ...: {cure}"]
+    if raw.is_header_sure:
+        return []
+    cure = f"{setting('header', False)} takes them as a row"
+    return [f"the first line, {_named(raw.names)}, counts as the names of the columns: {cure}"]
+
+
+def _left_out(reading: Reading, encoding: Encoding) -> list[str]:
+    lines = []
+    for why in dict.fromkeys(reading.identifiers.values()):
+        names = [name for name, its in reading.identifiers.items() if its == why and name in encoding.left_out]
+        if names:
+            option = "numeric" if "number" in why else "categorical"
+            lines.append(f"{_named(names)} is left out ({why}): {setting(option, names[:_MOST_NAMES])} keeps it")
+    return lines
+
+
+def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_class: bool) -> list[str]:
+    """Return a line for each column that tells the target alone: a half of the rows predicts the other half."""
+    names = [*(one.name for one in encoding.numbers), *(one.name for one in encoding.categories)]
+    rows = np.random.default_rng(0).permutation(_first_of_copies(table, [*names, target]))[:_MOST_ROWS]
+    wanted, lines = np.asarray(wanted)[rows], []
+    values: dict[str, Vector] = {
+        one.name: values_of(table, one.name, is_date=one.is_date)[rows] for one in encoding.numbers
+    }
+    for name in names:
+        number = values.get(name)
+        if is_class:
+            classes = wanted.astype(np.int64)
+            codes = _levels(texts(table.columns[name]).take(pa.array(rows))) if number is None else _codes(number)
+            error, without = min(_error_of_class(one, classes) for one in (codes, np.minimum(codes, 1)))
+        else:
+            error, without = (1.0, 1.0) if number is None else _error_of_number(number, wanted)
+        one_row = 2.0 / len(rows)  # an error at the border of two classes
+        if error <= (max(without * _TOLD, one_row) if is_class else without * _TOLD_NUMBER):
+            said = f"error {error:.1%} by it, {without:.1%} without" if is_class else "it is a curve over it"
+            cure = f"if it is not known when you predict, {setting('ignore', [name])}"
+            lines.append(f"{shown(name)} alone tells {shown(target)} ({said}): {cure}")
+    return lines[:_MOST_NAMES]
+
+
+def _first_of_copies(table: Table, names: Sequence[str]) -> Rows:
+    numbered = _comparable([table], list(dict.fromkeys(names)))[0].append_column(
+        "\0row", pa.array(np.arange(len(table)))
+    )
+    first = numbered.group_by(list(dict.fromkeys(names))).aggregate([("\0row", "min")]).column("\0row_min")
+    return np.sort(first.to_numpy())
+
+
+def _codes(values: Vector) -> Rows:
+    """Return the code of the nearest number in the first half, for each number; missing values have their own."""
+    known = np.unique(values[: len(values) // 2][~np.isnan(values[: len(values) // 2])])
+    if len(known) == 0:
+        return np.zeros(len(values), dtype=np.int64)
+    between = (known[1:] + known[:-1]) / 2
+    return np.where(np.isnan(values), 0, np.searchsorted(between, values) + 1)
+
+
+def _levels(column: Any) -> Rows:
+    """Return a number for each level; missing values have their own, and rare levels share one."""
+    codes = pc.fill_null(pc.dictionary_encode(column).indices, -1).to_numpy(zero_copy_only=False) + 2
+    codes = np.where(codes == 1, 0, codes).astype(np.int64)
+    return np.where((np.bincount(codes)[codes] < _FEW_ROWS) & (codes > 0), 1, codes)
+
+
+def _error_of_class(codes: Rows, wanted: Rows) -> tuple[float, float]:
+    """Return the error on the second half by the most frequent class of each code, and by the most frequent class."""
+    half = len(wanted) // 2
+    counts = np.zeros((codes.max() + 1, wanted.max() + 1))
+    np.add.at(counts, (codes[:half], wanted[:half]), 1)
+    usual = counts.sum(0).argmax()
+    answers = np.where(counts.sum(1) > 0, counts.argmax(1), usual)
+    errors = wanted[half:] != usual
+    enough = errors.sum() >= _FEWEST_ERRORS
+    return (float((answers[codes[half:]] != wanted[half:]).mean()) if enough else 1.0), float(errors.mean())
+
+
+def _error_of_number(values: Vector, wanted: Vector) -> tuple[float, float]:
+    """Return the squared error on the second half by interpolation in the first, and the variance."""
+    known = ~np.isnan(values)
+    values, wanted, half = values[known], wanted[known], int(known.sum()) // 2
+    if known.mean() < 1 - _TOLD or half < _FEW_ROWS:
+        return 1.0, 1.0
+    order = np.argsort(values[:half], kind="stable")
+    inside = half + np.flatnonzero(np.abs(values[half:] - np.median(values)) < np.ptp(values) / 4)
+    rest = wanted[inside] - np.interp(values[inside], values[:half][order], wanted[:half][order])
+    return (float(np.square(rest).mean()) if len(inside) else 1.0), float(wanted[half:].var())
+
+
+def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[str]:
+    """Return a line about values of the target far from all others, which may mean a missing number."""
+    low, high = np.quantile(numbers, [0.25, 0.75])
+    inner = float(high - low) or float(numbers.std())
+    far = numbers[(numbers < low - _FAR * inner) | (numbers > high + _FAR * inner)]
+    odd = {float(one) for one in np.unique(far)} if 0 < len(far) <= _RARE * len(numbers) else set()
+    for sign in (1, -1):
+        levels = np.unique(sign * numbers)
+        least = float(sign * levels[0])
+        count = int((numbers == least).sum())
+        others = np.quantile(numbers[numbers != least], [0.01, 0.99]) if len(levels) > _FEW_ROWS else np.zeros(2)
+        gap = levels[1] - levels[0] if len(levels) > 1 else 0.0
+        if count > 1 and _PLACEHOLDER.fullmatch(f"{least:g}") and gap > _GAP * (others[1] - others[0]) > 0:
+            odd.add(least)
+    if not odd:
+        return []
+    rows = np.isin(numbers, list(odd))
+    rest, cells = numbers[~rows], texts(raw.columns[name])
+    cells = cells if table.rows is None else cells.take(pa.array(table.rows))
+    values = [word for word, _ in Counter(cells.filter(pa.array(rows)).to_pylist()).most_common(_MOST_NAMES)]
+    cure = f"{setting('missing', values)} leaves these rows out"
+    where = f"{_share(int(rows.sum()), len(numbers))} of {shown(name)} are {listed(values)}"
+    return [f"{where}, far from all others ({rest.min():g} to {rest.max():g}): {cure}"]
+
+
+def _rare(table: Table, target: str, classes: Sequence[str]) -> list[str]:
+    counts = Counter(texts(table.columns[target]).to_pylist())
+    usual = max(classes, key=lambda one: counts[one])
+    rare = [
+        one for one in classes if counts[one] < _FEW_ROWS or counts[one] < _RARE * len(table) / max(1, len(classes) - 1)
+    ]
+    if not rare:
+        return []
+    which = listed([f"{shown(one)} {_share(counts[one], len(table))}" for one in rare[:_MOST_NAMES]])
+    error = f"{100 * (1 - counts[usual] / len(table)):.2g} %"
+    objectives = "'objectives=[{metric: val_loss, direction: minimize}, {metric: cost_usd, direction: minimize}]'"
+    what = f"always answering {shown(usual)} has an error of only {error}, which a model has to beat to be of use"
+    return [f"rare classes of {shown(target)}: {which}; {what}. --set {objectives} judges probabilities instead"]
+
+
+def _labels(reading: Reading) -> list[str]:
+    merged = [group for group in reading.spelt if group[0] in reading.labels]
+    kept = [group for group in reading.spelt if group[0] not in reading.labels]
+    lines = []
+    for groups, what, cure in (
+        (merged, "count as one class", f"{setting('merge_spellings', False)} keeps them apart"),
+        (kept, "differ only in case and blanks", f"{setting('merge_spellings', True)} makes them one class"),
+    ):
+        if groups:
+            said = "; ".join(" = ".join(map(shown, group[:_MOST_NAMES])) for group in groups[:_MOST_NAMES])
+            lines.append(f"labels of {shown(reading.target)} {what}: {said}. {cure}")
+    return lines
+
+
+def _words_as_classes(table: Table, reading: Reading, classes: Sequence[str]) -> list[str]:
+    words = usual_words(table, reading.target) if classes else {}
+    if not words:
+        return []
+    which = listed([f"{shown(word)} ({count} rows)" for word, count in words.items()])
+    cure = f"if it means missing, {setting('missing', list(words))} leaves these rows out"
+    return [f"{which} is a class of {shown(reading.target)}: {cure}"]
+
+
+def _without_target(raw: Table, table: Table, target: str) -> list[str]:
+    gone = len(raw) - len(table)
+    return [f"{_share(gone, len(raw))} without a value in {shown(target)} are left out"] if gone else []
+
+
+def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> list[str]:
+    """Return lines about equal rows; rows without a column of many values are equal by chance."""
+    (own,) = _comparable([table], names)
+    distinct = _distinct(own)
+    levels = [float(pc.count_distinct(column).as_py()) for column in own.columns[:-1]]
+    copies, log_combinations = len(table) - distinct, float(np.log(np.maximum(levels, 1)).sum())
+    if max(levels) < _MANY * distinct or log_combinations < np.log(2 * len(table)):
+        return []
+    lines = []
+    if copies > max(1, (_COPIES if log_combinations > np.log(50 * len(table)) else _MANY_COPIES) * len(table)):
+        what = "so that the validation part is known from training"
+        lines.append(f"{_share(copies, len(table))} are copies of other rows, {what}: remove them from the file")
+    for name, other in others.items():
+        both = _comparable([table, other], names)
+        shared = sum(map(_distinct, both)) - _distinct(pa.concat_tables(both))
+        if shared:
+            cure = f"remove them, or {setting(f'{name}_share', 0.2)} without a {name} file"
+            lines.append(f"{shared} different rows of {other.path.name} are training rows, too: {cure}")
+    return lines
+
+
+def _comparable(tables: Sequence[Table], names: Sequence[str]) -> list[Any]:
+    """Return tables of the columns that all have, as texts where the types differ."""
+    found: list[dict[str, Any]] = [{} for _ in tables]
+    for name in (name for name in names if all(name in table.columns for table in tables)):
+        columns = [table.columns[name] for table in tables]
+        is_alike = len({str(column.type) for column in columns}) == 1
+        for known, column in zip(found, columns, strict=True):
+            known[name] = column if is_alike else texts(column)
+    return [pa.table(one) for one in found]
+
+
+def _distinct(table: Any) -> int:
+    return int(table.group_by(table.column_names).aggregate([]).num_rows)
+
+
+def _formats(reading: Reading, used: Sequence[str]) -> list[str]:
+    """Return lines about numbers, dates and codes that are not written plainly."""
+    formats = {name: form for name, form in reading.formats.items() if name in (*used, reading.target)}
+    lines = []
+    for name, form in formats.items():
+        if form["kind"] in READ and form["missing"]:
+            words = listed([shown(word) for word in form["missing"][:_MOST_NAMES]])
+            lines.append(
+                f"{words} in {shown(name)} counts as missing among {form['kind']}s: "
+                f"{setting('categorical', [name])} reads a category"
+            )
+        if "doubt" in form and form["kind"] == "date":
+            what = f"has the {'day' if form['day_first'] else 'month'} first"
+            lines.append(
+                f"{form['doubt']} in {shown(name)} {what} by assumption: {setting('day_first', not form['day_first'])}"
+            )
+        elif "doubt" in form:
+            what = "fractions" if form["decimal"] in form["doubt"] else "thousands"
+            cure = setting("decimal", "." if form["decimal"] == "," else ",")
+            lines.append(f"{form['doubt']} in {shown(name)} is read with {what} by assumption: {cure}")
+    commas = [name for name, form in formats.items() if form.get("decimal") == ","]
+    units = [f"{shown(name)} in {form['unit']}" for name, form in formats.items() if form.get("unit")]
+    codes = [name for name, form in formats.items() if form["kind"] == "code"]
+    read = [*([f"{_named(commas)} with a decimal comma"] if commas else []), *units[:_MOST_NAMES]]
+    if read:
+        written = [name for name, form in formats.items() if form.get("decimal") == "," or form.get("unit")]
+        names = [name for name in written if name != reading.target][:_MOST_NAMES]
+        cure = f": {setting('categorical', names)} reads categories" if names else ""
+        lines.append(f"numbers: {', '.join(read)}{cure}")
+    if codes:
+        what = "are codes with leading zeros, not numbers"
+        lines.append(f"{_named(codes)} {what}: {setting('numeric', codes[:_MOST_NAMES])} reads numbers")
+    return lines
