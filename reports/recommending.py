@@ -49,7 +49,7 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     ))  # fmt: skip
     if found.instead_of is not None:
         lines.append(f"The search alone would have named {name_of(found.instead_of)}.")
-    lines += _trade_offs(study, found)
+    lines += [*_within_noise(study, found), *_trade_offs(study, found)]
     if params := _params(found.params):
         lines.append(f"Its parameters: {params}.")
     return lines
@@ -69,24 +69,44 @@ def _told(study: StudyRecord, found: Recommendation) -> str:
     return ", ".join(f"{named_value(study, point, name)}{noise if name == judged else ''}" for name in names)
 
 
+def _within_noise(study: StudyRecord, found: Recommendation) -> list[str]:
+    """Return why a model with a better value of the judged objective was not chosen; nothing without such a model."""
+    other = found.lowest
+    if other is None:
+        return []
+    name = found.judged.metric
+    told = f"{name_of(other)} has {name} {value_in_words(name, other.values[name])}, better by no more than chance"
+    if other.state != "complete":
+        return [f"{told}, and its training was cut short."]
+    compared = _compared(study, other, found)
+    return [f"{told}, and is {listed(compared)}."] if compared else [f"{told}."]
+
+
+def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) -> list[str]:
+    """Return a model's other objectives beside those of the recommended model, such as `3 times smaller`."""
+    rest = [one for one in study.objectives if one != found.judged]
+    words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
+    return [
+        compared_in_words(
+            one, other.values[one.metric], found.point.values[one.metric],
+            is_named=words[_COMPARATIVES.get(_ending(one))] > 1,
+        )
+        for one in rest
+    ]  # fmt: skip
+
+
 def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
     """Return each model that is better in another objective, with both values of the judged one."""
-    judged, rest = found.judged, [one for one in study.objectives if one != found.judged]
-    often = ", if it is trained often" if all(one.metric in SUNK for one in rest) else ""
-    words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
+    judged = found.judged
+    often = (
+        "" if any(one.metric not in SUNK for one in study.objectives if one != judged) else ", if it is trained often"
+    )
     lines = []
     for other in found.trade_offs:
-        compared = [
-            compared_in_words(
-                one, other.values[one.metric], found.point.values[one.metric],
-                is_named=words[_COMPARATIVES.get(_ending(one))] > 1,
-            )
-            for one in rest
-        ]  # fmt: skip
         its, taken = (value_in_words(judged.metric, one.values[judged.metric]) for one in (other, found.point))
         confirmed = confirmed_on_part(study, other.trial, other.epoch)
         told = f"{judged.metric} {its}{f' (confirmed: {confirmed})' if confirmed else ''} instead of {taken}"
-        lines.append(f"{listed(compared)}{often}: {name_of(other)}, with {told}.")
+        lines.append(f"{listed(_compared(study, other, found))}{often}: {name_of(other)}, with {told}.")
     return lines
 
 

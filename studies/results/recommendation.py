@@ -140,6 +140,7 @@ class Recommendation:
     judged: Objective  # from `judged_objective`
     stderr: float | None  # standard error of the judged objective; None if unknown
     unbeaten: Baseline | None  # the best baseline, if the model is not better by more than the noise
+    lowest: ArchivePoint | None  # the best value of the judged objective, if another model was chosen within its noise
     better: ArchivePoint | None  # next better model in the judged objective, worse in another
     worse: ArchivePoint | None  # next worse model in the judged objective, better in another
     trade_offs: Sequence[ArchivePoint] = ()  # models that are better in another objective, the nearest first
@@ -201,6 +202,7 @@ def _recommended(study: StudyRecord, points: Sequence[ArchivePoint]) -> Recommen
         judged=judged,
         stderr=stderr,
         unbeaten=_unbeaten(study, judged, value, stderr),
+        lowest=points[ranked[0]] if better else None,
         better=points[better[-1]] if better else None,
         worse=points[worse[0]] if worse else None,
         trade_offs=[points[one] for one in _trade_offs(study, values, ranked, worse)],

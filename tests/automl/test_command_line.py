@@ -601,7 +601,7 @@ def test_the_terminal_recommends_the_best_model_whatever_the_direction(mistyped:
     table = out.partition("archive: models to take")[2]
     rows = [line.split()[0] for line in table.splitlines() if line.strip().startswith("0@")]
     assert rows == [f"0@{epoch}" for epoch in range(15, 3, -1)]
-    assert "3 more in the report. To export the recommended model: automl export small 0@5 --out model\n" in out
+    assert "3 more in the report. To export the recommended model: automl export small 0@15 --out model\n" in out
 
 
 def test_explain_writes_no_percentage_that_means_nothing(mistyped: Mistyped) -> None:

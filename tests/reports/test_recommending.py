@@ -73,8 +73,14 @@ def test_within_the_noise_of_the_best_a_finished_and_then_a_cheaper_model_is_tak
     assert str(recommended(with_noise(study, t2=0.009))) == "2@1"
     noisy = with_noise(study, t1=0.012, t2=0.011)
     assert recommendation_lines(noisy)[0] == "Take 1@1: val_error 2 % ± 2.35 %, cost_usd $2.00."
+    better = "2@1 has val_error 1 %, better by no more than chance, and is 4.5 times as expensive."
+    assert recommendation_lines(noisy)[1] == better
     cut = replace(noisy, trials=tuple(replace(one, state="pruned") if one.number == 1 else one for one in noisy.trials))
     assert str(recommended(cut)) == "2@1", "it was trained to its end"
+    short = replace(
+        study, trials=tuple(replace(one, state="pruned") if one.number == 2 else one for one in noisy.trials)
+    )
+    assert recommendation_lines(short)[1].endswith("better by no more than chance, and its training was cut short.")
     both = tuple(replace(one, state="pruned") for one in noisy.trials)
     assert str(recommended(replace(noisy, trials=both))) == "1@1"
 

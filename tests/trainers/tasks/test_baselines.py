@@ -27,7 +27,8 @@ def constant(task: Any, answer: torch.Tensor) -> dict[str, float]:
     inputs, targets = task.validation_data({})
     outputs = answer.expand(len(inputs), *answer.shape)
     means = {name: float(values.double().mean()) for name, values in task.metrics(outputs, targets).items()}
-    return means | {"val_loss": float(task.loss(outputs, targets).double().mean())}
+    derived = task.derived_metrics(means, {}) if hasattr(task, "derived_metrics") else {}
+    return {**means, **derived, "val_loss": float(task.loss(outputs, targets).double().mean())}
 
 
 def test_trivial_baselines_are_the_most_frequent_class_and_the_mean(tmp_path: Path) -> None:
