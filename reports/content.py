@@ -122,7 +122,7 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
     for objective, best in best_points(study, archive):
         others = [named_value(study, best, o.metric) for o in study.objectives if o != objective]
         word = "Lowest" if objective.direction == "minimize" else "Highest"
-        where = f"trial {best.trial} after epoch {best.epoch}" + (f", with {listed(others)}" if others else "")
+        where = f"trial {best.trial} after epoch {best.epoch}" + (f", {listed(others)}" if others else "")
         if told := confirmed_on_part(study, best.trial, best.epoch):
             where += f"; {study.objectives[0].metric} confirmed: {told}"
         found.append((f"{word} {objective.metric}", value_of(study, best, objective.metric), where))
