@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +22,7 @@ from trainers.trial_settings import Settings, settings_of
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-@pytest.fixture(autouse=True)
-def process_as_before() -> Iterator[None]:
-    state = ProcessState()
-    yield
-    state.restore()
+pytestmark = pytest.mark.usefixtures("process_as_before")
 
 
 def flags() -> tuple[bool, bool, bool]:
