@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +22,7 @@ from trainers.trial_settings import Settings, settings_of
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-@pytest.fixture(autouse=True)
-def process_as_before() -> Iterator[None]:
-    state = ProcessState()
-    yield
-    state.restore()
+pytestmark = pytest.mark.usefixtures("process_as_before")
 
 
 def flags() -> tuple[bool, bool, bool]:
@@ -79,13 +74,19 @@ def newer_names() -> set[str]:
 
 
 @pytest.mark.parametrize("tf32", [True, False])
-def test_libraries_can_read_what_is_set_by_its_older_names(tf32: bool) -> None:
+@pytest.mark.parametrize(("of_task", "of_cpu"), [("highest", "ieee"), ("high", "tf32"), ("medium", "bf16")])
+def test_libraries_can_read_what_is_set_by_its_older_names(tf32: bool, of_task: str, of_cpu: str) -> None:
+    backends: Any = torch.backends
+    torch.set_float32_matmul_precision(of_task)
+    fast = of_task if of_task != "highest" else "high"
     for _ in range(2):
         set_fast_math(Settings(tf32=tf32), CUDA)
         with exact_products():
             assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+            assert flags()[:2] == (False, False)
+        assert torch.get_float32_matmul_precision() == (fast if tf32 else "highest")
         assert flags()[:2] == (tf32, tf32)
+        assert backends.mkldnn.matmul.fp32_precision == (of_cpu if tf32 else "ieee")
 
 
 def test_torch_before_2_9_has_switches_that_are_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:

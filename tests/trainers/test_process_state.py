@@ -279,6 +279,7 @@ def told(rank: RankProcess, spec: TrialSpec) -> Any:
     return last if isinstance(last, Failed) else last[-1].metrics["val_loss"]
 
 
+@pytest.mark.usefixtures("process_as_before")  # a rank leaves what its kept task has set until its next trial
 def test_a_trial_that_spoils_its_process_does_not_spoil_the_next(tmp_path, monkeypatch) -> None:
     (tmp_path / "greedy_task.py").write_text(GREEDY)
     monkeypatch.syspath_prepend(tmp_path)

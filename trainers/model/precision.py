@@ -20,6 +20,7 @@ from trainers.trial_settings import Settings
 
 _IMAGE_DIMENSIONS = 4
 _TF32, _EXACT = "tf32", "ieee"
+_ROUNDED = frozenset({_TF32, "bf16"})
 
 
 def set_fast_math(settings: Settings, device: torch.device) -> None:
@@ -35,7 +36,7 @@ def set_fast_math(settings: Settings, device: torch.device) -> None:
 def exact_products() -> Iterator[None]:
     """Compute fp32 products in fp32, for evaluations that an exported model has to reproduce."""
     on = [switch for switch in _switches() if any(_are_rounded(switch))]
-    parts = [part for switch in on for part in _parts(switch)]
+    parts = [part for switch in on for part in (*_parts(switch), *_cpu_parts(switch))]
     before, precision = [part.fp32_precision for part in parts], _matmul_precision()
     for switch in on:
         _turn(switch, on=False)
@@ -63,6 +64,14 @@ def _parts(switch: Any) -> list[Any]:
     return [part for part in parts if hasattr(part, "fp32_precision")]
 
 
+def _cpu_parts(switch: Any) -> list[Any]:
+    """Return the CPU's counterpart of matrix products.
+
+    `torch.set_float32_matmul_precision` sets it as well, and torch refuses to read that precision where the two differ.
+    """
+    return [cast("Any", torch.backends).mkldnn.matmul] if _parts(switch) == [switch] else []
+
+
 def _are_rounded(switch: Any) -> list[bool]:
     return [part.fp32_precision == _TF32 for part in _parts(switch)] or [switch.allow_tf32]
 
@@ -70,9 +79,10 @@ def _are_rounded(switch: Any) -> list[bool]:
 def _turn(switch: Any, *, on: bool) -> None:
     if any(is_rounded != on for is_rounded in _are_rounded(switch)):
         switch.allow_tf32 = on
-    if any(_are_rounded(switch)) and not on:  # a task has set it for all of torch, by the newer name
-        for part in _parts(switch):
-            _set_part(part, _EXACT)
+    if not on:  # a task may have set it for all of torch, by the newer name, or for CPUs
+        for part in (*_parts(switch), *_cpu_parts(switch)):
+            if part.fp32_precision in _ROUNDED:
+                part.fp32_precision = _EXACT
 
 
 def _set_part(part: Any, value: str) -> None:

@@ -45,6 +45,7 @@ async def _submitted(call: Caller, name: str) -> str:
 
 def test_hostile_arguments_get_answers(service: TeamService) -> None:
     known = {name: set(tool.parameters["properties"]) - {"seconds"} for name, tool in TOOLS.items()}
+    before = JobQueue(service.store).jobs()
 
     async def drive() -> None:
         async with over_http(service, service.ann) as call:
@@ -66,7 +67,7 @@ def test_hostile_arguments_get_answers(service: TeamService) -> None:
             assert "launch" in result.content[0].text
 
     anyio.run(drive)
-    assert JobQueue(service.store).jobs() == []
+    assert JobQueue(service.store).jobs() == before
 
 
 def test_each_state_of_a_job_says_what_to_do_next() -> None:

@@ -128,7 +128,9 @@ def test_a_training_is_a_job_of_the_service(service: TeamService, run: Any) -> N
     assert {name: one["choices"] for name, one in spec["space"].items()} == {"learning_rate": [0.1], "world_size": [2]}
     assert (spec["task_options"], spec["training"]["epochs"]) == ({"samples": 100}, 3)
     assert run("cancel", "one").exit_code == 0
-    assert run("train", "digits", "--detach").stdout.startswith("red.train-2")
+    named = run("train", "digits", "--detach").stdout
+    assert named.startswith("red.train-2")
+    assert run("cancel", named.partition(" ")[0]).exit_code == 0
     wrong = run("train", "digits", "--param", "learning_rate")
     assert "learning_rate" in str(wrong.exception)
 

@@ -18,7 +18,7 @@ from tests.support.served import COMMAND, Load, served
 
 @pytest.fixture(scope="module")
 def uri(people_trained: Trained, later_trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A registry with the champion people/1, people/2, which is the later model, and people/3."""
+    """A registry with people/1, people/2, which is the later model, and people/3; tests add aliases of their own."""
     folder = tmp_path_factory.mktemp("registry")
     (folder / "mlflow.db").write_bytes(mlflow_database())
     uri = f"sqlite:///{folder}/mlflow.db"
@@ -29,7 +29,6 @@ def uri(people_trained: Trained, later_trained: Trained, tmp_path_factory: pytes
         registry.register(
             "people", written, experiment="t", tags={}, metrics={}, params={}, spec={"task": "digits"}, at=1e9
         )
-    registry.name_version(registry.find("models:/people/1"), "champion")
     return uri
 
 
@@ -38,6 +37,7 @@ def test_a_moved_champion_loses_no_answer(uri, people_model, later_model, rows, 
     expected = Expected({"people/1": people_model, "people/2": later_model}, rows)
     one = itertools.cycle(rows)
     registry = Registry(uri)
+    registry.name_version(registry.find("models:/people/1"), "champion")
     with served(tmp_path, "models:/people@champion", "--mlflow", uri, run=COMMAND) as server:
         with Load(server, 4, lambda: {"row": next(one)}, pause_seconds=0.01) as clients:
             clients.more(30)
@@ -78,8 +78,11 @@ def test_what_names_no_version_or_is_asked_of_nobody_is_one_line(uri, name, wher
 def test_files_that_cannot_be_had_leave_nothing_behind(uri: str, tmp_path: Path) -> None:
     folder = RegistryFolder("models:/people/3", uri, tmp_path)
     files = Path(Registry(uri).find("models:/people/3").source.removeprefix("file://"))
-    files.rename(files.with_name("aside"))
-    for _ in range(3):
-        with pytest.raises(ExportError, match=r"^the files of people/3 cannot be read: "):
-            folder.look()
+    aside = files.rename(files.with_name("aside"))
+    try:
+        for _ in range(3):
+            with pytest.raises(ExportError, match=r"^the files of people/3 cannot be read: "):
+                folder.look()
+    finally:
+        aside.rename(files)
     assert list(tmp_path.iterdir()) == []
