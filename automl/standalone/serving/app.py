@@ -122,7 +122,8 @@ class _Endpoints:
         return json_reply(content | {"model": served.version}, headers={_REQUEST_ID: request_id})
 
     def _rows(self, served: Served, key: str, body: bytes) -> list[Encoded]:
-        return encoded_rows(rows_in(body, key, self._settings.request_rows), served.model.rows)
+        by = served.model.rows
+        return encoded_rows(rows_in(body, key, self._settings.request_rows, by.kind), by)
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:

@@ -22,21 +22,30 @@ IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
 UNPROCESSABLE = 422
 
 
-def rows_in(body: bytes, key: str, most: int) -> list[Any]:
-    """Return the rows of a UTF-8 body, by its key "row" or "rows". RequestError for other content."""
+def rows_in(body: bytes, key: str, most: int, kind: str = "") -> list[Any]:
+    """Return the rows of a UTF-8 body, by its key "row" or "rows", of texts also "text" or "texts".
+
+    RequestError for other content. `kind` is that of the model's rows.
+    """
     content = _json(body)
-    if not isinstance(content, dict) or list(content) != [key]:
+    keys = keys_of(key, kind)
+    if not isinstance(content, dict) or len(content) != 1 or not content.keys() <= set(keys):
         names = ", ".join(map(repr, content))[:80] if isinstance(content, dict) else ""
         found = (f"the keys {names}" if names else "no key") if isinstance(content, dict) else _kind(content)
-        raise _refused(f"body: found {found}, allowed: an object with only the key {key!r}")
+        raise _refused(f"body: found {found}, allowed: an object with only the key {' or '.join(map(repr, keys))}")
+    (name, rows), *_ = content.items()
     if key == "row":
-        return [content[key]]
-    rows = content[key]
+        return [rows]
     if not isinstance(rows, list):
-        raise _refused(f"rows: found {_kind(rows)}, allowed: a list of rows")
+        raise _refused(f"{name}: found {_kind(rows)}, allowed: a list of rows")
     if not 1 <= len(rows) <= most:
-        raise _refused(f"rows: found {len(rows)} rows, allowed: 1 to {most}")
+        raise _refused(f"{name}: found {len(rows)} rows, allowed: 1 to {most}")
     return rows
+
+
+def keys_of(key: str, kind: str) -> tuple[str, ...]:
+    """Return the keys that a body may have in place of `key`, by the kind of the model's rows."""
+    return (key, {"row": "text", "rows": "texts"}[key]) if kind == "text" else (key,)
 
 
 def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .json_rows import LONGEST_TEXT
+from .json_rows import LONGEST_TEXT, keys_of
 from .served import Served
 from .settings import Settings
 
@@ -60,8 +60,8 @@ def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
             "description": about,
         },
         "paths": {
-            "/predict": {"post": _predict(settings, row)},
-            "/predict/batch": {"post": _predict_batch(settings, row)},
+            "/predict": {"post": _predict(settings, row, _kind_of(manifest))},
+            "/predict/batch": {"post": _predict_batch(settings, row, _kind_of(manifest))},
             "/health": {"get": _health()},
             "/metrics": {"get": _metrics(settings)},
         },
@@ -152,16 +152,26 @@ def _array(form: Mapping[str, Any]) -> dict[str, Any]:
     return schema | {"examples": [example]}
 
 
-def _predict(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
-    body = _OBJECT | {"properties": {"row": _reference("Row")}, "required": ["row"]}
+def _kind_of(manifest: Mapping[str, Any]) -> str:
+    rows = manifest.get("rows")
+    return str(rows["kind"]) if rows else ""
+
+
+def _body(key: str, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    bodies = [_OBJECT | {"properties": {name: value}, "required": [name]} for name in keys_of(key, kind)]
+    return bodies[0] if len(bodies) == 1 else {"oneOf": bodies}
+
+
+def _predict(settings: Settings, row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    body = _body("row", kind, _reference("Row"))
     model = {"properties": {"model": {"type": "string"}}, "required": ["model"]}
     example = {"row": row["examples"][0]} if "examples" in row else None
     return _post(settings, "Predict one row.", body, {"allOf": [_reference("Answer"), model]}, example)
 
 
-def _predict_batch(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
+def _predict_batch(settings: Settings, row: Mapping[str, Any], kind: str) -> dict[str, Any]:
     rows = {"type": "array", "items": _reference("Row"), "minItems": 1, "maxItems": settings.request_rows}
-    body = _OBJECT | {"properties": {"rows": rows}, "required": ["rows"]}
+    body = _body("rows", kind, rows)
     answers = {"type": "array", "items": _reference("Answer")}
     found = _OBJECT | {
         "properties": {"answers": answers, "model": {"type": "string"}}, "required": ["answers", "model"],

@@ -81,6 +81,19 @@ def test_texts(kinds: Taken, row: Any, words: str) -> None:
     assert refusal(of(row), kinds["text"]) == words
 
 
+def test_texts_have_keys_of_their_own() -> None:
+    assert rows_in(b'{"text": "a"}', "row", 2, "text") == rows_in(b'{"row": "a"}', "row", 2, "text") == ["a"]
+    assert rows_in(b'{"texts": ["a", "b"]}', "rows", 2, "text") == ["a", "b"]
+    for body, key, kind, words in (
+        (b'{"text": "a"}', "row", "table", "allowed: an object with only the key 'row'"),
+        (b'{"text": "a", "row": "a"}', "row", "text", "allowed: an object with only the key 'row' or 'text'"),
+        (b'{"texts": ["a", "b", "c"]}', "rows", "text", "texts: found 3 rows, allowed: 1 to 2"),
+        (b'{"texts": "a"}', "rows", "text", "texts: found a text, allowed: a list of rows"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            rows_in(body, key, 2, kind)
+
+
 def picture(form: str, size: tuple[int, int] = (20, 24), mode: str = "RGB", colour: Any = (200, 10, 40)) -> str:
     file = io.BytesIO()
     optional.module("PIL.Image").new(mode, size, colour).save(file, form)
