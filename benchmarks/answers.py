@@ -67,10 +67,12 @@ def answered(study: automl.Study) -> dict[str, Any]:
             tested[name_of(point)] = evaluate(model, task, params, part="test")
     own = tested[str(taken)]
     best = min(found[name] for found in tested.values())
+    lowest = next(name_of(point) for point in points if name_of(point) in tested)
     validation, half = taken.point.values[name], INTERVAL * (taken.stderr or 0.0)
     return {
         "metric": name, "recommended": str(taken), "validation": validation, "half_interval": half, "test": own[name],
-        "best_test": best, "is_best": own[name] <= best + own[f"{name}_stderr"],
+        "best_test": best, "lowest_validation": lowest, "its_test": tested[lowest][name],
+        "is_best": own[name] <= best + own[f"{name}_stderr"],
         "is_covered": abs(own[name] - validation) <= half, "models": len(tested),
         "unbeaten": None if taken.unbeaten is None else taken.unbeaten.name, "trials": len(study.trials),
     }  # fmt: skip
