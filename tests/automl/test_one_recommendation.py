@@ -119,8 +119,7 @@ def test_all_places_name_one_model(study: StudyRecord) -> None:
 
 @pytest.mark.large
 def test_all_places_name_one_model_of_real_studies(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = {**DIGITS, "training": {"epochs": 3}, "budget": {"trials": 3}}
-    del plain["search"]["pruner"]
+    plain = {**DIGITS, "search": {"sampler": "tpe", "seed": 3}, "training": {"epochs": 3}, "budget": {"trials": 3}}
     sections: list[dict[str, Any]] = [
         {"study": "dollars"},
         {"study": "alone", "objectives": [{"metric": "val_error"}]},
