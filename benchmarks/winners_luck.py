@@ -159,7 +159,7 @@ def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[
         return fmean(curves[rows[point.trial], seed][point.epoch - 1].metrics[TEST_PREFIX + ERROR] for seed in seeds)
 
     lowest, best = (ranked_points(one, takeable(one))[0] for one in (record, after))
-    knees = [found.point for one in (record, after) if (found := recommended(one)) is not None]
+    taken = [found.point for one in (record, after) if (found := recommended(one)) is not None]
     return {
         "study": number,
         "lowest_validation": f"{lowest.trial}@{lowest.epoch}",
@@ -167,8 +167,8 @@ def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[
         "validation_error": lowest.values[ERROR],
         "lowest_validation_test_error": judged(lowest),
         "best_confirmed_test_error": judged(best),
-        "knee_test_error": judged(knees[0]),
-        "knee_confirmed_test_error": judged(knees[1]),
+        "recommended_test_error": judged(taken[0]),
+        "recommended_confirmed_test_error": judged(taken[1]),
         "best_was_confirmed": any(one.trial == best.trial and one.epoch == best.epoch for one in after.confirmations),
         "best_is_finished": record.started[best.trial].state == "complete",
     }
