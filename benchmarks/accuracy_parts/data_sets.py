@@ -111,6 +111,7 @@ def _adult(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _table(name: str) -> pd.DataFrame:
     if name in _WHEELS:
         frame = _shipped(*_WHEELS[name], separator="\t" if name == "votes" else ",")
+        frame.columns = pd.Index([str(column).strip("'") for column in frame.columns])
         if name in _TARGETS:
             return frame.rename(columns={_TARGETS[name]: TARGET})
         had_affairs = (frame.pop("affairs") > 0).astype(int)

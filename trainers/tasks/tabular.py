@@ -167,7 +167,7 @@ class Tabular(SplitTask):
             as_categories=columns["categorical"],
             is_robust=is_robust,
             codes=self._reading.categories,
-            left_out=self._reading.identifiers,
+            left_out=None if self._form.reading == 1 else self._reading.identifiers,
         )
         self._target = fit_target(table, column, rows, others.get("validation"), self.classes)
         self._parts = self._encode_parts(table, rows, others)

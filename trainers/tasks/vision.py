@@ -99,6 +99,7 @@ class Vision(SplitTask):
         own_parts = parts_of(whole.pixels, whole.labels, rows)
         self._parts = own_parts | {part: (one.pixels, one.labels) for part, one in others.items()}
         self._copies = self._kept_copies = 0
+        self._unread = images.unread_files(own.images) if is_new and not own.labels else {}
         if is_new:
             self._parts, self._copies, self._kept_copies = images.without_copies(self._parts)
         self._mean, self._deviation = _moments(self._parts["train"][0])
@@ -123,7 +124,12 @@ class Vision(SplitTask):
             return {}
         deep = {"I": "whole numbers of more than 8 bits", "F": "floats"}
         ranges = (self._ranges or {}).items()
-        findings = [f"images of {deep[mode]}: {low:g} is black, {high:g} is white" for mode, (low, high) in ranges]
+        findings = [
+            f"{sum(endings.values())} files of {name!r} are {listed(one or 'without an ending' for one in endings)}, "
+            "which cannot be read: convert them to PNG or JPEG"
+            for name, endings in self._unread.items()
+        ]
+        findings += [f"images of {deep[mode]}: {low:g} is black, {high:g} is white" for mode, (low, high) in ranges]
         for copies, what in ((self._copies, "left out"), (self._kept_copies, "kept, as their class has no others")):
             if copies:
                 cure = "remove copies from the folders"

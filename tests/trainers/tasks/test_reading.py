@@ -118,6 +118,7 @@ def test_what_cells_leave_open_is_decided_by_the_file_or_an_option_and_said(tmp_
     assert next(one for one in task.encoding.numbers if one.name == "v").median > 1000
     other = read(path, decimal=",", day_first=True)
     assert next(one for one in other.encoding.numbers if one.name == "v").median < 10
+    assert "by assumption" not in findings(other)
     with_commas = [f"{x:.1f}".replace(".", ",") for x in X]
     german = table(tmp_path, "d;v;z;y", dates, [f"{i % 9 + 1}.{i * 7 % 1000:03}" for i in range(ROWS)],
                    with_commas, LABELS, delimiter=";")  # fmt: skip
@@ -130,6 +131,8 @@ ROW_NUMBERS: dict[str, tuple[str, Sequence[object]]] = {
     "with gaps": ("q", [2 * one + one % 2 for one in range(ROWS)]),
     "a share of a larger table": ("q", [one * 3 // 2 for one in ORDER]),
     "descending": ("q", [ROWS - one for one in range(ROWS)]),
+    "from R": ("X", [one + 1 for one in ORDER]),
+    "of a later part of a file": ("q", range(5000, 5000 + ROWS)),
     "restarted": ("nr", [one % 60 for one in range(ROWS)]),
     "restarted and shuffled": ("q", [one % 60 for one in ORDER]),
     "of digits": ("q", [f"{one:05}" for one in ORDER]),
@@ -149,7 +152,8 @@ def test_columns_that_number_or_name_the_rows_are_left_out_and_said(kind: str, t
     assert f"{name!r} is left out" in findings(task)
     option = "categorical" if "almost every" in findings(task) else "numeric"
     assert name not in read(path, **{option: [name]}).encoding.left_out
-    assert "the number of the row" not in str(Tabular(path).encoding.left_out) or kind == "descending"
+    counts = {"descending", "of a later part of a file"}
+    assert "the number of the row" not in str(Tabular(path).encoding.left_out) or kind in counts
 
 
 @pytest.mark.parametrize(
@@ -159,6 +163,17 @@ def test_columns_that_number_or_name_the_rows_are_left_out_and_said(kind: str, t
         ("hour", [one % 24 for one in range(ROWS)]),
         ("income", [int(30_000 + 9_000 * x) for x in X]),
         ("id", [one % 5 for one in range(ROWS)]),
+        ("year", range(1950, 1950 + ROWS)),
+        ("Jahr", range(2023, 2023 - ROWS, -1)),
+        ("dayofyear", range(1, 1 + ROWS)),
+        ("wavelength", range(400, 400 + 4 * ROWS, 4)),
+        ("depth_cm", range(10, 10 + 10 * ROWS, 10)),
+        ("dose", ORDER),
+        ("age", [20 + one % 60 for one in range(ROWS)]),
+        ("cycle", [1 + one % 60 for one in range(ROWS)]),
+        ("t", [one % 40 for one in range(ROWS)]),
+        ("house_no", [one + 3 for one in ORDER]),
+        ("score", [300 + 2 * one for one in range(ROWS)]),
         ("when", [f"20{10 + one % 12}-{one % 12 + 1:02}-{one * 7 % 28 + 1:02}" for one in range(ROWS)]),
     ],
 )
@@ -243,6 +258,11 @@ TARGETS: dict[str, tuple[Callable[[int], str], tuple[str, ...], str]] = {
         ("YES", "no"),
         "merge_spellings=false keeps",
     ),
+    "wide and unseen letters": (
+        lambda i: ["Zürich", "Zürich", "Zu\u0308rich", "\uff3aürich", "'Zürich'", "Zürich\u200b", "Bern"][i % 7],
+        ("Bern", "Zürich"),
+        "count as one class",
+    ),
     "1.0": (lambda i: "1.0" if i == 7 else str(i % 2), ("0", "1"), "'1' = '1.0'"),
     "blanks": (lambda i: "New  York" if i % 2 else "new york" if i % 4 else "Rome", ("New  York", "Rome"), "merge_"),
     "genotypes": (lambda i: ["AA", "Aa", "aa"][i % 3], ("AA", "Aa", "aa"), "merge_spellings=true"),
@@ -286,6 +306,29 @@ def test_copies_of_rows_and_rows_of_both_files_are_said(tmp_path: Path) -> None:
     said = findings(read(train, test=test))
     assert "20 % (30 rows) are copies of other rows" in said
     assert "7 different rows of test.csv are training rows, too" in said
+
+
+PLAIN_TARGETS: dict[str, Callable[[int], str]] = {
+    "twenty classes of equal size": lambda i: f"c{i % 20}",
+    "a class of a third": lambda i: ["a", "a", "b"][i % 3],
+    "a long tail": lambda i: f"{np.exp(2 * NOISE[i]):.4f}",
+    "half zeros and a long tail": lambda i: "0" if i % 2 else f"{np.exp(1.5 * NOISE[i]):.4f}",
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN_TARGETS)
+def test_usual_targets_say_nothing(kind: str, tmp_path: Path) -> None:
+    path = table(
+        tmp_path, "v;city;y", X, list("abcd" * (ROWS // 4)), list(map(PLAIN_TARGETS[kind], range(ROWS))), delimiter=";"
+    )
+    assert findings(read(path)) == ""
+
+
+def test_one_outlier_of_the_target_is_no_curve(tmp_path: Path) -> None:
+    ages = [20 + one * 7 % 50 for one in range(ROWS)]
+    path = table(tmp_path, "age,z,y", ages, NOISE, [*(f"{50 + 9 * x:.2f}" for x in X[:-1]), "1000000000"])
+    assert "alone tells" not in findings(read(path))
+    assert "1000000000" in findings(read(path))
 
 
 def test_plain_data_say_nothing_and_have_a_row_for_each_column(tmp_path: Path) -> None:

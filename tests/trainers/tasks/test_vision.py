@@ -161,7 +161,7 @@ def test_transparent_pixels_are_white_and_palettes_are_colours(tmp_path: Path) -
     assert Vision(str(tmp_path)).encode([tmp_path / "clear.png"]).unique().tolist() == [0, 255]
 
 
-@pytest.mark.parametrize("hidden", [".ipynb_checkpoints", "__MACOSX", ".thumbnails", "__pycache__"])
+@pytest.mark.parametrize("hidden", [".ipynb_checkpoints", "__MACOSX", ".thumbnails", "__pycache__", "@eaDir"])
 def test_hidden_folders_are_no_classes_and_parts_are_no_classes(tmp_path: Path, hidden: str) -> None:
     image_folder(tmp_path, 40)
     for place in (tmp_path / hidden, tmp_path / "lying" / hidden):
@@ -175,6 +175,22 @@ def test_hidden_folders_are_no_classes_and_parts_are_no_classes(tmp_path: Path, 
     with pytest.raises(TaskError, match="found val, test, but no folder train"):
         Vision(str(tmp_path / "parts"), reading=2)
     assert hidden in Vision(str(tmp_path)).classes, "an existing study keeps its classes"
+
+
+def test_files_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    image_folder(tmp_path, 40)
+    assert Vision(str(tmp_path), reading=2).data_check()["findings"] == []
+    for number in range(3):
+        (tmp_path / "lying" / f"{number}.HEIC").write_bytes(b"")
+    (tmp_path / "lying" / "notes.txt").write_text("")
+    (tmp_path / "upright" / "IMG_1").write_bytes(b"")
+    (tmp_path / "third").mkdir()
+    (tmp_path / "third" / "1.jfif").write_bytes(b"")
+    assert Vision(str(tmp_path), reading=2).data_check()["findings"] == [
+        "3 files of 'lying' are .heic, which cannot be read: convert them to PNG or JPEG",
+        "1 files of 'third' are .jfif, which cannot be read: convert them to PNG or JPEG",
+        "1 files of 'upright' are without an ending, which cannot be read: convert them to PNG or JPEG",
+    ]
 
 
 def test_copies_of_an_image_are_in_one_part(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 """Images, uint8 [n, c, h, w]."""
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_OTHER_ENDINGS = frozenset({
+    "", ".heic", ".heif", ".avif", ".jfif", ".jp2", ".jxl", ".svg", ".psd", ".ico", ".raw", ".dng", ".cr2", ".nef",
+    ".arw", ".dcm",
+})  # fmt: skip
 _UNSIGNED_BYTE = 0x08
 _IDX_NAMES = {
     "train": ("*train-images*idx3*", "*train-labels*idx1*"),
@@ -86,7 +91,7 @@ def find_sources(path: Path, *, is_new: bool) -> dict[str, Source]:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith((".", "__"))
+    return name.startswith((".", "__", "@"))
 
 
 def _idx_source(path: Path, part: str) -> Source | None:
@@ -256,6 +261,16 @@ def image_files(folder: Path, *, with_hidden: bool = False) -> list[Path]:
         return []
     images = sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))
     return [one for one in images if with_hidden or not any(map(_is_hidden, one.relative_to(folder).parts[:-1]))]
+
+
+def unread_files(folder: Path) -> dict[str, dict[str, int]]:
+    """Return the number of files in each sub-folder that look like images of another type, by their ending."""
+    unread: dict[str, dict[str, int]] = {}
+    for inside in sorted(one for one in folder.iterdir() if one.is_dir() and not _is_hidden(one.name)):
+        others = (one.suffix.lower() for one in inside.rglob("*") if one.is_file() and not _is_hidden(one.name))
+        if counts := Counter(one for one in others if one in _OTHER_ENDINGS):
+            unread[inside.name] = dict(counts)
+    return unread
 
 
 def without_copies(parts: Mapping[str, tuple[Pixels, Rows]]) -> tuple[dict[str, tuple[Pixels, Rows]], int, int]:

@@ -123,11 +123,11 @@ def fit_encoding(
     """Learn the meaning of each column from the training rows; raises TaskError for an error in any row of the table.
 
     If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut. `codes` are categories
-    that look like numbers, and `left_out` columns not to use, with reasons.
+    that look like numbers, and `left_out` columns not to use, with reasons; None leaves out those that count the rows.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
-    left_out = dict(left_out or {})
+    keeps_counts, left_out = left_out is not None, dict(left_out or {})
     for name in [name for name in names if name not in left_out]:
         is_category = name in as_categories or name in codes
         kind = "number" if name in as_numbers else "category" if is_category else _kind(table, name)
@@ -135,7 +135,12 @@ def fit_encoding(
             found: Number | Category | str = _fit_category(table, rows, name, forced=name in as_categories)
         else:
             found = _fit_number(
-                table, rows, name, is_date=kind == "date", forced=name in as_numbers, is_robust=is_robust
+                table,
+                rows,
+                name,
+                is_date=kind == "date",
+                forced=keeps_counts or name in as_numbers,
+                is_robust=is_robust,
             )
         if isinstance(found, str):
             left_out[name] = found

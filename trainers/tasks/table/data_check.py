@@ -23,10 +23,11 @@ _MOST_NAMES = 4
 _MOST_ROWS = 20_000
 """Most rows for the question whether one column tells the target."""
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
-_RARE, _FEW_ROWS = 0.05, 10
+_RARE, _SMALL, _USUAL, _FEW_ROWS = 0.05, 0.25, 0.8, 10
+"""Shares of rows: of a rare class, of its even share; and of a class whose answer alone is nearly always right."""
 _COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.5
 """Shares of copies to report, and of different values of a column without which copies are chance."""
-_FAR, _GAP = 20.0, 0.25
+_FAR, _FAR_IN_LOGS, _GAP = 20.0, 5.0, 0.25
 """Distance from the quartiles in units of their distance, and gap in units of the range, from which values are odd."""
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"}
 _PLACEHOLDER = re.compile(r"-?9{2,}(\.0)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3,}(\.0)?|0(\.0)?")
@@ -134,7 +135,7 @@ def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_clas
             error, without = (1.0, 1.0) if number is None else _error_of_number(number, wanted)
         one_row = 2.0 / len(rows)  # an error at the border of two classes
         if error <= (max(without * _TOLD, one_row) if is_class else without * _TOLD_NUMBER):
-            said = f"error {error:.1%} by it, {without:.1%} without" if is_class else "it is a curve over it"
+            said = f"error {error:.1%} by it, {without:.1%} without" if is_class else "it follows from it"
             cure = f"if it is not known when you predict, {setting('ignore', [name])}"
             lines.append(f"{shown(name)} alone tells {shown(target)} ({said}): {cure}")
     return lines[:_MOST_NAMES]
@@ -180,6 +181,7 @@ def _error_of_number(values: Vector, wanted: Vector) -> tuple[float, float]:
     """Return the squared error on the second half by interpolation in the first, and the variance."""
     known = ~np.isnan(values)
     values, wanted, half = values[known], wanted[known], int(known.sum()) // 2
+    wanted = np.clip(wanted, *np.quantile(wanted, [0.01, 0.99])) if len(wanted) else wanted  # an outlier is no curve
     if known.mean() < 1 - _TOLD or half < _FEW_ROWS:
         return 1.0, 1.0
     order = np.argsort(values[:half], kind="stable")
@@ -192,16 +194,21 @@ def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[st
     """Return a line about values of the target far from all others, which may mean a missing number."""
     low, high = np.quantile(numbers, [0.25, 0.75])
     inner = float(high - low) or float(numbers.std())
-    far = numbers[(numbers < low - _FAR * inner) | (numbers > high + _FAR * inner)]
+    is_far = (numbers < low - _FAR * inner) | (numbers > high + _FAR * inner)
+    if (numbers >= 0).all() and numbers.any():  # sizes and prices have long tails
+        logs = np.log(numbers[numbers > 0])
+        least, most = np.quantile(logs, [0.25, 0.75])
+        is_far[numbers > 0] &= np.abs(logs - (least + most) / 2) > _FAR_IN_LOGS * ((most - least) or 1.0)
+    far = numbers[is_far]
     odd = {float(one) for one in np.unique(far)} if 0 < len(far) <= _RARE * len(numbers) else set()
     for sign in (1, -1):
         levels = np.unique(sign * numbers)
-        least = float(sign * levels[0])
-        count = int((numbers == least).sum())
-        others = np.quantile(numbers[numbers != least], [0.01, 0.99]) if len(levels) > _FEW_ROWS else np.zeros(2)
+        end = float(sign * levels[0])
+        count = int((numbers == end).sum())
+        others = np.quantile(numbers[numbers != end], [0.01, 0.99]) if len(levels) > _FEW_ROWS else np.zeros(2)
         gap = levels[1] - levels[0] if len(levels) > 1 else 0.0
-        if count > 1 and _PLACEHOLDER.fullmatch(f"{least:g}") and gap > _GAP * (others[1] - others[0]) > 0:
-            odd.add(least)
+        if count > 1 and _PLACEHOLDER.fullmatch(f"{end:g}") and gap > _GAP * (others[1] - others[0]) > 0:
+            odd.add(end)
     if not odd:
         return []
     rows = np.isin(numbers, list(odd))
@@ -216,16 +223,18 @@ def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[st
 def _rare(table: Table, target: str, classes: Sequence[str]) -> list[str]:
     counts = Counter(texts(table.columns[target]).to_pylist())
     usual = max(classes, key=lambda one: counts[one])
-    rare = [
-        one for one in classes if counts[one] < _FEW_ROWS or counts[one] < _RARE * len(table) / max(1, len(classes) - 1)
-    ]
+    least = min(_RARE, _SMALL / len(classes)) * len(table)
+    rare = [one for one in classes if counts[one] < least]
     if not rare:
         return []
     which = listed([f"{shown(one)} {_share(counts[one], len(table))}" for one in rare[:_MOST_NAMES]])
+    said = f"rare classes of {shown(target)}: {which}"
+    if counts[usual] < _USUAL * len(table):
+        return [said]
     error = f"{100 * (1 - counts[usual] / len(table)):.2g} %"
     objectives = "'objectives=[{metric: val_loss, direction: minimize}, {metric: cost_usd, direction: minimize}]'"
     what = f"always answering {shown(usual)} has an error of only {error}, which a model has to beat to be of use"
-    return [f"rare classes of {shown(target)}: {which}; {what}. --set {objectives} judges probabilities instead"]
+    return [f"{said}; {what}. --set {objectives} judges probabilities instead"]
 
 
 def _labels(reading: Reading) -> list[str]:

@@ -20,15 +20,21 @@ _MOST_BLOCKS, _FEW_BLOCKS = 10, 3
 """Most times that the numbers of rows start again: in the file's order or without a name, and in any order."""
 _MOSTLY_DIFFERENT = 0.9
 _NAME = re.compile(
-    r"unnamed: ?[0-9]+(_level.*)?|(row[_ .-]?)?(index|idx|nr|no|num|number|id|nummer|key)\.?|#|rows?|rowid|level_0|"
-    r"uuid|guid|lfd.*|.*[_ .-](id|idx|index|uuid|guid|no|nr|key|nummer|number)|id[_ .-].*",
+    r"(?!(house|haus)[_ .-]?n)(unnamed: ?[0-9]+(_level.*)?|(row[_ .-]?)?(index|idx|nr|no|num|number|id|nummer|key)\.?|"
+    r"#|rows?|rowid|level_0|"
+    r"uuid|guid|lfd.*|.*[_ .-](id|idx|index|uuid|guid|no|nr|key|nummer|number)|id[_ .-].*)",
     re.IGNORECASE,
 )
 _CAMEL = re.compile(r".*[a-z](ID|Id|Nr|No|Key|Index)")
 _UNNAMED = re.compile(r"unnamed: ?[0-9]+.*|index|level_0|row_?(nr|no|number|id|index)", re.IGNORECASE)
-_CALENDAR = re.compile(
-    r".*(day|week|month|hour|minute|year|tag|woche|monat|stunde|jahr|date|time|zeit).*", re.IGNORECASE
+_QUANTITY = re.compile(
+    r".*(day|week|month|hour|minute|year|tag|woche|monat|stunde|jahr|date|time|zeit|depth|tiefe|height|length|distance|"
+    r"dose|wave|freq|step|cycle|epoch|speed|price|preis|amount|betrag|anzahl|weight|gewicht|size).*|"
+    r"(.*[_ .-])?(age|alter|count|temp|temperatur.*|t|(?-i:x))([_ .-].*)?|"
+    r".*[_ ([](cm|mm|m|km|kg|g|s|ms|h|hz|nm|usd|eur)[])]?|(house|haus)[_ .-]?(no|nr|num|number|nummer)\.?",
+    re.IGNORECASE,
 )
+"""Names of quantities, which may grow with the rows. R calls a column of row numbers X."""
 
 
 def identifier(table: Table, name: str) -> str | None:
@@ -47,18 +53,19 @@ def identifier(table: Table, name: str) -> str | None:
     values = pc.cast(column.drop_null(), pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     if not np.isfinite(values).all() or (values != np.round(values)).any():
         return None
-    return _row_number(values, is_named=is_named, is_unnamed=is_unnamed, is_calendar=bool(_CALENDAR.fullmatch(name)))
+    return _row_number(values, is_named=is_named, is_unnamed=is_unnamed, is_quantity=bool(_QUANTITY.fullmatch(name)))
 
 
-def _row_number(values: Vector, *, is_named: bool, is_unnamed: bool, is_calendar: bool) -> str | None:
+def _row_number(values: Vector, *, is_named: bool, is_unnamed: bool, is_quantity: bool) -> str | None:
     levels, counts = np.unique(values, return_counts=True)
-    if len(levels) < _FEWEST:
+    order = np.diff(values)
+    could_count = levels[0] in {0, 1} or ((np.abs(order) == 1).all() and len(levels) == len(values))
+    if len(levels) < _FEWEST or (not is_named and (is_quantity or not could_count)):
         return None
     steps = np.diff(levels)
     step = np.gcd.reduce(steps.astype(np.int64))
     span = (levels[-1] - levels[0]) / float(step) + 1
     if len(levels) == len(values):
-        order = np.diff(values)
         is_ordered = (order > 0).all() or (order < 0).all()
         most = _DENSE_IN_ORDER if is_ordered else _DENSE if step == 1 else 1.0
         if span <= most * len(values):
@@ -67,10 +74,10 @@ def _row_number(values: Vector, *, is_named: bool, is_unnamed: bool, is_calendar
         return "a row number"
     if is_named and len(levels) >= _MOSTLY_DIFFERENT * len(values):
         return "an identifier"
-    if is_calendar or counts.max() > _MOST_BLOCKS or len(levels) == len(values):
+    if is_quantity or counts.max() > _MOST_BLOCKS or len(levels) == len(values):
         return None
     is_dense = span == len(levels) and counts.max() <= _FEW_BLOCKS and bool((np.diff(counts) <= 0).all())
-    blocks = int((np.diff(values) != 1).sum()) + 1
+    blocks = int((order != 1).sum()) + 1
     is_restarted = blocks <= min(_MOST_BLOCKS, len(values) / _FEWEST)
     return "a row number that starts again" if is_restarted or is_dense else None
 

@@ -86,7 +86,12 @@ def learn_reading(
     names = [name for name in features if name not in categorical]
     formats = formats_of(cleaned, [*names, target], decimal=decimal, is_day_first=is_day_first)
     of_target = _format_of_target(cleaned.columns[target], formats.pop(target, None), kind)
-    formats = {name: one for name, one in formats.items() if not (name in numeric and one["kind"] not in READ)}
+    given = {"number": decimal, "date": is_day_first}
+    formats = {
+        name: {key: value for key, value in one.items() if key != "doubt" or given.get(one["kind"]) is None}
+        for name, one in formats.items()
+        if not (name in numeric and one["kind"] not in READ)
+    }
     formats |= {} if of_target is None else {target: of_target}
     labels, spelt = ({}, []) if of_target is not None else spellings(cleaned, target, merged=is_merged)
     known = replace(plain, formats=formats, labels=labels, spelt=spelt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -124,12 +125,17 @@ def spellings(table: Table, column: str, *, merged: bool | None) -> tuple[dict[s
     return labels, list(several.values())
 
 
+_UNSEEN = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 _WHOLE = re.compile(r"^([+-]?[0-9]+)\.0+$")
 
 
 def folded(label: str) -> str:
-    """Return a label without case, repeated blanks, a full stop behind it, and the .0 of whole numbers."""
-    return " ".join(_WHOLE.sub(r"\1", label).split()).rstrip(". ").casefold()
+    """Return a label without case, repeated blanks, a full stop behind it, and the .0 of whole numbers.
+
+    Wide and composed letters are as usual (NFKC), and invisible characters and quotes around it are gone.
+    """
+    plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", label)).strip("'\" ")
+    return " ".join(_WHOLE.sub(r"\1", plain).split()).rstrip(". ").casefold()
 
 
 def _is_word(key: str) -> bool:
