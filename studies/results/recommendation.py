@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -239,7 +238,8 @@ def _trade_offs(
 def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float | None) -> Baseline | None:
     """Return the best feasible baseline, if `value` (signed) is not better by more than the noise of their difference.
 
-    The two errors are added as if independent, although both are measured on the same samples: this errs towards noise.
+    Both are measured on the same samples: if their errors correlate by a half, the error of the difference is one of
+    the two, here the larger one.
     """
     known = [one for one in baselines(study) if judged.metric in one.values and not one.broken]
     if not known:
@@ -249,7 +249,7 @@ def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float
     if best.trial is not None and best.epoch is not None:
         own = standard_error(study, judged.metric, best.trial, best.epoch)
     gain = judged.signed(best.values[judged.metric]) - value
-    return None if gain > math.hypot(stderr or 0.0, own or 0.0) else best
+    return None if gain > max(stderr or 0.0, own or 0.0) else best
 
 
 def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[ArchivePoint]:
