@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,22 @@ def test_the_options_of_existing_studies_keep_their_meaning(tmp_path: Path) -> N
     assert "cells" not in task.preprocessing()
     with pytest.raises(TaskError, match="no value in the target column 'y'"):
         Tabular(table(tmp_path, "v,y", X, ["None", *LABELS[1:]]))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("v,y\n1,é\n".encode("utf-16"), "Probably it is utf-16: --set task_options.encoding=utf-16"),
+        ("v,y\n1,a\n".encode("utf-16-le"), "found zero bytes. Probably the encoding is utf-16"),
+        ("v,y\n1 €,é\n".encode("cp1252"), "Probably it is cp1252: --set task_options.encoding=cp1252"),
+        ("v,y\n1,é\n".encode("latin-1"), "Probably it is latin-1: --set task_options.encoding=latin-1"),
+        (b"PK\x03\x04 and so on", "found a workbook or another zip file. Save the sheet as CSV"),
+    ],
+)
+def test_a_file_of_another_encoding_is_refused_with_its_name(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(TaskError, match=re.escape(words)):
+        read(str(tmp_path / "t.csv"))
 
 
 def test_a_word_that_is_no_number_is_refused_with_its_line_in_other_files(tmp_path: Path) -> None:

@@ -274,15 +274,28 @@ def read_bytes(path: Path) -> bytes:
 
 def _text(path: Path, form: Form) -> str:
     content = read_bytes(path)
+    if content.startswith(b"PK\x03\x04"):
+        raise TaskError(f"{path}: found a workbook or another zip file. Save the sheet as CSV")
     try:
-        return content.decode(form.encoding).removeprefix("\ufeff").replace("\r\n", "\n")
+        text = content.decode(form.encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         problem = f"found the byte 0x{content[error.start]:02x} (byte {error.start} of the file)"
-        allowed = f"{form.encoding} text; or name another encoding in task_options.encoding, such as latin-1"
-        raise TaskError(f"{path}: line {line}: {problem}, allowed: {allowed}") from None
+        cure = f"Probably it is {(likely := _likely_encoding(content))}: --set task_options.encoding={likely}"
+        raise TaskError(f"{path}: line {line}: {problem}, which is no {form.encoding}. {cure}") from None
     except LookupError:
         raise TaskError(f"task_options.encoding: found {form.encoding!r}, allowed: utf-8, latin-1, ...") from None
+    if "\0" in text[:1000] and form.reading != 1:
+        raise TaskError(
+            f"{path}: found zero bytes. Probably the encoding is utf-16: --set task_options.encoding=utf-16"
+        )
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _likely_encoding(content: bytes) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")) or content.count(b"\0") > len(content) // 4:
+        return "utf-16"
+    return "cp1252" if any(0x80 <= one <= 0x9F for one in content) else "latin-1"
 
 
 def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: int) -> str:
