@@ -83,7 +83,7 @@ def _within_noise(study: StudyRecord, found: Recommendation) -> list[str]:
 
 
 def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) -> list[str]:
-    """Return a model's other objectives beside those of the recommended model, such as `3 times smaller`."""
+    """Return a model's other objectives beside the recommended model's, such as `3 times smaller`."""
     rest = [one for one in study.objectives if one != found.judged]
     words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
     return [

@@ -25,7 +25,7 @@ UNPROCESSABLE = 422
 def rows_in(body: bytes, key: str, most: int, kind: str = "") -> list[Any]:
     """Return the rows of a UTF-8 body, by its key "row" or "rows", of texts also "text" or "texts".
 
-    RequestError for other content. `kind` is that of the model's rows.
+    RequestError for other content. `kind` is the kind of the model's rows.
     """
     content = _json(body)
     keys = keys_of(key, kind)
