@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from automl.exporting.source import Source
 
 NAMES = {
-    "best": "the recommended model: the best value of the first objective, and within its noise the cheaper one",
+    "best": "the recommended model: the best value of the first objective, and within its noise a finished one",
     "cheapest": "the cheapest training",
     "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
 }

@@ -129,8 +129,8 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
 class Recommendation:
     """A model to take: the best expected value of the judged objective.
 
-    Among models within a standard error of that value, a finished trial's model comes before a pruned one's, then the
-    other objectives count: first those that are paid at each use, then dollars and seconds of the training.
+    Among models within a standard error of that value, a finished trial's model comes before a pruned one's, and then
+    the objectives that are paid at each use count. Dollars and seconds of the training decide between equal values.
     """
 
     point: ArchivePoint
@@ -220,7 +220,7 @@ def _choice(study: StudyRecord, points: Sequence[ArchivePoint], values: Sequence
     return min(
         (place for place in places if values[place][column] <= values[best][column] + noise),
         key=lambda place: (
-            points[place].state != "complete", *(values[place][other] for other in (*of_use, *sunk, column)), place,
+            points[place].state != "complete", *(values[place][other] for other in (*of_use, column, *sunk)), place,
         ),
     )  # fmt: skip
 

@@ -68,21 +68,22 @@ def with_noise(study: StudyRecord, **errors: float) -> StudyRecord:
     return replace(study, trials=trials)
 
 
-def test_within_the_noise_of_the_best_a_finished_and_then_a_cheaper_model_is_taken() -> None:
+def test_within_the_noise_of_the_best_a_finished_model_is_taken() -> None:
     study = study_of(*FRONT)
-    assert str(recommended(with_noise(study, t2=0.009))) == "2@1"
+
+    def cut(study: StudyRecord, *numbers: int) -> StudyRecord:
+        trials = (replace(one, state="pruned") if one.number in numbers else one for one in study.trials)
+        return replace(study, trials=tuple(trials))
+
     noisy = with_noise(study, t1=0.012, t2=0.011)
-    assert recommendation_lines(noisy)[0] == "Take 1@1: val_error 2 % ± 2.35 %, cost_usd $2.00."
-    better = "2@1 has val_error 1 %, better by no more than chance, and is 4.5 times as expensive."
-    assert recommendation_lines(noisy)[1] == better
-    cut = replace(noisy, trials=tuple(replace(one, state="pruned") if one.number == 1 else one for one in noisy.trials))
-    assert str(recommended(cut)) == "2@1", "it was trained to its end"
-    short = replace(
-        study, trials=tuple(replace(one, state="pruned") if one.number == 2 else one for one in noisy.trials)
-    )
-    assert recommendation_lines(short)[1].endswith("better by no more than chance, and its training was cut short.")
-    both = tuple(replace(one, state="pruned") for one in noisy.trials)
-    assert str(recommended(replace(noisy, trials=both))) == "1@1"
+    assert recommendation_lines(noisy)[0] == "Take 2@1: val_error 1 % ± 2.16 %, cost_usd $9.00."
+    assert str(recommended(cut(noisy, 2))) == "1@1"
+    better = "2@1 has val_error 1 %, better by no more than chance, and its training was cut short."
+    assert recommendation_lines(cut(noisy, 2))[1] == better
+    assert str(recommended(cut(with_noise(study, t2=0.009), 2))) == "2@1", "it is better by more than its noise"
+    assert str(recommended(cut(noisy, 1, 2))) == "2@1"
+    equal = study_of(trial(0, (0.1, 2.0)), trial(1, (0.1, 2.0)), trial(2, (0.2, 1.0)))
+    assert str(recommended(with_noise(equal, t0=0.01))) == "0@1"
 
 
 def test_what_each_answer_costs_is_traded_and_training_is_not() -> None:
@@ -103,6 +104,8 @@ def test_what_each_answer_costs_is_traded_and_training_is_not() -> None:
     assert lines[2] == "3 times smaller and 2 times cheaper: 2@1, with val_error 10.4 % instead of 1.5 %."
     assert lines[3].endswith(": 3@1, with val_error 50 % instead of 1.5 %.")
     assert str(recommended(with_noise(study, t0=0.01))) == "1@1", "it is smaller, and as good for all that is known"
+    told = recommendation_lines(with_noise(study, t0=0.01))[1]
+    assert told.startswith("0@1 has val_error 1.5 %, better by no more than chance, and is 3.4 % larger")
 
 
 def test_a_model_that_no_more_than_chance_sets_apart_from_a_baseline_is_said_to_be_so_first() -> None:
