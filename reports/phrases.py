@@ -108,7 +108,7 @@ def value_in_words(name: str, value: float | None, seconds: float | None = None)
 def deviation(name: str, value: float, mean: float) -> str:
     """Return the standard deviation of a metric in the unit of its mean."""
     if not name.endswith(SHARES) or not math.isfinite(value):
-        return metric(name, value)
+        return metric(name, value) if has_unit(name, value) else number(value, 3)
     return percent(value) if is_share(name, mean) else number(value)
 
 
