@@ -7,7 +7,6 @@ The trainer reports the standard error of each mean over samples as a metric of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from studies.records.records import StudyRecord
 from studies.results.confirmations import confirmation_of
@@ -15,7 +14,7 @@ from trainers.protocol import STDERR
 
 
 def standard_error(study: StudyRecord, metric: str, trial: int, epoch: int) -> float | None:
-    """Return the standard error of a metric of a trial after an epoch (from 1); None if it is unknown.
+    """Return the standard error of a metric of a trial after an epoch (from 1); None if it is unknown or not finite.
 
     After confirmation with at least two seeds it is the standard error of their mean.
     """
@@ -23,10 +22,5 @@ def standard_error(study: StudyRecord, metric: str, trial: int, epoch: int) -> f
     spread = None if confirmed is None else confirmed["metrics"].get(metric)
     if spread is not None and spread["deviation"] is not None:
         return float(spread["deviation"] / math.sqrt(len(spread["values"])))
-    return stderr_in(study.started[trial].epochs[epoch - 1].metrics, metric)
-
-
-def stderr_in(metrics: Mapping[str, float], metric: str) -> float | None:
-    """Return the reported standard error of a metric; None if it is missing or not finite."""
-    value = metrics.get(f"{metric}{STDERR}", math.nan)
+    value = study.started[trial].epochs[epoch - 1].metrics.get(f"{metric}{STDERR}", math.nan)
     return value if math.isfinite(value) else None

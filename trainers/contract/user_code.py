@@ -56,7 +56,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _HASH_CHARACTERS = 16
 WHOLE_BYTES, _END_BYTES = 2**28, 2**20
 _data_hashes: dict[tuple[str, int, int], str] = {}
-"""Hashes of data by path, time of the last change in nanoseconds, and size."""
+"""Hashes of files of data by path, time of the last change in nanoseconds, and size."""
 _hashes: dict[str, str] = {}
 """Hash of each file when first seen, at its loading: it may change later."""
 
@@ -100,10 +100,12 @@ def hash_of_data(path: Path) -> str:
 
     Of a file above `WHOLE_BYTES` the size and both ends are hashed: a terabyte would take hours.
     """
+    if path.is_dir():
+        return _hash_of_folder(path)
     found = path.stat()
     key = (str(path), found.st_mtime_ns, found.st_size)
-    if path.is_dir() or key not in _data_hashes:
-        _data_hashes[key] = _hash_of_folder(path) if path.is_dir() else _hash_of_large(path, found.st_size)
+    if key not in _data_hashes:
+        _data_hashes[key] = _hash_of_large(path, found.st_size)
     return _data_hashes[key]
 
 

@@ -93,7 +93,7 @@ def _some(column: Any) -> list[str]:
 
 def _usual_kind(texts: Sequence[str]) -> _Kind | None:
     kinds = Counter(_kind(text) for text in texts[:_SAMPLE])
-    return Counter(kinds).most_common(1)[0][0] if kinds else None
+    return kinds.most_common(1)[0][0] if kinds else None
 
 
 def _kind(text: str) -> _Kind:
