@@ -16,6 +16,7 @@ KIND_WORDS = {
     "lost": "work that a fault destroyed",
     "idle": "devices without a trial, their start included",
     "confirm": "trainings of automl confirm",
+    "test": "measuring models on the test part",
 }
 OVERHEAD_COLOUR = "#6d7fb3"
 LEAST_SHOWN = 0.005

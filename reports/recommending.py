@@ -13,12 +13,13 @@ from search_spaces.wording import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint
-from studies.results.baselines import Baseline
-from studies.results.confirmations import confirmation_of
+from studies.results.baselines import Baseline, baselines
+from studies.results.confirmations import confirmation_of, test_of
 from studies.results.constraints import is_feasible, wanted_in_words
 from studies.results.judged import SUNK, judged_objective
 from studies.results.recommendation import Recommendation, best_to_train_again, name_of, recommended
 from trainers.commands.command import COMMAND
+from trainers.protocol import STDERR, TEST_SAMPLES
 
 INTERVAL = 1.96
 """Standard errors on each side of a value that hold the value on endless data in 95 % of cases."""
@@ -33,6 +34,10 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
 """Words for less of a metric, for more of it, and for several times as much, by the ending of its name."""
 
 
+_SAMPLES: Mapping[str, str] = {"tabular": "rows", "text": "texts", "vision": "images"}
+"""Words for the samples of a task."""
+
+
 def recommendation_lines(study: StudyRecord) -> list[str]:
     """Return the recommended model (or the one to train again), its neighbours and its parameters."""
     return lines_of(study, recommended(study))
@@ -43,6 +48,7 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     if found is None:
         return _to_train_again(study)
     lines = [_unbeaten(found.unbeaten)] if found.unbeaten is not None else []
+    lines += filter(None, (_on_test_part(study, found),))
     lines.append(f"Take {name_of(found.point)}: {_told(study, found)}.")
     lines += filter(None, (
         _confirmed(found, study.objectives), _missed(found, study.constraints), against_baselines(study, found.point),
@@ -57,6 +63,24 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
 
 def _unbeaten(baseline: Baseline) -> str:
     return f"No model beats {baseline.called} by more than chance."
+
+
+def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
+    """Return the test value of the recommended model, and of the measured baselines, as a sentence; else empty."""
+    name, measured = found.judged.metric, found.tested or {}
+    if name not in measured:
+        return ""
+    error, size = measured.get(f"{name}{STDERR}"), measured.get(TEST_SAMPLES)
+    noise = "" if error is None else f" ± {deviation(name, INTERVAL * error, measured[name])}"
+    told = [f"{name_of(found.point)} has {name} {value_in_words(name, measured[name])}{noise}"]
+    if name == "val_rmse" and "val_r2" in measured:
+        told[0] += f" (R² {measured['val_r2']:.2f})"
+    for one in baselines(study):
+        its = None if one.trial is None or one.epoch is None else test_of(study, one.trial, one.epoch)
+        if its is not None and name in its and one.trial != found.point.trial:
+            told.append(f"{one.called} {value_in_words(name, its[name])}")
+    samples = "" if size is None else f"{size:,.0f} "
+    return f"On {samples}unseen {_SAMPLES.get(str(study.spec.get('task')), 'samples')}: {'; '.join(told)}."
 
 
 def _told(study: StudyRecord, found: Recommendation) -> str:

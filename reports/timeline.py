@@ -20,6 +20,7 @@ KIND_COLOURS: dict[ChargeKind, str] = {
     "lost": COLOURS["failed"],
     "idle": "#c9d1ce",
     "confirm": "#6d7fb3",
+    "test": "#9a86b8",
 }
 _WORDS: dict[ChargeKind, str] = {
     "start": "started trials",
@@ -27,6 +28,7 @@ _WORDS: dict[ChargeKind, str] = {
     "lost": "was lost to faults",
     "idle": "was idle",
     "confirm": "confirmed models",
+    "test": "measured models on the test part",
 }
 FAULTS = frozenset({"lost", "timeout", "unreadable", "storage", "failed", "unstarted", "interrupted"})
 """Outcomes of attempts that are marked."""

@@ -39,7 +39,12 @@ ALWAYS_MEASURED = (
 )
 """Metrics of every trial; the first two are added by the controller, which knows prices."""
 
-SOMETIMES_MEASURED = ("communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale")
+TEST_SAMPLES = "test_samples"
+"""Number of samples of the test part, beside test metrics."""
+
+SOMETIMES_MEASURED = (
+    "communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale", TEST_SAMPLES,
+)  # fmt: skip
 """Metrics that the trainer adds if it can measure them."""
 
 OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
@@ -83,7 +88,8 @@ class TrialSpec:
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
         checkpoint_every_seconds: Time after which the next step or epoch writes a checkpoint.
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
-        test_at: Further epochs with test metrics; a trial that ends earlier has them at its end.
+        test_at: Further epochs with test metrics; a trial that ends earlier has them at its end. A trial that resumes
+            at one of them is not trained: its saved model is measured on the test part.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
         proposed: Values of parameters that the trial may request at run time; it draws others. None forbids requests.
@@ -141,6 +147,7 @@ class TrialFacts:
         start_epoch: Epochs already done, 0 unless resumed.
         code_files: Hashes of the user's loaded files, by path; empty for a built-in task.
         data_files: Hashes of the files that a task's options name, by path.
+        has_test_part: Whether the task has samples for testing.
     """
 
     base_learning_rate: float
@@ -154,6 +161,7 @@ class TrialFacts:
     start_epoch: int
     code_files: Mapping[str, str] = field(default_factory=dict)
     data_files: Mapping[str, str] = field(default_factory=dict)
+    has_test_part: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from automl.launching.prepared_study import Prepared
 from reports.phrases import duration, mapping, plural, usd
-from studies.records.records import StudyRecord, TrialRecord
+from studies.records.records import OF_SAVED_MODELS, StudyRecord, TrialRecord
 from studies.spec.study_spec import spec_to_mapping
 from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t
@@ -151,7 +151,7 @@ def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
     epochs = training.get("epochs") if isinstance(training, Mapping) else None
     if not measured or not isinstance(epochs, int):
         return None
-    charged = sum(charge.slots * charge.seconds for charge in record.charges if charge.kind != "confirm")
+    charged = sum(charge.slots * charge.seconds for charge in record.charges if charge.kind not in OF_SAVED_MODELS)
     return EarlierCost(
         study=record.name,
         trials=len(measured),

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from automl.stored.unreferenced_files import orphans_of
 from studies.money.ledger import ABSORBS_ROUNDING
-from studies.records.records import NANO, SIMULATED_TASK
+from studies.records.records import NANO, OF_SAVED_MODELS, SIMULATED_TASK
 from studies.storage.leases.processes import is_known_gone, left_behind
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store, StoreError
@@ -153,7 +153,7 @@ def _charges(ask: Asker, _: _Study) -> _Found:
     )
     # Overhead absorbs the rounding of the other charges, at most half a nano-dollar each. Confirmations charge
     # overhead as the kind of their trainings.
-    absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in (*ABSORBS_ROUNDING, "confirm")}
+    absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in (*ABSORBS_ROUNDING, *OF_SAVED_MODELS)}
     for row in rows:
         due = row.slots * row.seconds * row.usd_per_slot_hour / 3600 * NANO
         slack = NANO_SLACK + absorbed.get(row.kind, 0.0) + 1e-9 * abs(due)

@@ -37,6 +37,7 @@ from studies.gangs.pool_protocol import (
     GangPool,
     PoolError,
     PriceSet,
+    SlotsReady,
     SuggestionFailed,
     Tick,
     TrialQueued,
@@ -92,7 +93,8 @@ class Controller:
     """Drives one study until it is closed, drained or failed.
 
     Without a `suggester` all trials are known; without a `lease_token` no other controller can exist. `background`
-    prepares suggestions in a thread; off in virtual time, which must not depend on real time.
+    prepares suggestions in a thread; off in virtual time, which must not depend on real time. If it `keeps_pool`, the
+    caller closes the pool. `warm` are the free slots of a pool that is open already; None opens it.
     """
 
     def __init__(
@@ -107,8 +109,11 @@ class Controller:
         background: bool = True,
         on_commit: Callable[[StudyMachine], None] | None = None,
         tick_seconds: float = TICK_SECONDS,
+        keeps_pool: bool = False,
+        warm: tuple[int, ...] | None = None,
     ) -> None:
         self.machine = machine
+        self._keeps_pool, self._warm = keeps_pool, warm
         self._pool = pool
         self._store = store
         self._tick_seconds = tick_seconds
@@ -137,12 +142,19 @@ class Controller:
         finally:
             if self._asker is not None:
                 self._asker.shutdown(wait=False, cancel_futures=True)
-            self._pool.close()
+            self._close_pool()
             self._deleter.finish()
+
+    def _close_pool(self) -> None:
+        if not self._keeps_pool:
+            self._pool.close()
 
     def _open_pool(self) -> None:
         try:
-            self._pool.open(self.machine.setup.slots)
+            if self._warm is None:
+                self._pool.open(self.machine.setup.slots)
+            else:
+                self._pool.post(SlotsReady(slots=self._warm))
         except PoolError as error:
             refused = self.machine.pool_refused(str(error), self._pool.now())
             log.error("%s", error)
@@ -220,7 +232,7 @@ class Controller:
             case Suggest():
                 self._suggest(command)
             case ClosePool():
-                self._pool.close()
+                self._close_pool()
             case Grant():
                 pass  # done already, before the commit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from studies.money.ledger import PricedSpan, cost_nano_usd
+from studies.records.records import ChargeKind
 from studies.storage.leases import dead_pools
 from studies.storage.leases import lease as leases
 from studies.storage.leases.dead_pools import DeadPool, OpenAttempt
@@ -36,7 +37,7 @@ def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
-    """Return charges for uncharged time: `lost` for running trials, else `idle`; `confirm` in a confirmation."""
+    """Return charges for uncharged time: the pool's kind if it has one, else `lost` for running trials, or `idle`."""
     holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
     spans: dict[tuple[int, float], list[int]] = defaultdict(list)
     for slot, since in sorted(pool.charged_until.items()):
@@ -44,16 +45,16 @@ def gap_charges(pool: DeadPool) -> list[Charged]:
             holder = holders.get(slot)
             spans[holder.trial_id if holder else -1, since].append(slot)
     return [
-        _charge(span, slots, holders.get(slots[0]), confirms=pool.confirms)
+        _charge(span, slots, holders.get(slots[0]), kind=pool.kind)
         for (_, since), slots in sorted(spans.items())
         for span in pool.prices.spans(since, pool.alive_until)
     ]
 
 
-def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None, *, confirms: bool) -> Charged:
+def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None, *, kind: ChargeKind | None) -> Charged:
     begin, end, usd_per_slot_hour = span
     return Charged(
-        kind="confirm" if confirms else "lost" if of else "idle",
+        kind=kind or ("lost" if of else "idle"),
         trial_id=of.trial_id if of else None,
         attempt=of.attempt if of else None,
         slots=len(slots),

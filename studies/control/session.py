@@ -28,8 +28,9 @@ from studies.control.files.orphans import (
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_end import ENDS_BY_BUDGET, has_more
 from studies.control.machine.study_setup import StudySetup
+from studies.control.testing_models import test_models, test_specs
 from studies.control.tracker_environment import OwnLogging
-from studies.gangs.pool_protocol import GangPool
+from studies.gangs.pool_protocol import DrainRequested, GangPool
 from studies.results import analysis
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
@@ -105,8 +106,7 @@ class Session:
     def drain(self, reason: str) -> None:
         """Make each gang stop at the end of its epoch, or end the wait for the lease; safe in signal handlers."""
         self._drain_reason = reason
-        if self._controller is not None:
-            self._controller.drain(reason)
+        self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def run(self) -> StudyMachine | None:
         """Take the lease and drive the study; None if there was nothing to do, or it was stopped while standing by.
@@ -126,6 +126,16 @@ class Session:
         except StoreError:
             leases.release(self._store, lease)
             raise
+        try:
+            machine = self._drive(lease)
+            if machine is not None and self._is_to_be_tested(machine):
+                self._test_models(machine)
+            return machine
+        finally:
+            self._pool.close()
+
+    def _drive(self, lease: leases.Lease) -> StudyMachine | None:
+        """Drive the study under the lease; the pool stays open if its models are to be tested."""
         stop, look = partial(self.drain, "stopped"), self._look_for_requests
         with heartbeat.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             check_in_place(mentioned_checkpoints(self._store, self._row.id))
@@ -142,13 +152,32 @@ class Session:
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
             self._controller = controller
-            if self._drain_reason is not None:  # requested before there was a controller
-                controller.drain(self._drain_reason)
             with set_aside(), retrying.copied_beside(self._store.engine):
                 controller.run()
-            wait_for_ranks(self._row.uid)  # ranks that were cut may still be writing
-            self._delete_orphans()
+            self._controller = None
+            if not self._is_to_be_tested(machine):
+                self._close_pool()
             return machine
+
+    def _is_to_be_tested(self, machine: StudyMachine) -> bool:
+        return machine.state == "closed" and machine.has_test_part and self._drain_reason is None
+
+    def _test_models(self, machine: StudyMachine) -> None:
+        """Measure the recommended model and the baselines on the test part, under a lease of its own, as each pool."""
+        record, warm = load_study(self._store, self._row.name), machine.free_slots
+        specs = test_specs(machine.setup, record)
+        lease = leases.acquire(self._store, self._row.id)
+        if isinstance(lease, leases.Holder):
+            return
+        with heartbeat.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
+            if specs and warm is not None:
+                test_models(machine.setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm)
+            self._close_pool()
+
+    def _close_pool(self) -> None:
+        self._pool.close()
+        wait_for_ranks(self._row.uid)  # ranks that were cut may still be writing
+        self._delete_orphans()
 
     def _check_unchanged(self) -> None:
         """Raise StoreError if study or spec changed; a new study can have a deleted study's id and name."""
@@ -209,7 +238,7 @@ class Session:
             if self._was_stopped_in_order(first):
                 leases.release(self._store, lease)
                 return None
-            self._drain_reason = "stopped"
+            self.drain("stopped")
         return lease
 
     def _patiently(self, action: Callable[[], T]) -> T:
@@ -276,6 +305,7 @@ class Session:
             study_id=self._row.id,
             lease_token=lease.token,
             on_commit=self._on_commit,
+            keeps_pool=True,
         )
 
 

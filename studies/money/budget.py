@@ -191,7 +191,7 @@ class Forecaster:
             own_epoch_seconds: Durations of its epochs on `world_size` ranks, the latest one last.
         """
         ranks = ranks or world_size
-        start, longer = self._start(ranks), world_size / ranks
+        start, longer = self.start_seconds(ranks), world_size / ranks
         if own_epoch_seconds:
             latest = own_epoch_seconds[-OWN_EPOCHS:]
             typical = _typical(latest)
@@ -213,7 +213,8 @@ class Forecaster:
             squares=sum(one.squares for one in every),
         )
 
-    def _start(self, world_size: int) -> float:
+    def start_seconds(self, world_size: int) -> float:
+        """Return the expected time from a gang's lease to its first step; 0 before any start."""
         starts = self._starts.get(world_size) or [one for some in self._starts.values() for one in some]
         return median(starts) if starts else 0.0
 

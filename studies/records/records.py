@@ -19,7 +19,7 @@ StopReason = Literal[
     "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "nothing_works", "interrupted",
     "stopped", "storage", "error",
 ]  # fmt: skip
-ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
+ChargeKind = Literal["start", "train", "lost", "idle", "confirm", "test"]
 Action = Literal["continue", "pause", "stop"]
 Direction = Literal["minimize", "maximize"]
 DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
@@ -60,7 +60,9 @@ MOST_PRICE = 1e6
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
 CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"queued", "running", "paused"})
-CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
+CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm", "test")
+OF_SAVED_MODELS: tuple[ChargeKind, ...] = ("confirm", "test")
+"""Kinds of charges after the search, for models that it has found."""
 OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
 """Charges that a trial pays; their sum is its `cost_usd`."""
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
@@ -158,16 +160,22 @@ class ChargeRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmationRecord:
-    """One training of a chosen configuration with a fresh seed (`automl confirm`)."""
+    """One training of a chosen configuration with a fresh seed (`automl confirm`), or one test of a saved model."""
 
     trial: int
     seed: int
     epoch: int
-    epochs: int  # number trained; fewer than `epoch` if this training stopped improving earlier
+    # Number trained; fewer than `epoch` if this training stopped improving earlier, 0 if a saved model was tested
+    epochs: int
     metrics: Mapping[str, float]  # of the last epoch, test metrics with their prefix
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of a kept model of this seed, from this or an earlier training
     confirmed_at: datetime
+
+    @property
+    def is_test(self) -> bool:
+        """Return whether a saved model was measured on the test part, without training."""
+        return self.epochs == 0 and bool(self.metrics)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,6 +271,7 @@ class StudyRecord:
     slots_there: int | None = None  # number of slots that cost money now; None if no pool is open
     # Measurements with fresh seeds, the latest of each trial, epoch and seed
     confirmations: tuple[ConfirmationRecord, ...] = ()
+    tests: tuple[ConfirmationRecord, ...] = ()  # saved models measured on the test part at the study's end
     created_at: datetime
     ended_at: datetime | None = None
 

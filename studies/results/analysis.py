@@ -13,6 +13,7 @@ from studies.records.records import (
     CHARGE_KINDS,
     NANO,
     NEXT_10_USD_PERCENT,
+    OF_SAVED_MODELS,
     OWN_CHARGES,
     TRIAL_STATES,
     BudgetLine,
@@ -127,7 +128,7 @@ def last_quarter(study: StudyRecord) -> tuple[float | None, float] | None:
 
 
 def _search_nano_usd(study: StudyRecord) -> int:
-    return sum(charge.cost_nano_usd for charge in study.charges if charge.kind != "confirm")
+    return sum(charge.cost_nano_usd for charge in study.charges if charge.kind not in OF_SAVED_MODELS)
 
 
 def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]:
@@ -140,7 +141,7 @@ def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]
     for trial, epoch, values in milestones(study):
         waiting.setdefault(trial.number or 0, []).append((_paid_by(trial, epoch), values))
     spent, paid = 0, dict.fromkeys(waiting, 0)
-    of_search = (charge for charge in study.charges if charge.kind != "confirm")
+    of_search = (charge for charge in study.charges if charge.kind not in OF_SAVED_MODELS)
     for charge in sorted(of_search, key=lambda c: c.charged_at):
         spent += charge.cost_nano_usd
         if charge.trial not in paid or charge.kind not in OWN_CHARGES:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.records.records import ConfirmationRecord, StudyRecord
-from trainers.protocol import OUR_METRICS, STDERR, TEST_PREFIX
+from trainers.protocol import OUR_METRICS, STDERR, TEST_PREFIX, TEST_SAMPLES
 
 
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
@@ -51,6 +51,17 @@ def without_errors(metrics: Mapping[str, float]) -> dict[str, float]:
 def tested(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the test metrics, by their names in the search."""
     return {name.removeprefix(TEST_PREFIX): value for name, value in metrics.items() if name.startswith(TEST_PREFIX)}
+
+
+def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | None:
+    """Return a saved model's metrics on the test part, measured at the study's end, by their names in the search.
+
+    `test_samples` is the number of samples, if it is known. None if the model was not measured.
+    """
+    found = next((one.metrics for one in record.tests if (one.trial, one.epoch) == (trial, epoch)), None)
+    if found is None:
+        return None
+    return tested(found) | {name: value for name, value in found.items() if name == TEST_SAMPLES}
 
 
 def spread(values: list[float]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from studies.records.records import NANO, Objective, StudyRecord, TrialState
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import Baseline, baselines
-from studies.results.confirmations import confirmation_of
+from studies.results.confirmations import confirmation_of, test_of
 from studies.results.expected_values import expected_values
 from studies.results.judged import SUNK, judged_objective
 from studies.results.noise import standard_error
@@ -136,6 +136,7 @@ class Recommendation:
     point: ArchivePoint
     params: Mapping[str, ParameterValue]
     confirmed: Mapping[str, Any] | None  # from `confirmation_of`; None if nothing confirmed it
+    tested: Mapping[str, float] | None  # from `test_of`; None if the study has no test part, or has not ended
     judged: Objective  # from `judged_objective`
     stderr: float | None  # standard error of the judged objective; None if unknown
     unbeaten: Baseline | None  # the best baseline, if the model is not better by more than the noise
@@ -149,7 +150,7 @@ class Recommendation:
         return name_of(self.point)
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better` and `worse` (`12@9`).
+        """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better`, `worse` (`12@9`), `test`.
 
         `stderr` is the standard error of the judged objective, `unbeaten_baseline` the name of a baseline that no model
         beats by more than noise. Where confirmed values changed the choice, `instead_of` has the point that the search
@@ -165,6 +166,7 @@ class Recommendation:
             "better": None if self.better is None else name_of(self.better),
             "worse": None if self.worse is None else name_of(self.worse),
             "unbeaten_baseline": None if self.unbeaten is None else self.unbeaten.name,
+            **({} if self.tested is None else {"test": dict(self.tested)}),
             **({} if self.instead_of is None else {"instead_of": name_of(self.instead_of)}),
         }
 
@@ -198,6 +200,7 @@ def _recommended(study: StudyRecord, points: Sequence[ArchivePoint]) -> Recommen
         point=chosen,
         params=dict(study.started[chosen.trial].params),
         confirmed=confirmation_of(study, chosen.trial, chosen.epoch),
+        tested=test_of(study, chosen.trial, chosen.epoch),
         judged=judged,
         stderr=stderr,
         unbeaten=_unbeaten(study, judged, value, stderr),

@@ -18,14 +18,20 @@ import sqlalchemy as sa
 import torch
 
 from automl.stored.point_checkpoints import kept_checkpoint
+from reports.recommending import recommendation_lines
 from studies.records.records import StudyRecord
 from studies.results.analysis import archive
+from studies.results.baselines import baselines
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS, SLOW, Workplace, finish
 from tests.support.paths import EXAMPLES
 from tests.support.ray_pool import LentPool
+from trainers.checkpoints.checkpoint import load_model
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
+from trainers.protocol import TEST_SAMPLES
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -76,6 +82,34 @@ def test_a_study_ends_with_one_story_in_all_its_views(finished: tuple[Workplace,
     assert summary["trials"]["pruned"] >= 1
     assert {row["world_size"] for row in place.json("trials", "small")} == {1, 2}
     assert_one_story(place, summary)
+
+
+@pytest.mark.large
+def test_the_models_that_matter_are_measured_on_the_test_part_once_at_the_end(place: Workplace) -> None:
+    """The recommended model and the baseline, as they were saved; for money of its own kind."""
+    usual = {"learning_rate": 0.1, "architecture": "mlp", "width": 32, "world_size": 1}
+    changes = {"baselines": [{"name": "usual", "params": usual}], "training": {"epochs": 3}, "budget": {"trials": 3}}
+    found = place.json("launch", place.spec(DIGITS, **changes))["recommendation"]
+    record = assert_consistent(place, "small")
+    (baseline,) = baselines(record)
+    taken = (found["trial"], found["epoch"])
+    models = {taken, (baseline.trial, baseline.epoch)}
+    assert {(one.trial, one.epoch) for one in record.tests} == models
+    assert not record.confirmations
+    assert found["test"].pop(TEST_SAMPLES) == 300
+    model = load_model(record.started[taken[0]].epochs[taken[1] - 1].checkpoint)
+    params = dict(record.started[taken[0]].params)
+    assert found["test"] == pytest.approx(evaluate(model, load_task("digits"), params, part="test"))
+    told = f"On 300 unseen samples: {taken[0]}@{taken[1]} has val_error "
+    assert any(line.startswith(told) for line in recommendation_lines(record)[:2])
+    of_tests = [charge for charge in record.charges if charge.kind == "test"]
+    assert of_tests
+    assert sum(charge.cost_nano_usd for charge in of_tests) < record.cost_nano_usd / 4
+    place.audit("small")
+
+    place.run("resume", "small", "--set", "budget.trials=4")
+    again = assert_consistent(place, "small")
+    assert [one for one in again.tests if (one.trial, one.epoch) in models] == list(record.tests)
 
 
 def assert_one_story(place: Workplace, summary: dict[str, Any]) -> StudyRecord:

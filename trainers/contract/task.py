@@ -25,7 +25,7 @@ class Task(Protocol):
 
     Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs, the same
     in every process. Optional members:
-    `test_data(params)`;
+    `test_data(params)`, and `has_test_part` if it may refuse: whether there are samples for testing;
     `space()`: the default search space;
     `first_trials()`: mappings of good parameters, with which a search of that space begins;
     `baselines()`: models and figures to compare with, see `baselines_of`;
@@ -78,6 +78,11 @@ class BaseTask:
         """Return 1 or 0 for each sample's error and accuracy, shape [n] each."""
         wrong = outputs.argmax(dim=-1) != targets
         return {"val_error": wrong, "val_accuracy": ~wrong}
+
+
+def has_test_part(task: Task) -> bool:
+    """Return whether a task has samples for testing."""
+    return bool(getattr(task, "has_test_part", hasattr(task, "test_data")))
 
 
 def parameters_of(task: Task) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainers.contract.task import Task
+from trainers.contract.task import Task, has_test_part
 from trainers.data.epoch_plan import share
 from trainers.data.samples import Samples, load_samples
 from trainers.data.streams import StreamSamples
@@ -21,7 +21,7 @@ from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.training_state import TrainingState
 from trainers.loop.whole_set_metrics import WholeMetrics
-from trainers.protocol import TEST_PREFIX, NoTestPartError, TaskError, TrialSpec
+from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, NoTestPartError, TaskError, TrialSpec
 from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
@@ -148,8 +148,8 @@ class EpochEnd:
         return with_derived(self._task, metrics, self._spec.params)
 
     def test_metrics(self) -> dict[str, float]:
-        """Return the test metrics averaged over all ranks; empty without test data."""
-        if not hasattr(self._task, "test_data"):
+        """Return the test metrics averaged over all ranks, and the number of samples; empty without test data."""
+        if not has_test_part(self._task):
             return {}
         try:
             self._counter.begin("test data")
@@ -163,7 +163,8 @@ class EpochEnd:
             dist.all_reduce(sums)
         averages = means_and_errors(names, sums) | whole.values(self._group)
         derived = with_derived(self._task, averages, self._spec.params)
-        return {TEST_PREFIX + name: value for name, value in derived.items()}
+        size = {} if isinstance(samples, StreamSamples) else {TEST_SAMPLES: float(len(samples))}
+        return {TEST_PREFIX + name: value for name, value in derived.items()} | size
 
     def _evaluation_sums(self, samples: Samples | StreamSamples) -> tuple[tuple[str, ...], Tensor, WholeMetrics]:
         group, state = self._group, self._state

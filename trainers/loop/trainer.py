@@ -19,7 +19,7 @@ from torch import nn
 
 from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
-from trainers.contract.task import Task, grows, training_loss
+from trainers.contract.task import Task, grows, has_test_part, training_loss
 from trainers.contract.user_code import code_files, data_files
 from trainers.data.epoch_plan import samples_of_rank
 from trainers.data.sample_order import layout_of
@@ -177,6 +177,9 @@ class Trainer:
         """Train as far as the course allows, without waiting for checkpoints; their errors are raised later."""
         self._counter.begin("first step")
         course.begin(self.facts)
+        if self.epoch in self._spec.test_at:  # it resumed there
+            course.measured(Pending(news=self._scored()))
+            return
         while (until := course.until(self.epoch)) is not None:
             for pending in self.advance_ahead(until, course.saved, course.seconds_left):
                 course.measured(pending)
@@ -184,6 +187,15 @@ class Trainer:
                     return
             if self.epoch < until:  # it has ended within an epoch
                 return
+
+    def _scored(self) -> Measurement:
+        """Return the test metrics of the model as it was saved, without further training."""
+        started = time.perf_counter()
+        with classified(), self._state.evaluated_weights():
+            use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
+            metrics = {**self._state.metrics, **self._epoch_end.test_metrics()}
+        seconds = time.perf_counter() - started
+        return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True)
 
     def advance_ahead(
         self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True
@@ -323,6 +335,7 @@ class Trainer:
             start_epoch=self.epoch,
             code_files=code_files(self._spec.python_path) if ":" in self._spec.task else {},
             data_files=data_files(self._task, self._spec.task_options) if self._group.rank == 0 else {},
+            has_test_part=has_test_part(self._task),
         )
 
 

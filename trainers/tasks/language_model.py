@@ -12,7 +12,7 @@ import numpy as np
 from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.split_task import SplitTask, shares_of, split
+from trainers.tasks.shared.split_task import SplitTask, check_share, split
 from trainers.tasks.words.tokens import END, FEWEST, Tokens, form_of, joined, train_byte_tokenizer
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ class LanguageModel(SplitTask):
             vocabulary: Largest number of tokens, 256 bytes included.
         """
         given = {"validation": validation, "test": test}
-        shares = shares_of(validation_share, test_share) | {
-            name: 0.0 for name, path in given.items() if path is not None
+        shares = {
+            "validation": 0.0 if validation else check_share(validation_share, "validation_share", lowest=0.001),
+            "test": 0.0 if test else check_share(test_share, "test_share", lowest=0.0),
         }
         self.length = task_options.whole(length, "length", low=2, high=65536)
         task_options.whole(vocabulary, "vocabulary", low=FEWEST, high=1_000_000)

@@ -17,7 +17,7 @@ from search_spaces.wording import listed, shown
 from trainers.contract.task import Params
 from trainers.protocol import STDERR
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.split_task import Rows, SplitTask, part_sizes, parts_of, shares_of, split
+from trainers.tasks.shared.split_task import Rows, Share, SplitTask, part_sizes, parts_of, shares_of, split
 from trainers.tasks.shared.task_options import check_columns, check_rows
 from trainers.tasks.shared.trivial_models import mean_of_table, most_frequent_class
 from trainers.tasks.table.columns import Matrix, fit_encoding
@@ -60,7 +60,7 @@ class Tabular(SplitTask):
         *("trees", "tree_rate", "leaves", "leaf_rows", "row_share", "column_share", "l2"),
     )
     path_options = ("train", "validation", "test")
-    options_of_new_studies = MappingProxyType({"folds": "auto", "reading": 2})
+    options_of_new_studies = MappingProxyType({"folds": "auto", "reading": 2, "test_share": "auto"})
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Tabular(SplitTask):
         categorical: Sequence[str] = (),
         numeric: Sequence[str] = (),
         validation_share: float = 0.15,
-        test_share: float = 0.0,
+        test_share: Share = 0.0,
         folds: int | str = 1,
         scaling: str = "standard",
         decimal: str | None = None,
@@ -101,7 +101,8 @@ class Tabular(SplitTask):
             missing: Cells without a value, besides empty ones; None takes ?, NA, nan, null and the like.
             ignore: Columns not to use.
             numeric: Columns that must be numbers.
-            test_share: Share of the rows of `train` for testing, when there is no `test`.
+            test_share: Share of the rows of `train` for testing, when there is no `test`; "auto" takes 15 % of at least
+                2,000 rows, and at most 5,000 rows.
             folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 takes
                 a validation part instead, "auto" (of new studies) 5 folds below 2,000 rows.
             scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
@@ -338,7 +339,7 @@ class Tabular(SplitTask):
         train = read_table(paths["train"], self._form, expected=[target])
         return train, {name: read_like(train, path, self._form) for name, path in paths.items() if name != "train"}
 
-    def _split(self, table: Table, labels: Rows | None, shares: Mapping[str, float]) -> tuple[Rows, Rows, Rows]:
+    def _split(self, table: Table, labels: Rows | None, shares: Mapping[str, Share]) -> tuple[Rows, Rows, Rows]:
         if self._query is None:
             return split(labels, len(table), **shares)
         from trainers.tasks.table.ranking import queries_of, split_queries

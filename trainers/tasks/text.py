@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from automl.standalone.text_rows import cleaned
@@ -13,7 +14,7 @@ from search_spaces.wording import install_command, listed, shown
 from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.split_task import SplitTask, part_sizes, parts_of, shares_of, split
+from trainers.tasks.shared.split_task import Share, SplitTask, part_sizes, parts_of, shares_of, split
 from trainers.tasks.shared.task_options import check_columns, check_kind
 from trainers.tasks.shared.trivial_models import most_frequent_class
 from trainers.tasks.table.files import Table, as_written, find_column, read_like, read_table, texts
@@ -46,6 +47,7 @@ class Text(SplitTask):
     )
     path_options = ("train", "validation", "test")
     maybe_path_options = ("checkpoint",)
+    options_of_new_studies = MappingProxyType({"test_share": "auto"})
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class Text(SplitTask):
         delimiter: str | None = None,
         encoding: str = "utf-8",
         validation_share: float = 0.15,
-        test_share: float = 0.0,
+        test_share: Share = 0.0,
     ) -> None:
         """Read the files, learn the tokenizer from the training texts, and tokenize all texts; raises TaskError.
 

@@ -14,7 +14,7 @@ from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.pictures import images
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.split_task import SplitTask, part_sizes, parts_of, shares_of, split
+from trainers.tasks.shared.split_task import Share, SplitTask, part_sizes, parts_of, shares_of, split
 from trainers.tasks.shared.task_options import check_kind
 from trainers.tasks.shared.trivial_models import most_frequent_class
 
@@ -39,7 +39,7 @@ class Vision(SplitTask):
 
     parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude", "mixup")
     no_test = "there are no test images. Set task_options.test to a folder, or test_share above 0"
-    options_of_new_studies = MappingProxyType({"reading": 2})
+    options_of_new_studies = MappingProxyType({"reading": 2, "test_share": "auto"})
     path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels", "checkpoint")
 
     def __init__(
@@ -55,7 +55,7 @@ class Vision(SplitTask):
         grey: bool | None = None,
         checkpoint: str | None = None,
         validation_share: float = 0.1,
-        test_share: float = 0.0,
+        test_share: Share = 0.0,
         reading: int = 1,
     ) -> None:
         """Read all images; raises TaskError for a wrong file or option.

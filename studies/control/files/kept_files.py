@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from studies.results.pareto import dominates
 from studies.search.observations import Values
-
-DELIVERABLE = frozenset({"archive", "front"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +29,9 @@ class Released:
 
 @dataclass(kw_only=True, slots=True)
 class CheckpointKeeper:
-    """Counts the reasons to keep each file: "archive", "front", "resume"."""
+    """Counts the reasons to keep each file: "archive", "front", "resume", and "baseline" with a trial's id."""
 
-    _members: dict[str, list[Milestone]] = field(default_factory=lambda: {"archive": [], "front": []})
+    _members: dict[str, list[Milestone]] = field(default_factory=lambda: defaultdict(list))
     _reasons: dict[str, set[str]] = field(default_factory=dict)
     _resume: dict[int, str] = field(default_factory=dict)
     _bytes: dict[str, int] = field(default_factory=dict)
@@ -50,12 +49,12 @@ class CheckpointKeeper:
         return self._members["archive"]
 
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
-        """Offer a milestone to the "archive" (earliest of equal points) or the "front" (all equal points).
+        """Offer a milestone to the "front" (all equal points), or to another list (earliest of equal points).
 
         Returns whether it entered, and the files that may now be deleted.
         """
         members = self._members[to]
-        beaten = any(dominates(m.values, new.values) or (to == "archive" and m.values == new.values) for m in members)
+        beaten = any(dominates(m.values, new.values) or (to != "front" and m.values == new.values) for m in members)
         if beaten:
             return False, Released()
         leaving = [m for m in members if dominates(new.values, m.values)]
@@ -96,7 +95,7 @@ class CheckpointKeeper:
             if milestone.path is None:
                 continue
             files += self._drop(milestone.path, reason)
-            if not DELIVERABLE & self._reasons.get(milestone.path, set()):
+            if not self._reasons.get(milestone.path, set()) - {"resume"}:
                 epochs.append((milestone.trial_id, milestone.epoch))
         return Released(files=tuple(files), epochs=tuple(epochs))
 

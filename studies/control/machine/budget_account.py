@@ -40,6 +40,7 @@ class BudgetAccount:
         self._meter: SlotMeter | None = None
         self._clock: BudgetClock | None = None
         self._late_seconds: deque[float] = deque(maxlen=LATE_TICKS)
+        self._test_seconds = 0.0
 
     def open(self, now: float) -> None:
         """Start charging for the slots of the pool."""
@@ -72,11 +73,19 @@ class BudgetAccount:
 
     @property
     def cut_at(self) -> float:
-        """Return when running epochs are cut, before the deadline by `cut_seconds` or twice the watchdog's delay."""
+        """Return when running epochs are cut, before the deadline by `cut_seconds` or twice the watchdog's delay.
+
+        The time that the measurements on the test part will take is kept, too.
+        """
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf
         wanted = max(self._setup.cut_seconds, 2.0 * max(self._late_seconds, default=0.0))
-        return self._clock.deadline - min(wanted, MOST_GUARD_SHARE * self._clock.total_seconds)
+        return self._clock.deadline - min(wanted + self._test_seconds, MOST_GUARD_SHARE * self._clock.total_seconds)
+
+    def will_test(self, evaluation_seconds: float) -> None:
+        """Keep time to measure models on the test part at the end, from the duration of a trial's evaluation."""
+        models = 1 + len(self._setup.baselines)
+        self._test_seconds = self.forecaster.start_seconds(1) + models * evaluation_seconds
 
     def looked(self, late_seconds: float) -> None:
         """Record the delay of the watchdog."""

@@ -20,7 +20,7 @@ from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import StudySetup
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError
 from studies.money.budget import Limits
-from studies.records.records import CUMULATIVE_METRICS, NANO, TrialRecord
+from studies.records.records import CUMULATIVE_METRICS, NANO, ChargeKind, TrialRecord
 from studies.records.resume_state import ResumeState, StoredTrial
 from studies.storage.writing.changes import (
     Change,
@@ -32,7 +32,7 @@ from studies.storage.writing.changes import (
     StudyChanged,
     TrialChanged,
 )
-from trainers.protocol import TrialSpec
+from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, TrialSpec
 
 PATIENCE_SECONDS = 60.0
 """Seconds without any training to wait for devices lost with their node."""
@@ -79,6 +79,7 @@ class ConfirmingMachine(StudyMachine):
         *,
         pool: GangPool,
         most_nano_usd: int | None = None,
+        kind: ChargeKind = "confirm",
     ) -> None:
         widest = max((spec.world_size for spec in specs), default=0)
         if widest > setup.slots:
@@ -100,7 +101,7 @@ class ConfirmingMachine(StudyMachine):
         self.done: dict[int, Retrained] = {}
         self.error = ""
         self._trainings = [_Training(spec=spec) for spec in specs]
-        self._trial_ids = trial_ids
+        self._trial_ids, self._kind = trial_ids, kind
         self._waits_since = math.inf
         super().__init__(
             setup, ResumeState(trials=trials), alive_since=pool.now(), pick=pool.pick, worn=pool.worn, spare=pool.spare
@@ -178,7 +179,7 @@ class ConfirmingMachine(StudyMachine):
                 if change.trial_id is not None:
                     self._trainings[change.trial_id].cost_nano_usd += change.cost_nano_usd
                     self._trainings[change.trial_id].seconds += change.seconds
-                yield replace(change, kind="confirm", trial_id=None, attempt=None)
+                yield replace(change, kind=self._kind, trial_id=None, attempt=None)
             case PoolChanged() | PoolRateChanged():
                 yield change
             case EpochMeasured():
@@ -203,8 +204,10 @@ class ConfirmingMachine(StudyMachine):
         if not failed:
             last = training.epochs[min(epoch, len(training.epochs)) - 1]
             metrics = {name: value for name, value in last.metrics.items() if name not in CUMULATIVE_METRICS}
+            if self._kind == "test":  # the epoch's other metrics are the search's
+                metrics = {name: one for name, one in metrics.items() if name.startswith((TEST_PREFIX, TEST_SAMPLES))}
             seconds, cost = last.metrics["wall_seconds"], round(last.metrics["cost_usd"] * NANO)
-        epochs = 0 if failed else last.epoch
+        epochs = 0 if failed or self._kind == "test" else last.epoch
         return Confirmed(
             trial_id=self._trial_ids[spec.trial],
             seed=spec.seed,
@@ -226,8 +229,11 @@ def train_again(
     study_id: int,
     lease_token: str | None,
     on_end: Callable[[Retrained], None] = lambda _: None,
+    warm: tuple[int, ...] | None = None,
 ) -> list[Retrained]:
     """Open the pool, run a machine's trainings and close it; the result of a failed training has its message.
+
+    With `warm`, the free slots of a pool that is open, the pool stays open.
 
     Raises:
         PoolError: Slots are missing or were taken away, or the remaining trainings need more ranks than are left.
@@ -244,7 +250,7 @@ def train_again(
 
     controller = Controller(
         machine=machine, pool=pool, store=store, suggester=None, study_id=study_id, lease_token=lease_token,
-        background=False, on_commit=tell,
+        background=False, on_commit=tell, keeps_pool=warm is not None, warm=warm,
     )  # fmt: skip
     controller.run()
     tell(machine)

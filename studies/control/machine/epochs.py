@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from studies.control.files.kept_files import Milestone
 from studies.control.machine import trial_endings
@@ -41,6 +42,8 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     if trial.attempt is not None and len(trial.attempt.slots) != trial.world_size:
         trial.epoch_ranks[measurement.epoch] = len(trial.attempt.slots)
     live.account.forecaster.saw_epoch(trial.world_size, trial.whole_epoch_seconds)
+    if live.has_test_part:
+        live.account.will_test(metrics.get("evaluation_seconds", 0.0))
     _write(live, trial, measurement, paid, ended_at)
     return True
 
@@ -71,7 +74,9 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
     if is_milestone:
         trial.milestones[epoch] = values
         milestone = Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint)
-        kept = is_feasible(trial.last_metrics, live.setup.constraints) and offer(live, milestone, is_last=is_last)
+        kept = is_feasible(trial.last_metrics, live.setup.constraints) and offer(
+            live, milestone, is_last=is_last, is_baseline=live.is_baseline(trial)
+        )
     live.outbox.write(
         EpochMeasured(
             trial_id=trial.id,
@@ -108,11 +113,18 @@ def hand_to_search(
     return values
 
 
-def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool) -> bool:
-    """Offer a milestone to the archive, and a last epoch to the front; returns whether one of them keeps its file."""
+def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool, is_baseline: bool) -> bool:
+    """Offer a milestone to the archive, and a last epoch to the front; returns whether its file is kept.
+
+    The best model of a baseline in the first objective is kept, too, to be measured on the test part.
+    """
+    offers = [("archive", milestone)]
+    offers += [("front", milestone)] if is_last else []
+    if is_baseline:
+        offers.append((f"baseline {milestone.trial_id}", replace(milestone, values=milestone.values[:1])))
     wanted = False
-    for to in ("archive", "front") if is_last else ("archive",):
-        enters, released = live.keeper.offer(milestone, to)
+    for to, offered in offers:
+        enters, released = live.keeper.offer(offered, to)
         live.outbox.release(released)
         wanted = wanted or enters
     return wanted

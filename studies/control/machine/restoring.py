@@ -9,6 +9,7 @@ from studies.control.machine import epochs, trial_endings
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Trial
 from studies.records.resume_state import ResumeState
+from studies.results.baselines import trials_of
 from studies.results.constraints import is_feasible
 from studies.storage.writing.changes import (
     AttemptChanged,
@@ -30,13 +31,14 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
         values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics, is_milestone=epoch.is_milestone)
         if epoch.is_milestone:
             trial.milestones[epoch.epoch] = values
+    of_baselines = {one.id for one in trials_of(live.setup.baselines, live.registry.started) if one is not None}
     # Of equal milestones the one reported first has the kept model; it need not be the one measured first.
     for record, epoch in sorted(measured, key=lambda one: one[1].checkpoint is None):
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             values = live.registry.by_id[record.id].milestones[epoch.epoch]
             milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
             is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
-            epochs.offer(live, milestone, is_last=is_last)
+            epochs.offer(live, milestone, is_last=is_last, is_baseline=record.id in of_baselines)
     for trial in live.registry.by_id.values():
         live.account.forecaster.saw_trial(trial.world_size, trial.whole_epoch_seconds)
         live.account.trained_slot_seconds += trial.slot_seconds

@@ -130,6 +130,17 @@ class StudyMachine:
         return self.state != "running"
 
     @property
+    def has_test_part(self) -> bool:
+        """Return whether a trial that started here has samples for testing."""
+        return self._live.has_test_part
+
+    @property
+    def free_slots(self) -> tuple[int, ...] | None:
+        """Return the slots without a gang; None if the pool has lost or gained slots."""
+        live = self._live
+        return None if live.missing or live.leaving or live.joined else tuple(sorted(live.free))
+
+    @property
     def running(self) -> list[Trial]:
         """Return the trials that hold slots."""
         return self._live.registry.running

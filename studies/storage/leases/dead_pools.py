@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from studies.money.ledger import PriceHistory
-from studies.records.records import NANO
+from studies.records.records import NANO, OF_SAVED_MODELS, ChargeKind
 from studies.storage.leases.lease import Lease
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store, held_lease
@@ -34,7 +34,7 @@ class DeadPool:
     charged_until: Mapping[int, float]  # moment up to which each paid slot is charged, by slot
     alive_until: float  # moment of the last heartbeat or commit; later events are unknown
     attempts: tuple[OpenAttempt, ...]
-    confirms: bool  # trainings of `automl confirm` ran on it, which have no attempts
+    kind: ChargeKind | None  # of all its charges, if it confirmed or tested models, which have no attempts
 
 
 def are_left(store: Store, study_id: int) -> bool:
@@ -101,7 +101,8 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
     rates = connection.execute(
         sa.select(t.pool_rates).where(t.pool_rates.c.lease_id == row.id).order_by(t.pool_rates.c.id)
     ).all()
-    confirmed = sa.select(t.charges.c.id).where(t.charges.c.lease_id == row.id, t.charges.c.kind == "confirm").limit(1)
+    c = t.charges.c
+    kind = sa.select(c.kind).where(c.lease_id == row.id, c.kind.in_(OF_SAVED_MODELS)).limit(1)
     prices, charged_until = PriceHistory(row.usd_per_slot_hour), marks(connection, row.id)
     before = set(range(row.pool_slots))
     for rate in rates:
@@ -119,5 +120,5 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
         attempts=tuple(
             OpenAttempt(trial_id=one.trial_id, attempt=one.attempt, slots=tuple(one.slots)) for one in running
         ),
-        confirms=connection.execute(confirmed).first() is not None,
+        kind=connection.execute(kind).scalar(),
     )

@@ -65,7 +65,7 @@ def load_study(store: Store, name: str) -> StudyRecord:
         charges=charges,
         mlflow_uri=None if is_off(row.spec["mlflow"]) else str(row.spec["mlflow"]),
         slots_there=slots_there,
-        confirmations=confirmations,
+        **confirmations,
     )
 
 
@@ -243,20 +243,23 @@ def _load_charges(
 
 def _load_confirmations(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
-) -> tuple[ConfirmationRecord, ...]:
-    """Return the latest training of each trial, epoch and seed, with the last model that was kept."""
+) -> dict[str, tuple[ConfirmationRecord, ...]]:
+    """Return `tests`, and as `confirmations` the latest of each trial, epoch and seed, with the last kept model."""
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
-    latest: dict[tuple[int, int, int], ConfirmationRecord] = {}
+    latest: dict[tuple[int, int, int, bool], ConfirmationRecord] = {}
     for row in connection.execute(query):
         trial = numbers.get(row.trial_id)
         if trial is not None:
             epoch = row.epochs if row.epoch is None else row.epoch
-            earlier = latest.get((trial, epoch, row.seed))
-            kept = earlier.checkpoint if row.checkpoint is None and earlier is not None else row.checkpoint
-            latest[trial, epoch, row.seed] = record_of(
-                ConfirmationRecord, row, trial=trial, epoch=epoch, checkpoint=kept
-            )
-    return tuple(latest.values())
+            found = record_of(ConfirmationRecord, row, trial=trial, epoch=epoch)
+            key = trial, epoch, row.seed, found.is_test
+            if found.checkpoint is None and key in latest:
+                found = dataclasses.replace(found, checkpoint=latest[key].checkpoint)
+            latest[key] = found
+    return {
+        "confirmations": tuple(one for one in latest.values() if not one.is_test),
+        "tests": tuple(one for one in latest.values() if one.is_test),
+    }
 
 
 def confirmed_since_begin_of(store: Store, study_id: int, job_id: int) -> list[Confirmed]:

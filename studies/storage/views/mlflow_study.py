@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from studies.records.records import NANO, StudyRecord
 from studies.redact import redact, redact_deep
-from studies.results.confirmations import confirmation_of, confirmed_runs
+from studies.results.confirmations import confirmation_of, confirmed_runs, tested, without_errors
 from studies.results.feasibility import best_values, hypervolume
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
@@ -51,7 +51,7 @@ class StudyRun:
     def describe(
         self, client: MlflowClient, run: KnownRun, runs: Mapping[int, KnownRun], store: Store, study: MirroredStudy
     ) -> None:
-        """Write new content: a changed spec, figures and load when due, and confirmations."""
+        """Write new content: a changed spec, figures and load when due, confirmations, and values on the test part."""
         _describe_spec(client, run, study)
         metrics: dict[str, float] = {}
         is_over, now = study.state != "running", self._clock()
@@ -61,6 +61,10 @@ class StudyRun:
             metrics |= figures(record)
             for number in {one.trial for one in record.confirmations} & runs.keys():
                 _describe_confirmed(client, runs[number], record, number)
+            for one in record.tests:
+                if one.trial in runs:  # the same point each time, so writing it again does no harm
+                    its = {f"test_{name}": value for name, value in without_errors(tested(one.metrics)).items()}
+                    write(client, runs[one.trial], points(its, one.epoch, one.confirmed_at.timestamp()))
             used = self._processor_clock() - before
             self._figures_due = now + max(FIGURES_SECONDS, used / FIGURES_SHARE)
         if not is_over and now >= self._load_due:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,11 +19,23 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 _SEED = 0
 
 
-def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0.0) -> tuple[Rows, Rows, Rows]:
+Share = float | Literal["auto"]
+_FEWEST_ROWS = 2_000
+_MOST_TEST_ROWS = 5_000
+_TEST_SHARE = 0.15
+
+
+def _test_share(rows: int) -> float:
+    """Return the share of rows that can be spared for testing: none of few rows, and at most 5,000 rows."""
+    return min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0
+
+
+def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0.0) -> tuple[Rows, Rows, Rows]:
     """Return the rows for training, validation and testing, by shares of the rows from 0 to 1.
 
-    `classes` (int64 [rows], or None) are stratified.
+    `classes` (int64 [rows], or None) are stratified. "auto" takes as many test rows as can be spared.
     """
+    validation, test = (_test_share(rows) if share == "auto" else share for share in (validation, test))
     order = np.random.default_rng(_SEED).permutation(rows)
     groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
     parts: tuple[list[Rows], list[Rows], list[Rows]] = ([], [], [])
@@ -57,11 +69,11 @@ def check_share(value: float, name: str, *, lowest: float) -> float:
     return float(value)
 
 
-def shares_of(validation: float, test: float) -> dict[str, float]:
+def shares_of(validation: float, test: Share) -> dict[str, Share]:
     """Return the shares of the training file's rows for other parts; TaskError for wrong shares."""
     return {
         "validation": check_share(validation, "validation_share", lowest=0.001),
-        "test": check_share(test, "test_share", lowest=0.0),
+        "test": test if test == "auto" else check_share(test, "test_share", lowest=0.0),
     }
 
 
@@ -86,6 +98,11 @@ class SplitTask(BaseTask):
         """Number of training samples."""
         return len(self._parts["train"][1])
 
+    @property
+    def has_test_part(self) -> bool:
+        """Whether there are samples for testing."""
+        return "test" in self._parts
+
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
         """Return the training samples [n, ...] and their targets [n]: int64 classes, or float32 numbers."""
         return self._part("train")
@@ -96,7 +113,7 @@ class SplitTask(BaseTask):
 
     def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
         """Return the test samples, as `train_data`."""
-        if "test" not in self._parts:
+        if not self.has_test_part:
             raise NoTestPartError(self.no_test)
         return self._part("test")
 

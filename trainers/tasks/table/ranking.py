@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainers.protocol import TaskError
-from trainers.tasks.shared.split_task import Rows, split
+from trainers.tasks.shared.split_task import Rows, Share, split
 from trainers.tasks.table.columns import Matrix, Vector
 from trainers.tasks.table.files import Table, texts
 
@@ -27,7 +27,7 @@ def queries_of(table: Table, column: str) -> Rows:
     return np.asarray(pc.index_in(cells, values).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Rows, Rows, Rows]:
+def split_queries(queries: Rows, *, validation: Share, test: Share) -> tuple[Rows, Rows, Rows]:
     """Return the rows for training, validation and testing, by shares of the queries; a query is in one part."""
     different = np.unique(queries)
     try:

@@ -1,0 +1,93 @@
+"""Measures the recommended model and the baselines on the test part, at a study's end, in its warm pool.
+
+The saved models are measured, nothing is trained. The rows are `Confirmed` rows of 0 epochs, the charges `test`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from search_spaces.untrusted_text import last_line
+from search_spaces.user_errors import RunError, UserError
+from studies.control.machine.confirmation import ConfirmingMachine, train_again
+from studies.control.machine.study_setup import StudySetup
+from studies.gangs.pool_protocol import GangPool, SlotsLost, SlotsReady
+from studies.records.records import StudyRecord
+from studies.results.baselines import baselines
+from studies.results.recommendation import recommended
+from studies.storage.leases.dead_pools import note_overshoot
+from studies.storage.leases.lease import Lease
+from studies.storage.study_store import Store
+from studies.storage.writing.retrying import retry
+from trainers.protocol import TEST_PREFIX, TrialSpec
+
+log = logging.getLogger(__name__)
+
+
+def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
+    """Return the checkpoints of the recommended model and the baselines by trial and epoch, without tested ones."""
+    taken = recommended(record)
+    if taken is None or record.is_simulated:
+        return {}
+    known = [(one.trial, one.epoch) for one in baselines(record) if one.trial is not None and one.epoch is not None]
+    done = {(one.trial, one.epoch) for one in record.tests}
+    models = {}
+    for trial, epoch in ((taken.point.trial, taken.point.epoch), *known):
+        saved = record.started[trial].epochs[epoch - 1]
+        is_tested = (trial, epoch) in done or any(name.startswith(TEST_PREFIX) for name in saved.metrics)
+        if saved.checkpoint is not None and not is_tested:
+            models[trial, epoch] = saved.checkpoint
+    return models
+
+
+def test_specs(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
+    """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
+    return [
+        TrialSpec(
+            study=setup.study,
+            trial=number,
+            task=setup.task,
+            task_options=setup.task_options,
+            params={name: value for name, value in trial.params.items() if name not in trial.asked},
+            training=setup.training,
+            world_size=trial.world_size,
+            seed=setup.seed,
+            device=setup.device,
+            cpus_per_rank=setup.cpus_per_rank,
+            python_path=setup.python_path,
+            resume_from=checkpoint,
+            test_at=(epoch,),
+        )
+        for (number, epoch), checkpoint in models_to_test(record).items()
+        for trial in (record.started[number],)
+    ]
+
+
+def test_models(
+    setup: StudySetup,
+    record: StudyRecord,
+    specs: Sequence[TrialSpec],
+    *,
+    pool: GangPool,
+    store: Store,
+    lease: Lease,
+    warm: tuple[int, ...],
+) -> None:
+    """Measure models in an open pool whose slots `warm` are free; a failure is logged, since the study has ended."""
+    for event in pool.wait(0.0):  # events of the study's gangs are over
+        if isinstance(event, SlotsReady | SlotsLost):
+            pool.post(event)
+    ids = {number: record.started[number].id for number in {one.trial for one in specs}}
+    try:
+        machine = ConfirmingMachine(setup, specs, ids, pool=pool, kind="test")
+        done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
+    except (RunError, UserError) as error:
+        log.warning("the models were not measured on the test part (%s). Run `automl confirm %s`", error, record.name)
+        return
+    finally:
+        retry(lambda: note_overshoot(store, lease))
+    for one in done:
+        if one.failure:
+            name = f"{one.spec.trial}@{one.spec.test_at[0]}"
+            log.warning("%s was not measured on the test part: %s", name, last_line(one.failure))
