@@ -18,6 +18,7 @@ from studies.results import analysis, feasibility
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
 from studies.results.constraints import wanted_in_words
+from studies.results.importance import Effects
 from studies.results.pareto import last_epoch, reference_of
 from studies.results.recommendation import best_points, ranked_points, recommended, takeable
 
@@ -153,12 +154,17 @@ def facts(study: StudyRecord) -> list[Fact]:
     ]
 
 
-def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return the most important parameters, as a sentence for each objective where they are known."""
+def mattered_lines(known: Mapping[str, Effects], taken: Mapping[str, object] | None = None) -> list[str]:
+    """Return the most important parameters that the recommended model has, as a sentence for each objective."""
     lines = []
-    for name, found in shares.items():
-        most = sorted(found, key=lambda one: -found[one])[:MOST_MATTERING]
-        words = [f"{one} ({found[one]:.0%})" for one in most if found[one] >= LEAST_MATTERING]
+    for name, found in known.items():
+        most = [one for one in found.shares if taken is None or one in taken][:MOST_MATTERING]
+        words = [
+            f"{one} ({found.shares[one]:.0%}, from {low:.0%} to {high:.0%})"
+            for one in most
+            if found.shares[one] >= LEAST_MATTERING
+            for low, high in (found.bands[one],)
+        ]
         if words:
             lines.append(f"What mattered most for {name}: {listed(words)}.")
     return lines

@@ -147,7 +147,9 @@ def render(study: StudyRecord) -> str:
         earlier=content.earlier_line(study),
         bests=content.bests(study, archive),
         facts=content.facts(study),
-        mattered=content.mattered_lines({name: one.shares for name, one in known.items() if one}),
+        mattered=content.mattered_lines(
+            {name: one for name, one in known.items() if one}, None if taken is None else taken.params
+        ),
         failures=content.failure_rows(study),
         by_kind=by_kind,
         by_outcome=by_outcome,

@@ -15,11 +15,13 @@ from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
 from trainers.protocol import ParameterValue
 
-FEWEST_TRIALS = 8
+FEWEST_TRIALS = 10
 """Fewest usable trials: with fewer trials, importance would be noise."""
 MOST_TRIALS = 1000
 """Most trials that the forest is fitted to (an even sample): more would delay a report by seconds."""
 _TREES = 40
+_PARTS = 8
+"""Number of parts of the forest, whose shares span the band of a share."""
 _BACKGROUND = 128
 """Number of configurations over which a main effect is averaged."""
 _GRID = 16
@@ -50,9 +52,11 @@ def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
 def effects(study: StudyRecord, objective: Objective) -> Effects | None:
     """Return an objective's dependence on the parameters; None if unknown.
 
-    Ended and waiting trials count with their last values (cumulative objectives extrapolated). Epochs are no feature:
-    a pruner stops trials because of their parameters, so controlling for epochs would hide effects. Inactive
-    parameters get the median of their active values.
+    Trials are compared at the last epoch: a trial that was stopped before counts with its latest forecast for that
+    epoch, else with its last value (cumulative objectives extrapolated). Epochs are no feature: a pruner stops trials
+    because of their parameters, so controlling for epochs would hide effects. Inactive parameters get the median of
+    their active values; the effect of a conditional parameter is the one where it is active, times its share of the
+    trials.
     """
     usable = [(trial, value) for trial in study.started if (value := _value(study, trial, objective)) is not None]
     usable = usable[:: -(-len(usable) // MOST_TRIALS)] if usable else []
@@ -62,7 +66,7 @@ def effects(study: StudyRecord, objective: Objective) -> Effects | None:
     values = sorted({value for _, value in usable})
     if len(usable) < FEWEST_TRIALS or not columns or len(values) < 2:
         return None
-    found = Effects(columns, [value for _, value in usable], values)
+    found = Effects(columns, [value for _, value in usable], values, known_space(study))
     return found if found.shares else None
 
 
@@ -79,6 +83,8 @@ class _Column:
     levels: np.ndarray
     is_numeric: bool
     is_log: bool
+    codes: Mapping[str, float]  # numbers of the choices by their repr; empty for numbers
+    active: float  # share of the trials that have the parameter
 
 
 class Effects:
@@ -88,14 +94,20 @@ class Effects:
     (Hutter, Hoos, Leyton-Brown 2014). Ranks, because one diverging trial would dominate the values.
     """
 
-    def __init__(self, columns: Mapping[str, _Column], targets: Sequence[float], distinct: Sequence[float]) -> None:
-        self._columns = columns
+    def __init__(
+        self,
+        columns: Mapping[str, _Column],
+        targets: Sequence[float],
+        distinct: Sequence[float],
+        space: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        self._columns, self._space = columns, space
         self._names = list(columns)
         self._distinct = np.array(distinct)
         ranks = np.searchsorted(self._distinct, targets).astype(float)
         self._forest = _fitted(np.column_stack([one.values for one in columns.values()]), ranks)
         self._background = self._drawn()
-        self.shares = self._shares()
+        self.shares, self.bands = self._shares()
 
     def numeric(self) -> list[str]:
         """Return the numeric parameters, most important first."""
@@ -114,23 +126,55 @@ class Effects:
             values=tuple(tuple(float(value) for value in row) for row in values),
         )
 
-    def _shares(self) -> dict[str, float]:
-        variances = {
-            name: float(np.var(self._expected([place], self._columns[name].levels[:, None], self._background)))
-            for place, name in enumerate(self._names)
-        }
-        total = sum(variances.values())
-        if total <= _LEAST_SHARE:
-            return {}
-        shares = {name: variance / total for name, variance in variances.items()}
-        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+    def _shares(self) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+        """Return each share, largest first, and the least and largest share of a part of the forest."""
+        trees = [self._forest.estimators_[place::_PARTS] for place in range(_PARTS)]
+        variances = np.array([self._variances(trees, name) for name in self._names])
+        whole, parts = variances[:, 0], variances[:, 1:]
+        if whole.sum() <= _LEAST_SHARE:
+            return {}, {}
+        of_parts = parts / np.maximum(parts.sum(axis=0), _LEAST_SHARE)
+        order = np.argsort(-whole, kind="stable")
+        names = [self._names[place] for place in order]
+        shares = dict(zip(names, (whole[order] / whole.sum()).tolist(), strict=True))
+        bounds = zip(of_parts[order].min(axis=1).tolist(), of_parts[order].max(axis=1).tolist(), strict=True)
+        return shares, dict(zip(names, bounds, strict=True))
+
+    def _variances(self, parts: Sequence[Sequence[Any]], name: str) -> list[float]:
+        """Return the variance of a parameter's main effect: by the whole forest, and by each of its parts."""
+        column, background = self._columns[name], self._background.copy()
+        for parent, code in self._branch(name).items():
+            background[:, self._names.index(parent)] = code
+        rows = self._rows([self._names.index(name)], column.levels[:, None], background)
+        by_part = [np.mean([tree.predict(rows) for tree in part], axis=0) for part in parts]
+        sizes = [len(part) for part in parts]
+        effects = [np.average(by_part, axis=0, weights=sizes), *by_part]
+        shape = len(column.levels), len(background)
+        return [column.active * float(np.var(one.reshape(shape).mean(axis=1))) for one in effects]
+
+    def _branch(self, name: str) -> dict[str, float]:
+        """Return the choices, by parameter, with which a conditional parameter is active, as far as they vary."""
+        declared = self._space.get(name, {}).get("when")
+        found: dict[str, float] = {}
+        for parent, wanted in declared.items() if isinstance(declared, Mapping) else ():
+            codes = self._columns[parent].codes if parent in self._columns else {}
+            value = repr(wanted[0] if isinstance(wanted, list | tuple) else wanted)
+            if value in codes:
+                found[parent] = codes[value]
+            found |= self._branch(parent)
+        return found
+
+    def _rows(self, places: Sequence[int], settings: np.ndarray, background: np.ndarray) -> np.ndarray:
+        """Return the background once for each setting of some columns."""
+        rows = np.tile(background, (len(settings), 1))
+        rows[:, list(places)] = np.repeat(settings, len(background), axis=0)
+        return rows
 
     def _expected(self, places: Sequence[int], settings: np.ndarray, background: np.ndarray) -> np.ndarray:
         """Return the expected rank at each setting of some columns, averaged over the background's other columns."""
-        rows = np.tile(background, (len(settings), 1))
-        rows[:, list(places)] = np.repeat(settings, len(background), axis=0)
-        predicted: np.ndarray = self._forest.predict(rows).reshape(len(settings), len(background)).mean(axis=1)
-        return predicted
+        predicted: np.ndarray = self._forest.predict(self._rows(places, settings, background))
+        expected: np.ndarray = predicted.reshape(len(settings), len(background)).mean(axis=1)
+        return expected
 
     def _drawn(self) -> np.ndarray:
         """Return random configurations; seeded, so that repeated reports agree."""
@@ -163,10 +207,16 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
     """Return the objective's value for a trial; None if there is no finite value."""
     if not trial.epochs or trial.state == "running":
         return None
-    last = trial.epochs[-1]
+    last, end = trial.epochs[-1], last_epoch(study.spec)
     value = float(last.metrics.get(objective.metric, math.nan))
+    forecast = next(
+        (one.forecasts[objective.metric] for one in reversed(trial.decisions) if objective.metric in one.forecasts),
+        None,
+    )
     if math.isfinite(value) and objective.metric in CUMULATIVE_METRICS:
-        value = extrapolated_metric(trial, last, objective.metric, last_epoch(study.spec))
+        value = extrapolated_metric(trial, last, objective.metric, end)
+    elif forecast is not None and trial.state != "complete" and last.epoch < forecast.epochs[-1] == end:
+        value = forecast.median(-1)
     return value if math.isfinite(value) else None
 
 
@@ -188,4 +238,7 @@ def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | _Ab
     column = np.where(np.isnan(column), active[len(active) // 2] if len(active) else 0.0, column)
     distinct = np.unique(column)
     levels = np.linspace(distinct[0], distinct[-1], _GRID) if numeric and len(distinct) > _GRID else distinct
-    return _Column(values=column, levels=levels, is_numeric=numeric, is_log=is_log)
+    return _Column(
+        values=column, levels=levels, is_numeric=numeric, is_log=is_log, codes={} if numeric else choices,
+        active=len(active) / len(column),
+    )  # fmt: skip

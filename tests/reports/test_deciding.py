@@ -35,7 +35,7 @@ from studies.records.records import (
     TrialRecord,
 )
 from studies.results import analysis
-from studies.results.importance import importance
+from studies.results.importance import effects, importance
 from studies.results.recommendation import recommended
 from tests.reports.test_page import ACCURACY, FOUR, data_of, hostile, page_of_sixty, read
 from tests.support.study_factory import COST, ERROR, build_study
@@ -80,10 +80,15 @@ def test_the_headline_has_no_overrun_of_confirmations_and_names_what_mattered() 
     assert "134 %" in {one.label: one for one in content.facts(study)}["Time"].note
     assert "%" not in {one.label: one for one in content.facts(replace(study, confirmations=(made,)))}["Time"].note
     study = build_study(60)
-    shares = importance(study, ERROR)
-    (line,) = content.mattered_lines({"val_error": shares, "cost_usd": {"depth": 0.01}})
-    first = max(shares, key=shares.__getitem__)
-    assert line.startswith(f"What mattered most for val_error: {first} ({shares[first]:.0%})")
+    found = effects(study, ERROR)
+    taken = recommended(study)
+    assert found is not None
+    assert taken is not None
+    (line,) = content.mattered_lines({"val_error": found}, taken.params)
+    first = next(iter(found.shares))
+    low, high = found.bands[first]
+    assert line.startswith(f"What mattered most for val_error: {first} ({found.shares[first]:.0%}, from {low:.0%} to ")
+    assert low <= found.shares[first] <= high
     assert line in " ".join("".join(read(page_of_sixty()).text).split())
 
 

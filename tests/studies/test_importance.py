@@ -9,7 +9,8 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from studies.records.records import StudyRecord
+from studies.records.forecasts import Forecast
+from studies.records.records import DecisionRecord, StudyRecord
 from studies.results.importance import effects, importance
 from tests.support.study_factory import ERROR, build_study
 
@@ -92,3 +93,52 @@ def test_a_choice_of_nothing_is_a_choice() -> None:
         )
         trials.append(replace(trial, params={**trial.params, "weights": weights}, epochs=told))
     assert importance(replace(study, trials=tuple(trials)), ERROR)["weights"] > 0.9
+
+
+def test_the_choice_of_a_branch_matters_first_and_inside_it_its_own_parameters() -> None:
+    """A parameter of the branch that lost has no effect where another branch is taken."""
+    rng = random.Random(1)
+    study = build_study(80, states=("complete",))
+    space = {
+        "kind": {"type": "categorical", "choices": ["trees", "network"]},
+        "leaves": {"type": "int", "low": 8, "high": 256, "when": {"kind": "trees"}},
+        "width": {"type": "int", "low": 8, "high": 256, "when": {"kind": "network"}},
+    }
+    trials = []
+    for trial in study.trials:
+        own, worst = rng.choice([("leaves", 0.1), ("width", 0.5)])
+        value = rng.randint(8, 256)
+        error = worst * (1 + value / 2560) + rng.gauss(0, 0.001)
+        params = {"kind": "trees" if own == "leaves" else "network", own: value}
+        told = tuple(replace(one, metrics={**one.metrics, "val_error": error}) for one in trial.epochs)
+        trials.append(replace(trial, params=params, epochs=told))
+    found = effects(replace(study, spec={**study.spec, "space": space}, trials=tuple(trials)), ERROR)
+    assert found is not None
+    assert next(iter(found.shares)) == "kind"
+    assert 0.02 < found.shares["leaves"] < found.shares["kind"] / 2
+    assert all(
+        low <= share <= high for share, (low, high) in zip(found.shares.values(), found.bands.values(), strict=True)
+    )
+
+
+def test_trials_are_compared_at_the_last_epoch_by_their_forecasts() -> None:
+    """Half of the trials stop after an epoch, where all errors are high; their forecasts say what they would reach."""
+    rng = random.Random(2)
+    study = build_study(60, states=("complete",))
+    end = len(study.trials[0].epochs)
+    trials = []
+    for place, trial in enumerate(study.trials):
+        rate = rng.choice([0.01, 0.5])
+        reached = (0.1 if rate < 0.1 else 0.3) * math.exp(rng.gauss(0, 0.02))
+        told = tuple(
+            replace(one, metrics={**one.metrics, "val_error": reached + 1 / one.epoch}) for one in trial.epochs
+        )
+        params = {**trial.params, "learning_rate": rate, "width": 64 if place % 2 else 65}
+        if place % 2 == 0:
+            forecast = Forecast(epochs=(end,), mean=(reached + 1 / end,), deviation=(0.01,))
+            made = DecisionRecord(epoch=1, action="pause", reason="", forecasts={"val_error": forecast})
+            trial = replace(trial, state="pruned", epochs=told[:1], decisions=(made,))  # noqa: PLW2901 - half of them
+            told = told[:1]
+        trials.append(replace(trial, params=params, epochs=told))
+    shares = importance(replace(study, trials=tuple(trials)), ERROR)
+    assert shares["learning_rate"] > 0.9
