@@ -147,6 +147,6 @@ def _rate_text(facts: Mapping[str, Any]) -> str:
     if not facts:
         return ""
     base, scaled = number_text(facts["base_learning_rate"]), number_text(facts["scaled_learning_rate"])
-    return (
-        f"; learning rate {base} scaled to {scaled} ({facts['lr_scaling']}) for batches of {facts['effective_batch']}"
-    )
+    rule = facts["lr_scaling"]
+    told = f"{base}, not scaled," if rule == "none" else f"{base} scaled to {scaled} ({rule})"
+    return f"; learning rate {told} for batches of {facts['effective_batch']}"

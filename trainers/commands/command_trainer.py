@@ -291,7 +291,12 @@ class CommandTrainer:
             self._has_begun = True
             if not with_program:
                 self._book.go_on()
-            facts = self._own.facts(self._book.epoch, script_files(self._command, self._base_folder))
+            names = {name for name, _ in self._command.names()}
+            facts = self._own.facts(
+                self._book.epoch,
+                script_files(self._command, self._base_folder),
+                is_scaled="learning_rate" not in names or "scaled_learning_rate" in names,
+            )
             course.begin(facts, self._book.waited_seconds())
             self._counter.begin_epoch(self._book.epoch + 1, 0.0)
 

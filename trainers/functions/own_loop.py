@@ -71,15 +71,18 @@ class OwnLoop:
         model_parameters: int = 0,
         models: tuple[str, ...] | None = None,
         resuming: str = "",
+        *,
+        is_scaled: bool = True,
     ) -> TrialFacts:
         """Return the facts known before the first epoch; `model_parameters` is 0 if unknown; a command has no `models`.
 
-        `resuming` names parts that a training function's attempt restarts.
+        `resuming` names parts that a training function's attempt restarts. `is_scaled` is false for a command that
+        takes the searched learning rate as it is.
         """
         facts = TrialFacts(
             base_learning_rate=self.settings.learning_rate,
-            scaled_learning_rate=self.learning_rate,
-            lr_scaling=self._rule,
+            scaled_learning_rate=self.learning_rate if is_scaled else self.settings.learning_rate,
+            lr_scaling=self._rule if is_scaled else "none",
             reference_batch=self.settings.reference_batch,
             effective_batch=self.settings.effective_batch,
             samples=0,

@@ -76,6 +76,17 @@ def test_a_command_reports_each_epoch_and_goes_on_from_its_folder(tmp_path):
         run(replace(resumed, params={"learning_rate": 0.2}))
 
 
+@pytest.mark.parametrize(
+    ("argument", "used"), [("{learning_rate}", 0.1), ("{scaled_learning_rate}", 0.4), ("--plain", 0.4)]
+)
+def test_the_rate_of_a_command_is_the_one_that_it_was_given(tmp_path, argument, used):
+    """A program without the rate in its arguments may read AUTOML_LEARNING_RATE, which is scaled."""
+    script(tmp_path, COUNTS)
+    training = {"epochs": 4, "batch_per_rank": 256, "reference_batch": 64, "lr_scaling": "linear"}
+    facts = run(spec_of(tmp_path, {"command": ["python", "train.py", argument]}, training=training)).facts
+    assert (facts.scaled_learning_rate, facts.lr_scaling) == (pytest.approx(used), "none" if used == 0.1 else "linear")
+
+
 def test_a_drain_ends_with_a_checkpoint(tmp_path):
     script(tmp_path, COUNTS)
     grants = run(spec_of(tmp_path, milestones=()), Grants(drains_with=3))
