@@ -78,7 +78,7 @@ def trials_of(named: Sequence[Mapping[str, Any]], started: Iterable[T]) -> list[
 
 
 def _has(trial: Configured, params: Mapping[str, Any]) -> bool:
-    return all(trial.params.get(name) == value for name, value in params.items())
+    return all(name in trial.params and trial.params[name] == value for name, value in params.items())
 
 
 def baselines(study: StudyRecord) -> list[Baseline]:

@@ -25,13 +25,13 @@ class BaselineSpec(Section):
             self,
             name: str,
             *,
-            params: Mapping[str, str | bool | int | float] | None = None,
+            params: Mapping[str, str | bool | int | float | None] | None = None,
             metrics: Mapping[str, float] | None = None,
         ) -> None: ...
 
     name: Annotated[str, Field(strict=True, min_length=1, max_length=100, description="a text of 1 to 100 characters")]
     params: Annotated[
-        dict[str, str | bool | int | float] | None, Field(description="a mapping of parameters to values")
+        dict[str, str | bool | int | float | None] | None, Field(description="a mapping of parameters to values")
     ] = None
     metrics: Annotated[dict[str, Finite] | None, Field(description="a mapping of metrics to finite numbers")] = None
 

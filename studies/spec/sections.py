@@ -193,7 +193,7 @@ class SearchSpec(Section):
     ] = ()
 
     first_trials: Annotated[
-        tuple[dict[str, str | bool | int | float], ...],
+        tuple[dict[str, str | bool | int | float | None], ...],
         Field(description="a list of mappings of parameters to values"),
     ] = ()
     learn_space: Annotated[bool, Field(strict=True, description="true or false")] = False

@@ -8,7 +8,9 @@ import pytest
 
 from search_spaces.parameters import Categorical, Float
 from search_spaces.space import Space
-from studies.spec.checks import left_out, with_baselines
+from studies.records.records import TrialRecord
+from studies.results.baselines import trials_of
+from studies.spec.checks import left_out, with_baselines, with_first_trials
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 
@@ -57,6 +59,16 @@ def test_those_of_the_spec_come_first_and_replace_the_tasks() -> None:
     again = with_baselines(given, [TRIVIAL])
     assert again == given
     assert names(with_baselines(spec(baselines=[]), [USUAL, TRIVIAL])) == []
+
+
+def test_null_is_a_value_in_first_trials_and_baselines_and_no_missing_parameter() -> None:
+    space = Space({"kind": Categorical([None, "a"]), "rate": Float(low=0.1, high=1.0).when(kind="a")})
+    plain = {"name": "plain", "params": {"kind": None}}
+    parsed = spec(baselines=[plain], search={"first_trials": [{"kind": None}, {"kind": "a", "rate": 0.5}]})
+    given = with_baselines(with_first_trials(parsed.model_copy(update={"space": space}), []), [])
+    assert [dict(one) for one in given.search.first_trials] == [{"kind": None}, {"kind": "a", "rate": 0.5}]
+    trials = [TrialRecord(id=n, state="complete", number=n, params=one) for n, one in enumerate([{}, {"kind": None}])]
+    assert trials_of([plain["params"]], trials) == [trials[1]]  # type: ignore[list-item]
 
 
 def test_they_are_stored_with_the_spec() -> None:
