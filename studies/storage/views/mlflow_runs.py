@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +48,9 @@ def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -
     """Return metrics as points of a run at one time, in seconds since 1970, without values that are not finite."""
     from mlflow.entities import Metric
 
+    keys = mlflow_keys(metrics)
     return [
-        Metric(mlflow_key(name), float(value), round(measured_at * 1000), step)
+        Metric(keys[name], float(value), round(measured_at * 1000), step)
         for name, value in metrics.items()
         if value is not None and math.isfinite(value)
     ]
@@ -55,7 +58,18 @@ def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -
 
 def param_values(values: Mapping[str, object]) -> dict[str, str]:
     """Return parameters as names and texts that MLflow accepts."""
-    return {mlflow_key(name): str(value)[:MOST_CHARS] for name, value in values.items()}
+    keys = mlflow_keys(values)
+    return {keys[name]: str(value)[:MOST_CHARS] for name, value in values.items()}
+
+
+def mlflow_keys(names: Iterable[str]) -> dict[str, str]:
+    """Return the name in MLflow of each name; names that would get the same one end in a hash, if they are changed."""
+    keys = {name: mlflow_key(name) for name in names}
+    taken = Counter(keys.values())
+    for name, key in keys.items():
+        if taken[key] > 1 and key != name:
+            keys[name] = f"{key[: MOST_KEY_CHARS - 9]}_{zlib.crc32(name.encode()):08x}"
+    return keys
 
 
 def mlflow_key(name: str) -> str:

@@ -34,7 +34,7 @@ from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 from studies.storage.views import cursors, mirror, mlflow_connect, view_pace, view_rows, views_process
 from studies.storage.views import optuna_view as optuna_view_module
-from studies.storage.views.mlflow_runs import mlflow_key
+from studies.storage.views.mlflow_runs import mlflow_key, mlflow_keys
 from studies.storage.views.optuna_view import OptunaView
 from studies.storage.views.views_process import ViewsProcess
 from studies.storage.writing.changes import StudyChanged
@@ -343,6 +343,14 @@ def test_any_name_of_a_metric_is_made_one_that_mlflow_takes(name: str) -> None:
     assert key != "."
     assert not key.startswith(("/", ".."))
     assert mlflow_key(key) == key
+
+
+def test_names_that_mlflow_would_merge_are_told_apart() -> None:
+    keys = mlflow_keys(["acc@1", "acc#1", "acc_1", "loss"])
+    assert (keys["acc_1"], keys["loss"]) == ("acc_1", "loss")
+    assert len(set(keys.values())) == 4
+    assert all(mlflow_key(key) == key for key in keys.values())
+    assert mlflow_keys(["acc@1", "x"])["acc@1"] == "acc_1", "as in earlier versions, where nothing collides"
 
 
 @pytest.mark.medium
