@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,10 +19,10 @@ from automl.launching.earlier_studies import with_earlier
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import Outcome, Watcher, drive
 from automl.stored.specs import from_store, stored_form
-from reports.phrases import exact_usd
+from reports.phrases import duration, exact_usd
 from search_spaces.wording import shown
 from studies.control.files.orphans import check_in_place
-from studies.records.records import StudyRecord
+from studies.records.records import NANO, StudyRecord
 from studies.spec.differences import NOT_COMPARED, differences, differing_keys
 from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError
@@ -124,7 +125,9 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     if overrides:
         check_in_place(mentioned_checkpoints(store, row.id))
         store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)
-    for line in changed_since(record, prepared.base_folder):
+    place = prepared.place.at_price(None if resets_price else row.usd_per_slot_hour)
+    short = hardly_enough(record, changed, place.slots * place.usd_per_slot_hour)
+    for line in (*changed_since(record, prepared.base_folder), *filter(None, (short,))):
         watcher.warn(line)
     return drive(store, store.require(name), prepared, watcher)
 
@@ -152,6 +155,27 @@ def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str])
             problem = _problem(record, str(name), getattr(spec.budget, str(name), None))
             if problem:
                 raise SpecError(f"--set {shown(override)}", ("budget", name), problem)
+
+
+def hardly_enough(record: StudyRecord, spec: StudySpec, usd_per_hour: float) -> str:
+    """Return a warning if the rest of the budget is shorter than a start and an epoch have taken; else empty."""
+    lefts = []
+    if spec.budget.hours is not None:
+        lefts.append(spec.budget.hours * 3600 - record.alive_seconds)
+    if spec.budget.usd is not None and usd_per_hour > 0:
+        lefts.append((spec.budget.usd - record.cost_nano_usd / NANO) / usd_per_hour * 3600)
+    starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
+    epochs = [epoch.wall_seconds for trial in record.started for epoch in trial.epochs]
+    if not lefts or not starts or not epochs or min(lefts) <= 0:
+        return ""
+    warm_up = next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)
+    needed = warm_up + median(starts) + median(epochs)
+    if min(lefts) >= needed:
+        return ""
+    return (
+        f"the budget leaves {duration(min(lefts))}, but a start and one epoch took about {duration(needed)}: "
+        f"this may train nothing. Give more with --set budget.hours=... or budget.usd=..."
+    )
 
 
 def _problem(record: StudyRecord, name: str, limit: float | None) -> str:

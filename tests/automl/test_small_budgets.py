@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from automl.launching.launch_or_resume import hardly_enough
 from automl.launching.study_run import SmallBudget
 from studies.control.machine.live_trials import Trial
+from studies.records.records import NANO
+from studies.spec.study_spec import parse_spec
+from tests.support.study_factory import build_study
 
 
 def machine(*epochs: list[float], planned: int = 10, ranks: int = 1, baselines: int = 0) -> Any:
@@ -57,3 +62,22 @@ def test_a_study_without_such_a_limit_is_left_alone() -> None:
     told: list[str] = []
     SmallBudget(math.inf, told.append).look(machine([1.0, 1.0, 1.0]))
     assert not told
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"hours": 0.0005}, "the budget leaves 1.8 s, but a start and one epoch took about"),
+        ({"usd": 0.001, "hours": 5.0}, "the budget leaves 1.8 s"),
+        ({"hours": 1.0}, ""),
+        ({"trials": 99}, ""),
+    ],
+)
+def test_a_resume_with_less_time_than_a_start_takes_is_told(budget: dict[str, float], said: str) -> None:
+    """At two dollars an hour."""
+    study = replace(build_study(20), alive_seconds=0.0)
+    limits = {"usd": None, "hours": None, "trials": None} | budget
+    if limits["usd"] is not None:
+        limits["usd"] += study.cost_nano_usd / NANO
+    spec = parse_spec({"study": "s", "task": "digits", "budget": limits})
+    assert hardly_enough(study, spec, usd_per_hour=2.0).startswith(said or "\0") == bool(said)
