@@ -288,6 +288,31 @@ def test_unusual_targets_are_read_right_and_said(kind: str, tmp_path: Path) -> N
     assert said in findings(task), findings(task)
 
 
+def test_values_of_a_feature_that_stand_for_a_missing_one_are_said_with_the_option_that_reads_them(
+    tmp_path: Path,
+) -> None:
+    """Two codes of one column, a large number of a long tail, and a last day; honest ends of columns are not said."""
+    days = [f"20{10 + i % 9}-0{1 + i % 8}-1{i % 7}" for i in ORDER]
+    columns = {
+        "age": [-999 if i % 15 == 0 else -888 if i % 17 == 0 else 20 + i % 60 for i in range(ROWS)],
+        "income": ["9999999" if i % 20 == 3 else f"{1000 * np.exp(x):.2f}" for i, x in enumerate(X)],
+        "until": ["9999-12-31" if i % 12 == 5 else day for i, day in enumerate(days)],
+        "gain": [0 if i % 10 else 100 + i for i in range(ROWS)],
+        "lognormal": [f"{np.exp(2 * x):.3f}" for x in NOISE],
+        "since": ["1999-12-31" if i == 4 else day for i, day in enumerate(days)],
+    }
+    path = table(tmp_path, f"{','.join(columns)},y", *columns.values(), LABELS)
+    said = findings(read(path))
+    words = ["-999", "-888", "9999999", "9999-12-31"]
+    assert "6.7 % (8 rows) of 'age' are -999, far from all others" in said
+    assert said.count("far from all others") == 4
+    assert f"task_options.missing={json.dumps(words)}" in said
+    assert not {"gain", "lognormal", "since"} & set(re.findall(r"of '(\w+)' are", said))
+    mended = read(path, missing=words)
+    assert "far from all others" not in findings(mended)
+    assert [one.name for one in mended.encoding.numbers] == list(columns)
+
+
 @pytest.mark.parametrize("is_class", [True, False])
 def test_a_column_that_tells_the_target_is_said_and_others_are_not(is_class: bool, tmp_path: Path) -> None:
     left = [f"2024-05-{one % 28 + 1:02}" if x > 0.5 else "" for one, x in enumerate(X)]

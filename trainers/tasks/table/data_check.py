@@ -30,7 +30,10 @@ _COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.5
 _FAR, _FAR_IN_LOGS, _GAP = 20.0, 5.0, 0.25
 """Distance from the quartiles in units of their distance, and gap in units of the range, from which values are odd."""
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"}
-_PLACEHOLDER = re.compile(r"-?9{2,}(\.0)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3,}(\.0)?|0(\.0)?")
+_PLACEHOLDER = re.compile(r"-?([1-9])\1+(\.\1*0?)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3,}(\.0)?|0(\.0)?")
+_NO_DATE = re.compile(r".*(9999|0001|1900|1899|1970|2099|2999|1111|1753).*")
+_MOST_PLACEHOLDERS = 3
+"""Most values at each end of a column that can stand for a missing number."""
 
 
 def table_findings(
@@ -47,6 +50,7 @@ def table_findings(
         *_left_out(reading, encoding),
         *_told(table, encoding, target, labels, is_class=bool(classes)),
         *([] if numbers is None else _odd_values(raw, table, target, numbers)),
+        *_placeholders(raw, table, encoding),
         *(_rare(table, target, classes) if classes else []),
         *_labels(reading),
         *_words_as_classes(table, reading, classes),
@@ -201,23 +205,56 @@ def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[st
         is_far[numbers > 0] &= np.abs(logs - (least + most) / 2) > _FAR_IN_LOGS * ((most - least) or 1.0)
     far = numbers[is_far]
     odd = {float(one) for one in np.unique(far)} if 0 < len(far) <= _RARE * len(numbers) else set()
-    for sign in (1, -1):
-        levels = np.unique(sign * numbers)
-        end = float(sign * levels[0])
-        count = int((numbers == end).sum())
-        others = np.quantile(numbers[numbers != end], [0.01, 0.99]) if len(levels) > _FEW_ROWS else np.zeros(2)
-        gap = levels[1] - levels[0] if len(levels) > 1 else 0.0
-        if count > 1 and _PLACEHOLDER.fullmatch(f"{end:g}") and gap > _GAP * (others[1] - others[0]) > 0:
-            odd.add(end)
+    odd |= {one for one in _lonely_ends(numbers) if _PLACEHOLDER.fullmatch(f"{one:g}")}
     if not odd:
         return []
     rows = np.isin(numbers, list(odd))
-    rest, cells = numbers[~rows], texts(raw.columns[name])
-    cells = cells if table.rows is None else cells.take(pa.array(table.rows))
-    values = [word for word, _ in Counter(cells.filter(pa.array(rows)).to_pylist()).most_common(_MOST_NAMES)]
+    rest, values = numbers[~rows], _cells(raw, table, name, rows)
     cure = f"{setting('missing', values)} leaves these rows out"
     where = f"{_share(int(rows.sum()), len(numbers))} of {shown(name)} are {listed(values)}"
     return [f"{where}, far from all others ({rest.min():g} to {rest.max():g}): {cure}"]
+
+
+def _lonely_ends(numbers: Vector) -> list[float]:
+    """Return repeated values below or above all others with a large gap between; NaN is ignored."""
+    found, known = [], numbers[~np.isnan(numbers)]
+    for sign in (1, -1):
+        levels, counts = np.unique(sign * known, return_counts=True)
+        for place in range(min(_MOST_PLACEHOLDERS, len(levels) - _FEW_ROWS)):
+            low, high = np.quantile(sign * known[sign * known > levels[place]], [0.01, 0.99])
+            if levels[place + 1] - levels[place] > _GAP * (high - low) > 0:
+                found += [
+                    float(sign * one)
+                    for one, count in zip(levels, counts, strict=True)
+                    if one <= levels[place] and count > 1
+                ]
+                break
+    return found
+
+
+def _cells(raw: Table, table: Table, name: str, rows: Any) -> list[str]:
+    """Return the most frequent texts of a column in some rows of the table that was read."""
+    cells = texts(raw.columns[name])
+    cells = cells if table.rows is None else cells.take(pa.array(table.rows))
+    return [word for word, _ in Counter(cells.filter(pa.array(rows)).to_pylist()).most_common(_MOST_NAMES)]
+
+
+def _placeholders(raw: Table, table: Table, encoding: Encoding) -> list[str]:
+    """Return lines about numbers and dates of features that seem to stand for a missing one, such as -999."""
+    found: list[tuple[str, int, list[str]]] = []
+    for one in encoding.numbers:
+        numbers = values_of(table, one.name, is_date=one.is_date)
+        for end in _lonely_ends(numbers):
+            words = _cells(raw, table, one.name, numbers == end)
+            seems = all(map(_NO_DATE.fullmatch, words)) if one.is_date else end and _PLACEHOLDER.fullmatch(f"{end:g}")
+            if seems:
+                found.append((one.name, int((numbers == end).sum()), words))
+    cure = setting("missing", list(dict.fromkeys(word for *_, words in found for word in words)))
+    return [
+        f"{_share(count, len(table))} of {shown(name)} are {listed(words)}, far from all others: "
+        f"if it means missing, {cure}"
+        for name, count, words in found[:_MOST_NAMES]
+    ]
 
 
 def _rare(table: Table, target: str, classes: Sequence[str]) -> list[str]:
