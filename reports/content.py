@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reports.learning_rates import with_learning_rate
 from reports.parameter_figures import parameter_names
-from reports.phrases import NOTHING, duration, listed, mapping, metric, number, plural, usd
+from reports.phrases import CENT, NOTHING, duration, listed, mapping, metric, number, plural, usd
 from reports.plotting import cut
-from reports.recommending import command_of, confirmed_on_part, last_quarter_in_words, named_value, value_of
+from reports.recommending import (
+    command_of,
+    confirmed_on_part,
+    judged_of,
+    last_quarter_in_words,
+    named_value,
+    plus_minus,
+    tested_value,
+    value_of,
+)
 from reports.state_wording import counted, study_sentence
 from reports.trial_columns import LEARNED, Cell, cell, known_lines, trial_lines
 from studies.records.records import NANO, StudyRecord, TrialRecord
@@ -19,6 +28,7 @@ from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
 from studies.results.constraints import wanted_in_words
 from studies.results.importance import Effects
+from studies.results.noise import standard_error
 from studies.results.pareto import last_epoch, reference_of
 from studies.results.recommendation import best_points, ranked_points, recommended, takeable
 
@@ -70,6 +80,9 @@ class ModelRow:
     early: bool = False
     is_recommended: bool = False
     baseline: str = ""
+    test: str = ""  # judged objective on the test part
+    more: Sequence[Cell] = ()  # by `more_names`
+    is_best_of_trial: bool = True  # the recommended or best epoch of its trial
 
     @property
     def name(self) -> str:
@@ -198,23 +211,40 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
     ]
 
 
+MORE: Mapping[str, str] = {"wall_seconds": "trained in", "latency_ms": "predicts in", "model_parameters": "parameters"}
+"""Headings of metrics that are shown of each model, if no objective or constraint shows them."""
+
+
+def more_names(study: StudyRecord) -> list[str]:
+    """Return the metrics of `MORE` that trials measured and no other cell shows: dollars below a cent show seconds."""
+    last = [trial.epochs[-1].metrics for trial in study.started if trial.epochs]
+    shown = set(analysis.measured_names(study))
+    if "cost_usd" in shown and all(one.get("cost_usd", 0.0) < CENT for one in last):
+        shown.add("wall_seconds")
+    return [name for name in MORE if name not in shown and any(name in one for one in last)]
+
+
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelRow]:
     """Return the archive, the recommended model first, with the command that exports each model."""
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
     with_rate = frozenset() if study.is_simulated else with_learning_rate(study)
     rows = []
-    taken = recommended(study)
+    taken, names, seen = recommended(study), more_names(study), set[int]()
     ranked = ranked_points(study, archive)
     for found in sorted(ranked, key=lambda one: taken is None or one != taken.point):
         trial = study.started[found.trial]
         low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(study, trial)
+        metrics = trial.epochs[found.epoch - 1].metrics
         rows.append(
             ModelRow(
                 trial=found.trial,
                 epoch=found.epoch,
                 state=found.state,
-                values=_values(study, trial.epochs[found.epoch - 1].metrics),
+                values=_values(study, metrics, standard_error(study, judged_of(study), found.trial, found.epoch)),
+                test=tested_value(study, found.trial, found.epoch),
+                more=[cell(name, metrics[name]) if name in metrics else _MISSING for name in names],
+                is_best_of_trial=found.trial not in seen,
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
                 command=command_of(study, found),
                 is_kept=bool(found.checkpoint),
@@ -222,6 +252,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
                 early=low and planned is not None and found.epoch < planned and trial.number in with_rate,
             )
         )
+        seen.add(found.trial)
     return rows
 
 
@@ -244,15 +275,24 @@ def baseline_rows(study: StudyRecord) -> list[ModelRow]:
             values=_values(study, one.measured),
             confirmed="" if one.trial is None else confirmed_on_part(study, one.trial, one.epoch),
             baseline=one.called,
+            test="" if one.trial is None or one.epoch is None else tested_value(study, one.trial, one.epoch),
         )
         for one in baselines(study)
     ]
 
 
-def _values(study: StudyRecord, metrics: Mapping[str, float]) -> list[Cell]:
-    missing, seconds = Cell(text=NOTHING, sort="", numeric=True), metrics.get("wall_seconds")
-    names = analysis.measured_names(study)
-    return [cell(name, metrics[name], seconds) if name in metrics else missing for name in names]
+_MISSING = Cell(text=NOTHING, sort="", numeric=True)
+
+
+def _values(study: StudyRecord, metrics: Mapping[str, float], stderr: float | None = None) -> list[Cell]:
+    """Return a cell for each objective and bounded metric, the judged one with its 95 % interval if that is known."""
+    names, seconds, judged = analysis.measured_names(study), metrics.get("wall_seconds"), judged_of(study)
+    cells = {name: cell(name, metrics[name], seconds) for name in names if name in metrics}
+    if stderr is not None and judged in cells:
+        cells[judged] = replace(
+            cells[judged], text=f"{cells[judged].text}{plus_minus(judged, stderr, metrics[judged])}"
+        )
+    return [cells.get(name, _MISSING) for name in names]
 
 
 def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:

@@ -26,7 +26,7 @@ from reports.gallery import effects_of, figures_of_page
 from reports.page_templates import Packed, packed, template
 from reports.parameter_figures import MOST_DOTS
 from reports.phrases import is_share, mapping, number, usd
-from reports.recommending import command_of, lines_of
+from reports.recommending import command_of, judged_of, lines_of
 from reports.redacted import redacted
 from reports.savings import savings_lines
 from reports.timeline import timeline_line
@@ -143,6 +143,8 @@ def render(study: StudyRecord) -> str:
         recommendation=lines_of(study, taken),
         taking=command_of(study, taken.point) if taken else "",
         measured=analysis.measured_names(study),
+        more=[content.MORE[name] for name in content.more_names(study)],
+        judged=judged_of(study),
         constraints=content.constraints_line(study),
         earlier=content.earlier_line(study),
         bests=content.bests(study, archive),

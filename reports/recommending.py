@@ -70,9 +70,8 @@ def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
     name, measured = found.judged.metric, found.tested or {}
     if name not in measured:
         return ""
-    error, size = measured.get(f"{name}{STDERR}"), measured.get(TEST_SAMPLES)
-    noise = "" if error is None else f" ± {deviation(name, INTERVAL * error, measured[name])}"
-    told = [f"{name_of(found.point)} has {name} {value_in_words(name, measured[name])}{noise}"]
+    size = measured.get(TEST_SAMPLES)
+    told = [f"{name_of(found.point)} has {name} {tested_value(study, found.point.trial, found.point.epoch)}"]
     if name == "val_rmse" and "val_r2" in measured:
         told[0] += f" (R² {measured['val_r2']:.2f})"
     for one in baselines(study):
@@ -83,12 +82,28 @@ def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
     return f"On {samples}unseen {_SAMPLES.get(str(study.spec.get('task')), 'samples')}: {'; '.join(told)}."
 
 
+def tested_value(study: StudyRecord, trial: int, epoch: int) -> str:
+    """Return a model's judged objective on the test part with its 95 % interval; empty if it was not measured."""
+    name, measured = judged_of(study), test_of(study, trial, epoch) or {}
+    if name not in measured:
+        return ""
+    return f"{value_in_words(name, measured[name])}{plus_minus(name, measured.get(f'{name}{STDERR}'), measured[name])}"
+
+
+def judged_of(study: StudyRecord) -> str:
+    """Return the name of the objective that decides which model is taken."""
+    return judged_objective(study.objectives).metric
+
+
+def plus_minus(name: str, stderr: float | None, value: float) -> str:
+    """Return ` ± ` and half the 95 % interval of a metric's value; empty without a standard error."""
+    return "" if stderr is None else f" ± {deviation(name, INTERVAL * stderr, value)}"
+
+
 def _told(study: StudyRecord, found: Recommendation) -> str:
     """Return the objectives of the recommended model; the judged one with its 95 % interval, unless confirmed."""
     judged, point = found.judged.metric, found.point
-    noise = ""
-    if found.stderr is not None and not found.confirmed:
-        noise = f" ± {deviation(judged, INTERVAL * found.stderr, point.values[judged])}"
+    noise = "" if found.confirmed else plus_minus(judged, found.stderr, point.values[judged])
     names = [one.metric for one in study.objectives]
     return ", ".join(f"{named_value(study, point, name)}{noise if name == judged else ''}" for name in names)
 

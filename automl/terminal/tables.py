@@ -12,9 +12,9 @@ from rich.text import Text
 
 from automl.terminal.picture import GANG_COLUMNS, Picture, gang_cells
 from automl.terminal.texts import cut, params_text
-from reports.content import archive_rows, baseline_rows
+from reports.content import MORE, archive_rows, baseline_rows, more_names
 from reports.phrases import plural, value_in_words
-from reports.recommending import command_of, confirmed_value
+from reports.recommending import command_of, confirmed_value, judged_of
 from reports.trial_columns import known_lines, trial_lines
 from studies.records.records import StudyRecord, TrialRecord
 from studies.results import analysis
@@ -108,29 +108,35 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     if not points:
         return
     models, names = archive_rows(record, points), analysis.measured_names(record)
-    rows = [*models[:MOST_ROWS], *baseline_rows(record)]
+    best_of_trials = [one for one in models if one.is_best_of_trial]
+    rows = [*best_of_trials[:MOST_ROWS], *baseline_rows(record)]
     with_confirmed, has_models = any(one.confirmed for one in (*models, *rows)), bool(takeable(record))
+    heads = ["model", "state", *names, *([f"test {judged_of(record)}"] if record.tests else [])]
     title = "archive: models to take" if has_models else "archive: no model was kept"
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
-    for name in ("model", "state", *names, *([f"confirmed {names[0]}"] if with_confirmed else [])):
+    more = [MORE[name] for name in more_names(record)]
+    for name in (*heads, *more, *([f"confirmed {names[0]}"] if with_confirmed else [])):
         table.add_column(Text(name))
     for one in rows:
         is_gone = has_models and not one.is_kept and not one.baseline and not record.is_simulated
         state = f"{one.state}{', model not kept' if is_gone else ', recommended' if one.is_recommended else ''}"
         cells = [one.baseline or one.name, state, *(value.text for value in one.values)]
+        cells += [one.test] if record.tests else []
+        cells += [value.text for value in one.more] or [""] * len(more)
         table.add_row(
             *map(Text, [*cells, *([one.confirmed] if with_confirmed else [])]), style="dim" if one.baseline else None
         )
     console.print(table)
-    more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""
+    left = len(points) - len(best_of_trials[:MOST_ROWS])
+    told = f"{plural(left, 'more saved epoch')} in the report. " if left else ""
     if record.is_simulated:
-        console.print(f"{more}These models were simulated, so there is nothing to export.", highlight=False)
+        console.print(f"{told}These models were simulated, so there is nothing to export.", highlight=False)
         return
     best = recommended(record)
     command = command_of(record, points[0] if best is None else best.point)
     which = "first" if best is None else "recommended"
-    told = f"To export the {which} model: {command}" if command else ""
-    console.print(Text(f"{more}{told}"))
+    told += f"To export the {which} model: {command}" if command else ""
+    console.print(Text(told))
 
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:

@@ -171,7 +171,10 @@ class Session:
             return
         with heartbeat.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
             if specs and warm is not None:
-                test_models(machine.setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm)
+                test_models(
+                    machine.setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm,
+                    most_nano_usd=machine.left_nano_usd,
+                )  # fmt: skip
             self._close_pool()
 
     def _close_pool(self) -> None:

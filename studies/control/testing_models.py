@@ -73,14 +73,18 @@ def test_models(
     store: Store,
     lease: Lease,
     warm: tuple[int, ...],
+    most_nano_usd: int | None,
 ) -> None:
-    """Measure models in an open pool whose slots `warm` are free; a failure is logged, since the study has ended."""
+    """Measure models in an open pool whose slots `warm` are free, for at most `most_nano_usd`.
+
+    A failure is logged, since the study has ended.
+    """
     for event in pool.wait(0.0):  # events of the study's gangs are over
         if isinstance(event, SlotsReady | SlotsLost):
             pool.post(event)
     ids = {number: record.started[number].id for number in {one.trial for one in specs}}
     try:
-        machine = ConfirmingMachine(setup, specs, ids, pool=pool, kind="test")
+        machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except (RunError, UserError) as error:
         log.warning("the models were not measured on the test part (%s). Run `automl confirm %s`", error, record.name)

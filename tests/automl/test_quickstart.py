@@ -71,6 +71,7 @@ def test_a_study_is_picked_from_the_data_and_said(place: Place) -> None:
         "target": "rich",
         "folds": "auto",
         "reading": 2,
+        "test_share": "auto",
     }
     assert [one["metric"] for one in spec["objectives"]] == ["val_error", "cost_usd"]
     assert set(spec["space"]) > {"learning_rate", "width", "architecture"}

@@ -495,6 +495,7 @@ def check_the_commands_are_in_sight(page: Any) -> None:
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 400
     assert box["y"] + box["height"] < 900
+    page.locator("#later-epochs").check()
     for command in page.locator("#models .take-it code").all():
         place = command.bounding_box()
         assert place["x"] + place["width"] <= 400

@@ -39,12 +39,14 @@ class BudgetAccount:
         self._alive_seconds, self._alive_since = alive_seconds, alive_since
         self._meter: SlotMeter | None = None
         self._clock: BudgetClock | None = None
+        self._opened_at = 0.0
         self._late_seconds: deque[float] = deque(maxlen=LATE_TICKS)
+        self._warm_up_seconds: float | None = None
         self._test_seconds = 0.0
 
     def open(self, now: float) -> None:
         """Start charging for the slots of the pool."""
-        setup = self._setup
+        setup, self._opened_at = self._setup, now
         self._meter = SlotMeter(slots=setup.slots, usd_per_slot_hour=setup.usd_per_slot_hour, opened_at=now)
         self._clock = BudgetClock(
             limits=setup.limits,
@@ -85,7 +87,19 @@ class BudgetAccount:
     def will_test(self, evaluation_seconds: float) -> None:
         """Keep time to measure models on the test part at the end, from the duration of a trial's evaluation."""
         models = 1 + len(self._setup.baselines)
-        self._test_seconds = self.forecaster.start_seconds(1) + models * evaluation_seconds
+        start = (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)  # a cut ends the process of a slot
+        self._test_seconds = start + models * evaluation_seconds
+
+    def left_nano_usd(self, now: float) -> int | None:
+        """Return the nano-dollars left until the deadline; None without a deadline, or for free slots."""
+        if self._clock is None or self._clock.deadline == math.inf or not self._clock.nano_usd_per_second:
+            return None
+        return max(math.floor((self._clock.deadline - now) * self._clock.nano_usd_per_second), 0)
+
+    def slots_ready(self, now: float) -> None:
+        """Note how long the first slots of the pool have warmed up."""
+        if self._warm_up_seconds is None and self._meter is not None:
+            self._warm_up_seconds = now - self._opened_at
 
     def looked(self, late_seconds: float) -> None:
         """Record the delay of the watchdog."""

@@ -130,6 +130,7 @@ class LiveStudy:
         self.leaving.difference_update(slots)
         self.missing.difference_update(slots)
         self.account.slots_back(slots, self.now)
+        self.account.slots_ready(self.now)
         self.give_back(slots)
 
     def give_back(self, slots: Iterable[int]) -> None:

@@ -135,6 +135,11 @@ class StudyMachine:
         return self._live.has_test_part
 
     @property
+    def left_nano_usd(self) -> int | None:
+        """Return the nano-dollars that the budget leaves; None without a limit of dollars or hours."""
+        return self._live.account.left_nano_usd(self.now)
+
+    @property
     def free_slots(self) -> tuple[int, ...] | None:
         """Return the slots without a gang; None if the pool has lost or gained slots."""
         live = self._live
