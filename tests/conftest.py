@@ -29,6 +29,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = (
     ""  # a machine with GPUs has the same slots as one without; `make test-gpu` has them
 )
 os.environ.pop("AUTOML_STORE", None)
+# What tests export is not noted among the user's own models.
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="automl-tests-data-")
 os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the terminal is; tests write into pipes
 # Threads of one test's linear algebra would wait for each other, most of all beside the tests of another worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -20,6 +20,7 @@ from automl.terminal.output import counted, print_json
 @click.option("--column", help="Column with the texts or images, if DATA has several columns.")
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of DATA to write beside each prediction.")
 @click.option("--device", default="cpu", show_default=True, help="Device to compute on, such as cuda.")
+@click.option("--trust", is_flag=True, help="Load a .pt2 file of someone else, which runs code that the file names.")
 @click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
 @json_option
 def predict(  # noqa: PLR0917 - click passes each option by name
@@ -29,6 +30,7 @@ def predict(  # noqa: PLR0917 - click passes each option by name
     column: str | None,
     id_column: str | None,
     device: str,
+    trust: bool,
     mlflow: str | None,
     as_json: bool,
 ) -> None:
@@ -43,7 +45,7 @@ def predict(  # noqa: PLR0917 - click passes each option by name
     if as_json and out is None:
         raise click.UsageError("--json needs --out: without --out the predictions go to stdout")
     with local_model(model, mlflow) as (place, _):
-        loaded = opened_model(place, device)
+        loaded = opened_model(place, device, trust=trust)
     with counted(shown=out is not None) as show:
         count = predict_file(
             loaded, data, out, column=column, id_column=id_column, on_batch=show,

@@ -31,6 +31,9 @@ _SCHEME = "models:/"
 @click.option("--poll-seconds", help="Seconds between checks for a replaced model (2).")
 @click.option("--token-file", help="File with the token that requests need; or AUTOML_SERVE_TOKEN.")
 @click.option("--settings", type=click.Path(path_type=Path), help="File with lines such as AUTOML_SERVE_PORT=8000.")
+@click.option(
+    "--trust", is_flag=True, default=None, help="Load a .pt2 file of someone else; it runs code that it names."
+)
 @click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
 @click.option("--challenger", hidden=True)
 @click.option("--share", hidden=True)

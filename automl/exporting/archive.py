@@ -10,6 +10,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 from automl.exporting.atomic_outputs import new_file, new_folder, told_as_output
 from automl.exporting.export_errors import ExportError
+from automl.standalone.provenance import digest_of, remember
 
 DESCRIPTION = "export.json"
 """Archive member with the output of `automl export --json`."""
@@ -33,6 +34,7 @@ def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
                 _extract(archive, out)
     except (BadZipFile, KeyError, ValueError):
         raise ExportError("the server's answer is no exported model. Does --server name an `automl serve`?") from None
+    remember(map(digest_of, [out] if out.is_file() else sorted(out.rglob("*.pt2"))))  # the user trusts the service
     return written
 
 

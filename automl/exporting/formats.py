@@ -22,6 +22,7 @@ from automl.exporting.card import EXAMPLE_IMAGE, card_of, example_image, example
 from automl.exporting.export_errors import ExportError
 from automl.standalone.model import MANIFEST
 from automl.standalone.programs import OnnxProgram
+from automl.standalone.provenance import digest_of, remember
 from search_spaces.wording import install_command
 from trainers.model.traced_program import quiet
 
@@ -153,6 +154,7 @@ def save_program(
             f"torch.export cannot write the model's inputs or outputs: {reason}. It can write tensors, and "
             "tuples, lists and dicts of them"
         ) from error
+    remember([digest_of(path)])
 
 
 def _own_memory(weights: dict[str, Tensor]) -> None:

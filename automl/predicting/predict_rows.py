@@ -21,10 +21,10 @@ _Encoded: TypeAlias = tuple[str, str | None, Encoded]
 _FILE = "file"
 
 
-def opened_model(path: Path, device: str = "cpu") -> Model:
-    """Return an exported model. ExportError if it is invalid, could run code, or needs a missing package."""
+def opened_model(path: Path, device: str = "cpu", *, trust: bool = False) -> Model:
+    """Return an exported model. ExportError if it is invalid, of unknown origin, or needs a missing package."""
     try:
-        return load(path, device)
+        return load(path, device, trust=trust)
     except Exception as error:
         raise ExportError(load_problem(path, error)) from error
 

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.export_errors import ExportError
+from automl.standalone.provenance import digest_of, remember
 from studies.redact import redact, redact_deep
 from studies.storage.views.mlflow_connect import (
     check_database,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 CHAMPION, CHALLENGER = "champion", "challenger"
 COMPARED_WITH = "automl.compared_with"
 """Tag of a version: number of the champion at its promotion."""
+PROGRAMS_TAG = "automl.programs_sha256"
+"""Tag of a version: digests of its program files. Whoever may write the registry is trusted to run code."""
 DEFAULT_URI = "sqlite:///mlflow.db"
 _SCHEME = "models:/"
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
@@ -198,6 +201,7 @@ class Registry:
             )
         except Exception as error:
             raise ExportError(f"the files of {version.label} cannot be read: {in_one_line(error)}") from error
+        remember(version.tags.get(PROGRAMS_TAG, "").split())
         return place / "artifacts" / _MODEL
 
     def register(
@@ -228,7 +232,8 @@ class Registry:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             source = f"{self._client.get_run(run.run_id).info.artifact_uri}/{_MODEL}"
-            made = self._client.create_model_version(name, source, run.run_id, tags=dict(tags))
+            programs = " ".join(map(digest_of, sorted((folder / "artifacts" / _MODEL).glob("*.pt2"))))
+            made = self._client.create_model_version(name, source, run.run_id, tags={**tags, PROGRAMS_TAG: programs})
             set_status(self._client, run, "FINISHED", at)
         except Exception as error:
             raise self._gone(error) from error

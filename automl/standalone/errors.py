@@ -7,8 +7,8 @@ class ModelError(Exception):
     """The file or folder is no model of this format."""
 
 
-class UnsafeProgramError(ModelError):
-    """The program file contains parts that could be code, or another program wrote it."""
+class UntrustedProgramError(ModelError):
+    """Nobody whom the user trusts is known to have made the program file, which could run code."""
 
 
 class InputError(ValueError):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .batches import Encoded, encoded
 from .errors import InputError
+
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""Image formats for Pillow. Its other readers start programs or are rarely used."""
+MOST_PIXELS = 150_000_000
 
 
 class ImageRows:
@@ -31,15 +36,13 @@ class ImageRows:
 
     def encode(self, row: Any, number: int) -> Encoded:
         """Return an image, uint8 [channels, height, width]. InputError if Pillow cannot read it."""
-        from PIL import Image
-
         where = f"row {number + 1}"
         if not isinstance(row, str | Path | bytes):
             raise InputError(number, f"{where}: found {type(row).__name__}, allowed: an image file")
         name = "the content of a file" if isinstance(row, bytes) else repr(str(row))
         try:
             return encoded(self.dtype, self.shape, self.pixels(io.BytesIO(row) if isinstance(row, bytes) else row))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except (OSError, ValueError, SyntaxError) as error:
             reason = " ".join(str(error).split())[:80]
             raise InputError(number, f"{where}: {name} is no complete image ({reason})") from None
 
@@ -48,13 +51,31 @@ class ImageRows:
         from PIL import Image, ImageOps
 
         channels, height, width = self.shape
-        with Image.open(source) as opened:
+        with opened_image(source) as opened:
             upright = ImageOps.exif_transpose(opened)
             image = _eight_bits(upright) if self._ranges is None else _visible(upright, self._ranges)
             image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (width, height):
             image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
         return b"".join(band.tobytes() for band in image.split())
+
+
+@contextmanager
+def opened_image(source: Any) -> Iterator[Any]:
+    """Open an image file of a usual format; other readers of Pillow start programs or are rarely tested.
+
+    ValueError for more pixels; else Pillow's errors.
+    """
+    from PIL import Image
+
+    try:
+        opened = Image.open(source, formats=IMAGE_FORMATS)
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from None
+    with opened as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"it has {image.width * image.height} pixels, more than {MOST_PIXELS}")
+        yield image
 
 
 def _visible(image: Any, ranges: Mapping[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,6 @@ from .array_rows import ArrayRows
 from .batches import Encoded, stacked
 from .errors import ModelError
 from .image_rows import ImageRows
-from .program_check import NO_ARCHIVE
 from .programs import OnnxProgram, Program, TorchProgram
 from .table_rows import TableRows
 from .text_rows import TextRows
@@ -23,6 +23,8 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 _MOST_MANIFEST_BYTES = 64 * 2**20
 _MOST_WEIGHT = 1000
+_NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib.error)
+"""Exceptions for a file that is no archive, or a damaged archive."""
 BATCH, BATCH_OF_TABLES = 256, 4096
 """Rows of a forward pass: threads cost more than they save where each of a program's steps has little to do."""
 Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows
@@ -77,16 +79,19 @@ class Model:
         return list(groups.values())
 
 
-def load(path: str | Path, device: str = "cpu") -> Model:
-    """Return the model of a folder, .pt2 or .onnx file. ModelError if it is no model, or could run code."""
+def load(path: str | Path, device: str = "cpu", *, trust: bool = False) -> Model:
+    """Return the model of a folder, .pt2 or .onnx file. ModelError if it is no model.
+
+    A .pt2 file can run code while it is loaded. Without `trust`, one that this user has not exported is refused.
+    """
     place = Path(path)
     manifest = read_manifest(place)
     if place.suffix == ".onnx":
         if device != "cpu":
             raise ModelError(f"{path}: found the device {device}, allowed: cpu, or a .pt2 file or folder, for torch")
         return Model(manifest, [OnnxProgram(place)])
-    files = [place / name for name in manifest["programs"]] if place.is_dir() else [place]
-    return Model(manifest, [TorchProgram(file, device) for file in files])
+    files = [place / name for name in program_names(manifest)] if place.is_dir() else [place]
+    return Model(manifest, [TorchProgram(file, device, trust=trust) for file in files])
 
 
 def load_problem(path: str | Path, error: Exception) -> str:
@@ -103,13 +108,22 @@ def read_manifest(path: Path) -> dict[str, Any]:
     allowed = "a folder, .pt2 or .onnx file that `automl export` wrote"
     try:
         manifest = json.loads(_manifest_text(path))
-    except (KeyError, RecursionError, *NO_ARCHIVE) as error:
+    except (KeyError, RecursionError, *_NO_ARCHIVE) as error:
         reason = " ".join(str(error).split())[:100]
         raise ModelError(f"{path} is no model ({reason}). Name {allowed}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else None
         raise ModelError(f"{path}: found the format {found!r}, allowed: {FORMAT}")
     return manifest
+
+
+def program_names(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the names of the program files of a folder. ModelError for names outside the folder."""
+    found = manifest.get("programs")
+    names = [one for one in found if isinstance(one, str) and Path(one).name == one] if isinstance(found, list) else []
+    if not names or names != found:
+        raise ModelError(f"the manifest names the programs {found!r:.200}, allowed: a list of files in the folder")
+    return names
 
 
 def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:

@@ -8,18 +8,18 @@ from typing import Any, TypeAlias
 
 from .batches import Encoded
 from .errors import ModelError
-from .program_check import checked_program
+from .provenance import trusted_program
 
 
 class TorchProgram:
-    """A program of `torch.export`. UnsafeProgramError if it could run code, ModelError if it cannot be moved."""
+    """A program of `torch.export`. UntrustedProgramError if its origin is unknown, ModelError if it cannot be moved."""
 
-    def __init__(self, path: str | Path, device: str = "cpu") -> None:
+    def __init__(self, path: str | Path, device: str = "cpu", *, trust: bool = False) -> None:
         import torch
 
         self._torch = torch
         self._device = torch.empty(0, device=device).device  # with its index: programs distinguish cuda:0
-        program = torch.export.load(checked_program(path))
+        program = torch.export.load(trusted_program(path, trust=trust))
         if self._device.type != "cpu":
             program = _moved(program, self._device)
         self._module: Any = program.module()

@@ -12,13 +12,12 @@ from typing import Any, NoReturn
 
 from ..batches import Encoded
 from ..errors import InputError
+from ..image_rows import IMAGE_FORMATS, opened_image
 from ..model import Rows
 from .errors import RequestError
 
 LONGEST_TEXT = 10_000
 MOST_PIXELS = 50_000_000
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
-"""Image formats for Pillow. Its other readers start programs or are rarely used."""
 UNPROCESSABLE = 422
 
 
@@ -126,8 +125,6 @@ def _text_row(row: Any, number: int) -> Any:
 
 def _image_row(row: Any, number: int) -> bytes:
     """Return the content of an image file; never a string, which the encoder would open as a path."""
-    from PIL import Image
-
     where, allowed = f"row {number + 1}", "the content of an image file in base64"
     if not isinstance(row, str):
         raise InputError(number, f"{where}: found {_kind(row)}, allowed: {allowed}")
@@ -136,7 +133,7 @@ def _image_row(row: Any, number: int) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise InputError(number, f"{where}: this is no base64 ({error}). Send {allowed}") from None
     try:
-        with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as opened:
+        with opened_image(io.BytesIO(content)) as opened:
             pixels = opened.width * opened.height
     except Exception:  # noqa: BLE001 - Pillow's readers may raise any exception
         formats = ", ".join(IMAGE_FORMATS)

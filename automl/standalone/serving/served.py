@@ -48,10 +48,10 @@ class Served:
         return RequestError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
 
 
-def load_served(path: str, version: str | None, device: str) -> Served:
+def load_served(path: str, version: str | None, device: str, *, trust: bool = False) -> Served:
     """Return a model after a warm-up row. `version` None: study, trial and epoch. ServeError if it does not load."""
     try:
-        model = load(path, device)
+        model = load(path, device, trust=trust)
         served = Served(model, version or version_of(model.manifest, path))
         served.answers([_blank(model)])
     except Exception as error:

@@ -78,7 +78,7 @@ class ServedModel:
 
     def _loaded(self, place: Place) -> Served:
         try:
-            served = load_served(place.path, place.version, self._settings.device)
+            served = load_served(place.path, place.version, self._settings.device, trust=self._settings.trust)
         except ServeError:
             self.metrics.loading_ended(succeeded=False)
             raise

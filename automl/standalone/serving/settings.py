@@ -43,6 +43,7 @@ class Settings(BaseSettings):
     )
     timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until a request gets status 503.")
     poll_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds between checks for a replaced model.")
+    trust: bool = Field(False, description="Load a .pt2 file of someone else, which runs code that the file names.")
     challenger: str | None = None
     share: str | None = None
     answers: str | None = None

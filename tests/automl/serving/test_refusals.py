@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.automl.exporting.test_program_check import HOSTILE, Hostile, changed
+from tests.automl.exporting.test_provenance import HOSTILE, Hostile, changed
 from tests.automl.serving.models import cubes
 from tests.support import optional
 from tests.support.command_line import Workplace
@@ -109,7 +109,8 @@ def test_a_model_that_could_run_code(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     hostile = changed(cubes(tmp_path / "m.pt2"), lambda content: HOSTILE["pickled examples"](content, marker))
     said = ended(tmp_path, hostile)
-    assert f"MODEL: {hostile}: found examples, which are pickled, allowed: a program that `automl export` wrote" in said
+    assert f"MODEL: {hostile} was not exported by you on this machine, and loading it runs code" in said
+    assert "AUTOML_SERVE_TRUST=1" in said
     assert not marker.exists()
 
 

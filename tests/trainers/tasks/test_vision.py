@@ -7,6 +7,7 @@ import gzip
 import json
 import shutil
 import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import torch
 from scipy.special import betaincinv
 from torch.nn.functional import cross_entropy
 
+from automl.standalone.errors import InputError
+from automl.standalone.image_rows import ImageRows
 from automl.standalone.model import rows_of
 from tests.support import optional
 from tests.support.task_files import metrics_of, real, trained
@@ -191,6 +194,33 @@ def test_files_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
         "1 files of 'third' are .jfif, which cannot be read: convert them to PNG or JPEG",
         "1 files of 'upright' are without an ending, which cannot be read: convert them to PNG or JPEG",
     ]
+
+
+@pytest.mark.parametrize("kind", ["postscript", "icon", "many pixels", "bomb"])
+def test_files_that_start_programs_or_fill_the_memory_are_refused(tmp_path: Path, kind: str) -> None:
+    """Pillow gives PostScript to Ghostscript whatever the file's name is; a header may promise any number of pixels."""
+    image = optional.module("PIL.Image")
+    for number in range(4):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"{number}.png")
+    path = tmp_path / "a" / "0.png"
+    if kind == "postscript":
+        path.write_bytes(
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(out) (w) file\nshowpage\n%%EOF\n"
+        )
+    elif kind == "icon":
+        image.new("RGB", (8, 8)).save(path, format="ICO")
+    else:
+        side = 13_000 if kind == "many pixels" else 60_000
+        header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+        chunk = struct.pack(">I", len(header)) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
+    with pytest.raises(TaskError, match=r"a/0\.png: the file is no complete image"):
+        Vision(str(tmp_path), reading=2)
+    row = ImageRows({"channels": 3, "height": 8, "width": 8})
+    with pytest.raises(InputError, match="is no complete image"):
+        row.encode(str(path), 0)
 
 
 def test_copies_of_an_image_are_in_one_part(tmp_path: Path) -> None:

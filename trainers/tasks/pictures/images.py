@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from automl.standalone.image_rows import ImageRows
+from automl.standalone.image_rows import ImageRows, opened_image
 from search_spaces.wording import found, install_command, listed, shown
 from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
@@ -133,14 +133,12 @@ def read_idx(source: Source) -> Images:
 
 def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
     """Return the ranges of a folder's images of more than 8 bits. TaskError for infinite pixels."""
-    from PIL import Image
-
     image_library()
     found: dict[str, list[tuple[float, float]]] = {}
     for path in (one for name in classes for one in image_files(folder / name)):
         mode = _look(path)[0][:1]
         if mode in {"I", "F"}:
-            with Image.open(path) as image:
+            with opened_image(path) as image:
                 pixels = np.asarray(image, dtype=np.float64)
             if not np.isfinite(pixels).all():
                 raise TaskError(f"{path}: a pixel is infinite or no number. Replace or remove it")
@@ -302,10 +300,8 @@ def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
 
 def _look(path: Path) -> tuple[str, tuple[int, int]]:
     """Return an image's mode, and its (height, width)."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
+        with opened_image(path) as image:
             return image.mode, (image.height, image.width)
     except (OSError, ValueError, SyntaxError) as error:
         raise _no_image(path, error) from None

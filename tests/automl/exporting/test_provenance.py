@@ -1,15 +1,15 @@
-"""Program files of somebody else: what torch would execute while it loads them is refused before."""
+"""Program files of somebody else can run code while torch loads them: they are refused by their digest."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import pickle
-import struct
+import shutil
+import subprocess
+import sys
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from automl.exporting.formats import save_program
-from automl.standalone.errors import ModelError, UnsafeProgramError
-from automl.standalone.model import load
-from automl.standalone.program_check import checked_program
+from automl.standalone import provenance
+from automl.standalone.errors import ModelError, UntrustedProgramError
+from automl.standalone.model import load, program_names
+from automl.standalone.provenance import digest_of, remember, trusted_program
 from trainers.model.traced_program import example_call, traced
 
 Content = dict[str, bytes]
@@ -136,97 +137,60 @@ HOSTILE: dict[str, Callable[[Content, Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_what_could_be_code_is_refused(good: Path, tmp_path: Path, kind: str) -> None:
+def test_a_file_that_nobody_here_exported_is_refused_before_it_is_loaded(good: Path, tmp_path: Path, kind: str) -> None:
     marker = tmp_path / "marker"
     hostile = changed(good, lambda content: HOSTILE[kind](content, marker))
-    with pytest.raises(UnsafeProgramError, match=r"hostile\.pt2: found ") as caught:
-        checked_program(hostile)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(ModelError, match=r"hostile\.pt2(: found | is no model )"):
+    with pytest.raises(ModelError):
         load(hostile)
+    with pytest.raises(UntrustedProgramError, match=r"hostile\.pt2 was not exported by you on this machine"):
+        trusted_program(hostile, trust=False)
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("kind", ["pickled weights", "pickled examples", "an expression"])
-def test_torch_alone_would_have_run_it(good: Path, tmp_path: Path, kind: str) -> None:
-    marker = tmp_path / "marker"
-    hostile = changed(good, lambda content: HOSTILE[kind](content, marker))
-    with contextlib.suppress(Exception):  # the damage is done before it finds that something is wrong
-        torch.export.load(str(hostile))
-    assert marker.exists()
+def test_an_export_loads_wherever_it_is_moved_and_any_file_that_is_trusted(good: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere.pt2"
+    moved.write_bytes(good.read_bytes())
+    assert load(moved).predict([[1.0] * 6])
+    other = changed(good, lambda content: content.update({"m/extra/note": b"from elsewhere"}))
+    with pytest.raises(UntrustedProgramError):
+        load(other)
+    assert load(other, trust=True).predict([[1.0] * 6])
+    remember([digest_of(other)])
+    assert load(other).predict([[1.0] * 6])
+    assert provenance._file().stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_of_ours_passes_unchanged(good: Path) -> None:
-    same = changed(good, lambda content: None)
-    rows = torch.rand(5, 6)
-    expected = torch.export.load(str(good)).module()(rows)
-    answers = load(same).predict(rows.tolist())
-    assert torch.allclose(torch.tensor([answer["outputs"] for answer in answers]), expected, atol=1e-6)
+def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    remember(["0" * 64])
+    with pytest.raises(UntrustedProgramError, match="--trust"):
+        trusted_program(tmp_path / "file", trust=False)
 
 
-def test_a_compressed_or_damaged_file_is_refused(good: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.pt2"
-    damaged.write_bytes(good.read_bytes()[:-100])
-    with pytest.raises(UnsafeProgramError, match="is no program"):
-        checked_program(damaged)
-    packed = tmp_path / "packed.pt2"
-    with zipfile.ZipFile(good) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
-        for name in archive.namelist():
-            out.writestr(name, archive.read(name))
-    with pytest.raises(UnsafeProgramError, match="the compressed file"):
-        checked_program(packed)
+@pytest.mark.parametrize("names", [["../m.pt2"], ["/etc/passwd"], [], "m.pt2", [1], None])
+def test_a_manifest_names_no_file_outside_its_folder(names: Any) -> None:
+    with pytest.raises(ModelError, match="allowed: a list of files in the folder"):
+        program_names({"programs": names})
 
 
-def test_nothing_of_the_training_code_or_of_the_data_is_in_the_file(good: Path) -> None:
-    content = good.read_bytes()
-    assert b"test_program_check" not in content
-    assert b'stack_trace": "' not in content
-
-
-def entry(name: bytes, content: bytes, offset: int) -> tuple[bytes, bytes]:
-    """A file in an archive: what stands before its content, and what stands in the directory."""
-    size = struct.pack("<III", zlib.crc32(content), len(content), len(content))
-    local = struct.pack("<IHHHHH", 0x04034B50, 20, 0, 0, 0, 0x21) + size + struct.pack("<HH", len(name), 0)
-    directory = struct.pack("<IHHHHHH", 0x02014B50, 20, 20, 0, 0, 0, 0x21) + size
-    return local + name + content, directory + struct.pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, offset) + name
-
-
-def archive_of(content: dict[str, bytes], start: int, moved: int = 0) -> tuple[bytes, bytes]:
-    """Files and directory of an archive that starts at a place, and says so less `moved`."""
-    files, directory = b"", b""
-    for name, one in content.items():
-        local, listed = entry(name.encode(), one, start + len(files) - moved)
-        files, directory = files + local, directory + listed
-    return files, directory
-
-
-def test_what_torch_finds_in_an_archive_of_two_directories_is_what_was_checked(good: Path, tmp_path: Path) -> None:
-    """Python takes the directory before the end of a file, torch the one whose place is written there."""
-    marker = tmp_path / "marker"
-    with zipfile.ZipFile(good) as archive:
-        plain = {name: archive.read(name) for name in archive.namelist()}
-    (examples,) = (name for name in plain if name.endswith("sample_inputs/model.pt"))
-    hostile, listed = archive_of(plain | {examples: pickled(marker)}, 0)
-    at = len(hostile)
-    first, _ = archive_of(plain, at + len(listed))
-    moved = len(listed) + len(first)
-    first, second = archive_of(plain, at + len(listed), moved)
-    assert len(second) == len(listed)
-    end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, len(plain), len(plain), len(listed), at, 0)
-    path = tmp_path / "two.pt2"
-    path.write_bytes(hostile + listed + first + second + end)
-    with contextlib.suppress(Exception):
-        torch.export.load(str(path))
-    assert marker.exists(), "torch alone runs it"
-    marker.rmdir()
-    with contextlib.suppress(ModelError):
-        load(path)
-    assert not marker.exists()
-
-
-def test_a_manifest_that_grows_when_it_is_unpacked_is_not_unpacked(good: Path, tmp_path: Path) -> None:
-    packed = tmp_path / "packed.pt2"
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
-        out.writestr("m/extra/manifest.json", b"[" * 10_000_000)
-    with pytest.raises(ModelError, match="is compressed or very large"):
-        load(packed)
+@pytest.mark.medium
+def test_a_package_trusts_its_own_program_and_no_other(good: Path, tmp_path: Path) -> None:
+    """Its copy of this code runs already."""
+    package, other = tmp_path / "package", tmp_path / "other"
+    for folder in (package, other):
+        folder.mkdir()
+        (folder / "m.pt2").write_bytes(changed(good, lambda c: c.update({"m/extra/x": b"y"})).read_bytes())
+        (folder / "manifest.json").write_text(json.dumps({
+            "format": 1, "programs": ["m.pt2"], "rows": {"kind": "array", "dtype": "float32", "shape": [6]},
+            "answers": {"kind": "array"},
+        }))  # fmt: skip
+    shutil.copytree(Path(provenance.__file__).parent, package / "predictor", ignore=shutil.ignore_patterns("serving"))
+    code = "from predictor.model import load; import sys; print(len(load(sys.argv[1]).predict([[1.0] * 6])))"
+    ran = [
+        subprocess.run([sys.executable, "-c", code, str(one)], cwd=package, capture_output=True, text=True, check=False)
+        for one in (package, other)
+    ]
+    assert (ran[0].stdout, ran[0].returncode) == ("1\n", 0), ran[0].stderr
+    assert ran[1].returncode == 1
+    assert "was not exported by you on this machine" in ran[1].stderr

@@ -1,0 +1,64 @@
+"""Decides by its digest whether a program file may be loaded: `torch.export.load` can run any code that its file names.
+
+Exports and packages of a trusted registry note the SHA-256 of their programs in a file of the user. Any other program
+is loaded only if the caller trusts it, or if this code itself lies in the model's folder: it runs already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import UntrustedProgramError
+
+_OWN_NAME = "automl.standalone"
+
+
+def trusted_program(path: str | Path, *, trust: bool) -> io.BytesIO:
+    """Return the bytes of a program file to load. UntrustedProgramError without `trust`, unless its origin is known."""
+    content = Path(path).read_bytes()  # once: the file may change between the check and the loading
+    if trust or _lies_beside(Path(path)) or hashlib.sha256(content).hexdigest() in _known():
+        return io.BytesIO(content)
+    raise UntrustedProgramError(
+        f"{path} was not exported by you on this machine, and loading it runs code that the file names. If you trust "
+        "its author, use --trust (AUTOML_SERVE_TRUST=1 for a server). An .onnx file needs no trust"
+    )
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remember(digests: Iterable[str]) -> None:
+    """Note that these programs may be loaded by this user. A home that cannot be written is no error."""
+    new = [one for one in digests if one not in _known()]
+    with suppress(OSError):
+        _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write("".join(f"{one}\n" for one in new))
+
+
+def _known() -> frozenset[str]:
+    try:
+        return frozenset(_file().read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return frozenset()
+
+
+def _file() -> Path:
+    """Return the user's list of digests: below XDG_DATA_HOME, as the XDG Base Directory Specification says."""
+    home = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
+    return Path(home) / "automl" / "exported_programs"
+
+
+def _lies_beside(path: Path) -> bool:
+    """Return whether this code is the copy in the program's own package."""
+    here = Path(__file__).resolve().parent
+    return not (__package__ or "").startswith(_OWN_NAME) and path.resolve().parent == here.parent
