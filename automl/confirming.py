@@ -16,7 +16,7 @@ from typing import Any
 from automl.exporting.origins import named_point
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import pool_of
-from automl.signals import draining_signals
+from automl.signals import draining_signals, private_files
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
 from reports.phrases import duration, plural, usd
@@ -306,7 +306,7 @@ def _train(
         for line in _lines_of(one):
             say(line)
 
-    with marked(row.uid), _held(store, row.id, pool, job_id) as lease:
+    with private_files(), marked(row.uid), _held(store, row.id, pool, job_id) as lease:
         place = replace(prepared.place, slots=plan.slots)
         machine = ConfirmingMachine(
             setup_of(spec, place, Policy(pruner=NoPruner()), prepared.base_folder, None),

@@ -33,6 +33,16 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
+def private_files() -> Iterator[None]:
+    """Make files and folders that are created inside the block, also by child processes, unreadable for other users."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
 def draining_signals(
     drain: Callable[[str], None], say: Callable[[str], None], what_ends: str, leave: Callable[[], None] = leave_at_once
 ) -> Iterator[None]:

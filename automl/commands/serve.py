@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from automl.signals import private_files
 from automl.stored.open_store import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
@@ -58,7 +59,8 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
     if token_file is not None:
         take_token(context, token_file)
     listening = Listening(host=host, port=port, worker_slots=worker_slots)
-    run(context, listening, lambda line: echo(line, err=True))
+    with private_files():
+        run(context, listening, lambda line: echo(line, err=True))
 
 
 def _policy(given: dict[str, Any]) -> Any:

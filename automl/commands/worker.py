@@ -10,7 +10,7 @@ import click
 
 from automl.service.workers.queue_worker import Worker
 from automl.service.workers.traces import writer
-from automl.signals import draining_signals
+from automl.signals import draining_signals, private_files
 from automl.stored.open_store import store_url
 from automl.terminal.options import device_option, folder_type, store_option
 from search_spaces.user_errors import UserError
@@ -49,7 +49,7 @@ def worker(store: str | None, slots: int | None, device: str, name: str | None, 
         log_folder=logs.absolute(),
         log=log,
     )
-    with draining_signals(one.leave, log, "each study drains, and other workers continue it"):
+    with private_files(), draining_signals(one.leave, log, "each study drains, and other workers continue it"):
         one.run()
 
 

@@ -18,6 +18,7 @@ from automl.launching.changed_since import changed_since
 from automl.launching.earlier_studies import with_earlier
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import Outcome, Watcher, drive
+from automl.signals import private_files
 from automl.stored.specs import from_store, stored_form
 from reports.phrases import duration, exact_usd
 from search_spaces.wording import shown
@@ -37,7 +38,8 @@ from trainers.contract.task_loading import options_of_new_studies
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
     """Create or find the study, and drive it with its spec in force. SpecError if the stored spec differs."""
     prepared = with_earlier(prepared)
-    store = _store_of(prepared)
+    with private_files():
+        store = _store_of(prepared)
     row, is_new = _find_or_create(store, prepared)
     if not is_new:
         spec = from_store(row.spec, row.name).model_copy(update={"store": store.url})

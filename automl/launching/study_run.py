@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from automl.launching.expected_cost import most_slot_seconds
 from automl.launching.model_counting import Counting
 from automl.launching.prepared_study import Prepared
-from automl.signals import draining_signals, leave_at_once
+from automl.signals import draining_signals, leave_at_once, private_files
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
 from reports.phrases import plural
@@ -86,7 +86,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         own_logging=replace(logging, diagnostics=prepared.diagnostics),
     )
     what_ends = "every trial ends its epoch and is paused"
-    with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
+    with private_files(), marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
         try:
             views.start()  # while the pool starts and cores are free, so that the first epochs appear soon
             with counting:

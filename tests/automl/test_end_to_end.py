@@ -75,6 +75,13 @@ def assert_every_slot_second_is_charged_once(place: Workplace) -> None:
     store.close()
 
 
+def test_what_a_launch_writes_is_private(finished: tuple[Workplace, dict[str, Any]]) -> None:
+    """The shared pool of the tests writes the checkpoints, in processes that were there before."""
+    place, summary = finished
+    written = [place.folder / "automl.db", Path(summary["report"])]
+    assert [oct(one.stat().st_mode & 0o777) for one in written] == ["0o600"] * 2
+
+
 @pytest.mark.medium
 def test_a_study_ends_with_one_story_in_all_its_views(finished: tuple[Workplace, dict[str, Any]]) -> None:
     place, summary = finished
