@@ -106,7 +106,7 @@ class StoreBackend:
         queue = JobQueue(self.store)
         if (job := queue.find(study)) is None:
             raise StoreError(
-                f"{study!r} is not in the queue, so name the trial to cancel: `automl cancel {study} TRIAL`"
+                f"{study!r} is not in the queue. Name the trial to cancel: `automl cancel {study} TRIAL`"
             )
         return plain_job(queue.ask(job, "cancel"))
 

@@ -1,4 +1,4 @@
-"""The command line: loads a command's module when it is run, and turns errors into one line and an exit code."""
+"""The command line: loads a command's module when it is run, and turns errors into a problem, its cure and an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
 from automl.terminal.lasting_streams import lasting_streams
 from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, StoppedError, UserError
-from search_spaces.wording import nearest
+from search_spaces.wording import nearest, problem_and_cure
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "First day": {
@@ -187,7 +187,7 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr and an exit code."""
+    """Run the command line. An expected error is two lines on stderr, problem and cure, and an exit code."""
     with lasting_streams() as files:
         try:
             with interrupting_signals():
@@ -212,21 +212,21 @@ def _run() -> None:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        echo(f"automl: {_usage_problem(error)}", err=True)
+        _print_error(_usage_problem(error))
         sys.exit(WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except StoppedError as error:
-        echo(f"automl: {_in_one_line(error)}", err=True)
+        _print_error(_in_one_line(error))
         sys.exit(INTERRUPTED)
     except UserError as error:
-        echo(f"automl: {_in_one_line(error)}", err=True)
+        _print_error(_in_one_line(error))
         sys.exit(WRONG_INPUT)
     except Exception as error:  # noqa: BLE001 - its traceback is printed
         if not isinstance(error, RunError | _database_error()):
             echo(traceback.format_exc(), err=True, nl=False)
             sys.exit(FAILED)
-        echo(f"automl: {_in_one_line(error)}", err=True)
+        _print_error(_in_one_line(error))
         sys.exit(FAILED)
 
 
@@ -240,6 +240,14 @@ def _database_error() -> type[Exception]:
     loaded = sys.modules.get("sqlalchemy.exc")
     found: type[Exception] = RunError if loaded is None else loaded.OperationalError
     return found
+
+
+def _print_error(message: str) -> None:
+    """Print the first sentence of a message, which names the problem, and below it the cure, if there is any."""
+    problem, cure = problem_and_cure(message)
+    echo(f"automl: {problem}", err=True)
+    if cure:
+        echo(cure, err=True)
 
 
 def _in_one_line(error: Exception) -> str:
@@ -256,4 +264,4 @@ def _usage_problem(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None or isinstance(error, click.BadParameter):
         return problem
-    return problem if problem.endswith("?") else f"{problem.rstrip('.')}; see `{context.command_path} --help`"
+    return problem if problem.endswith("?") else f"{problem.rstrip('.')}. See `{context.command_path} --help`"

@@ -308,11 +308,11 @@ class InProcess:
         return code, out, err
 
     def refused(self, *arguments: str) -> str:
-        """Run a command that must be refused with one line; what the folder holds must stay as it is."""
+        """Return the error of a command that must be refused; what the folder holds must stay as it is."""
         before = self._contents()
         code, out, err = self.run(*arguments)
         assert (code, out) == (2, ""), err
-        assert err.count("\n") == 1, err
+        assert is_problem_and_cure(err), err
         assert "Traceback" not in err
         assert self._contents() == before
         return err
