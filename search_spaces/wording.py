@@ -17,7 +17,7 @@ SHORTEST_PREFIX = 3
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
 _QUERY_SECRET = re.compile(r"(?i)(?<=[?&])((?:password|passwd|pwd|token|secret|access_key|api_key)=)[^&\s\"'#]+")
 # Quoted, bracketed and code parts are skipped, since they may hold sentences of a user or of a library.
-_CURE_BEGINS = re.compile(r"""\([^()]*\)|`[^`]*`|(?<!\w)'[^']*'|"[^"]*"|(\. (?=[A-Z`])|; (?=did you mean [^;]*[?]$))""")
+_CURE_BEGINS = re.compile(r"""\([^()]*\)|`[^`]*`|(?<!\w)'[^']*'|"[^"]*"|(\. (?=[A-Z`])|; (?=did you mean ))""")
 
 
 def one_line(text: str) -> str:

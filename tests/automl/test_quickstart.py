@@ -168,7 +168,7 @@ def test_digits_need_no_data(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ("Nothing to run: name a spec, or --task and --data",)),
+        ((), ("Nothing to run\nName a spec, or --task and --data",)),
         (("spec.yaml", "--task", "digits"), ("SPEC spec.yaml and --task",)),
         (("spec.yaml", "--data", "people.csv"), ("--data needs --task",)),
         (

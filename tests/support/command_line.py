@@ -294,6 +294,12 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     os.kill(process.pid, signal.SIGINT)
 
 
+def is_problem_and_cure(stderr: str) -> bool:
+    """Whether stderr holds an error in the form of all commands: one line, and at most one line with the cure."""
+    problem, *cure = stderr.splitlines()
+    return problem.startswith("automl: ") and len(cure) <= 1
+
+
 class InProcess:
     """A folder in which commands run inside this process, which is faster than in their own."""
 
