@@ -258,10 +258,19 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _usage_problem(error: click.ClickException) -> str:
-    if isinstance(error, click.NoSuchOption) and error.option_name in REMOVED_OPTIONS:
-        return f"{error.option_name} does not exist any more: {REMOVED_OPTIONS[error.option_name]}"
-    problem = " ".join(error.format_message().split())
+    problem = " ".join(error.format_message().split()).rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None or isinstance(error, click.BadParameter):
+    if isinstance(error, click.NoSuchOption):
+        name = error.option_name
+        if name in REMOVED_OPTIONS:
+            return f"{name} does not exist any more: {REMOVED_OPTIONS[name]}"
+        problem = f"No such option {name!r}"
+        if name == "--server" and context is not None and context.info_name in OVER_HTTP:
+            return f"{problem} of {context.info_name}. Name the service first: `automl --server URL {context.info_name}`"
+        if near := nearest(name, error.possibilities or ()):
+            return f"{problem}. Did you mean {near}?"
+    if isinstance(error, click.MissingParameter) and context is not None:
+        return f"{problem}. {' '.join(context.get_usage().split())}"
+    if context is None or isinstance(error, click.BadParameter) or problem.endswith("?"):
         return problem
-    return problem if problem.endswith("?") else f"{problem.rstrip('.')}. See `{context.command_path} --help`"
+    return f"{problem}. See `{context.command_path} --help`"
