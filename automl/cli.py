@@ -1,4 +1,4 @@
-"""The command line: loads a command's module when it is run, and turns errors into a problem, its cure and an exit code."""
+"""The command line: loads a command's module when it is run, and prints errors with their cures."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def _usage_problem(error: click.ClickException) -> str:
             return f"{name} does not exist any more: {REMOVED_OPTIONS[name]}"
         problem = f"No such option {name!r}"
         if name == "--server" and context is not None and context.info_name in OVER_HTTP:
-            return f"{problem} of {context.info_name}. Name the service first: `automl --server URL {context.info_name}`"
+            return f"{problem} here. Name the service before the command: `automl --server URL {context.info_name}`"
         if near := nearest(name, error.possibilities or ()):
             return f"{problem}. Did you mean {near}?"
     if isinstance(error, click.MissingParameter) and context is not None:
