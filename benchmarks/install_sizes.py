@@ -1,0 +1,76 @@
+"""Measures an installation by pip: megabytes and seconds of the base, and what each extra adds to it.
+
+Builds a wheel, installs it into an environment in a temporary folder, and prints a table in Markdown. Downloads are part of
+the seconds. Whether torch is a CPU or a CUDA build, the index decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--extra", action="append", help="measure this extra; all extras without the option")
+    extras = parser.parse_args().extra or [name for name in declared_extras() if name != "dev"]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT), python=sys.executable)
+        (wheel,) = folder.glob("*.whl")
+        venv.create(folder / "base", with_pip=True)
+        python = str(folder / "base" / "bin" / "python")
+        (site,) = (folder / "base").glob("lib/python*/site-packages")
+        before, began = megabytes(site), time.monotonic()
+        pip("install", str(wheel), python=python)
+        seconds = time.monotonic() - began
+        print("| | packages | MB | seconds |\n|---|---|---|---|")
+        row("base", len(list(site.glob("*.dist-info"))), megabytes(site) - before, seconds)
+        for extra in extras:
+            report = folder / "report.json"
+            began = time.monotonic()
+            pip("install", "--dry-run", "--report", str(report), f"{wheel}[{extra}]", python=python)
+            added = [
+                f"{one['metadata']['name']}=={one['metadata']['version']}"
+                for one in json.loads(report.read_text())["install"]
+                if one["metadata"]["name"] != "automl-search"
+            ]
+            target = folder / extra
+            target.mkdir()
+            if added:
+                pip("install", "--no-deps", "--target", str(target), *added, python=python)
+            row(f"`{extra}`", len(added), megabytes(target), time.monotonic() - began)
+
+
+def declared_extras() -> list[str]:
+    """Return the names of the extras in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return sorted(project["optional-dependencies"])
+
+
+def pip(command: str, *arguments: str, python: str) -> None:
+    options = ("--quiet", "--no-cache-dir", "--constraint", str(CONSTRAINTS))
+    subprocess.run([python, "-m", "pip", command, *options, *arguments], check=True)
+
+
+def megabytes(folder: Path) -> float:
+    """Return the size of all files in a folder, without links."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_symlink()) / 1e6
+
+
+def row(name: str, packages: int, size_mb: float, seconds: float) -> None:
+    print(f"| {name} | {packages} | {size_mb:,.0f} | {seconds:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
