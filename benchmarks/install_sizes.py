@@ -1,7 +1,7 @@
 """Measures an installation by pip: megabytes and seconds of the base, and what each extra adds to it.
 
-Builds a wheel, installs it into an environment in a temporary folder, and prints a table in Markdown. Downloads are part of
-the seconds. Whether torch is a CPU or a CUDA build, the index decides.
+Builds a wheel, installs it into an environment in a temporary folder, and prints a table in Markdown. The seconds
+include downloads. The index decides whether torch is a CPU or a CUDA build.
 """
 
 from __future__ import annotations
