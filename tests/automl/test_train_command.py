@@ -182,7 +182,7 @@ def test_options_reach_the_task(place: InProcess) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--option", "sample=40"], "task_options: found the unknown key 'sample', allowed: samples, fault, did you"),
+        (["--option", "sample=40"], "task_options: found the unknown key 'sample', allowed: samples, fault. Did you"),
         (["--option", "samples"], "--option: found 'samples', allowed: NAME=VALUE"),
         (["--option", "samples=-3"], "task_options.samples: found -3: ValueError: samples must be positive, not -3"),
         (["--param", "widht=3"], "allowed: width, learning_rate, batch_per_rank"),
