@@ -59,7 +59,7 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:
-        raise DataFrameError(f"dataframe needs the package pandas: {install_command('pandas')}") from None
+        raise DataFrameError(f"dataframe needs the package pandas. Install it: {install_command('pandas')}") from None
     table = TABLES[what]
     columns, lines = flattened(table.rows(record), table.columns)
     values = {name: [line.get(name) for line in lines] for name in columns}

@@ -1,4 +1,4 @@
-"""The command line: loads a command's module when it is run, and turns errors into one line and an exit code."""
+"""The command line: loads a command's module when it is run, and prints errors with their cures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
 from automl.terminal.lasting_streams import lasting_streams
 from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, StoppedError, UserError
-from search_spaces.wording import nearest
+from search_spaces.wording import nearest, problem_and_cure
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "First day": {
@@ -187,7 +187,7 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr and an exit code."""
+    """Run the command line. An expected error is two lines on stderr, problem and cure, and an exit code."""
     with lasting_streams() as files:
         try:
             with interrupting_signals():
@@ -212,21 +212,21 @@ def _run() -> None:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        echo(f"automl: {_usage_problem(error)}", err=True)
+        _print_error(_usage_problem(error))
         sys.exit(WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except StoppedError as error:
-        echo(f"automl: {_in_one_line(error)}", err=True)
+        _print_error(_in_one_line(error))
         sys.exit(INTERRUPTED)
     except UserError as error:
-        echo(f"automl: {_in_one_line(error)}", err=True)
+        _print_error(_in_one_line(error))
         sys.exit(WRONG_INPUT)
     except Exception as error:  # noqa: BLE001 - its traceback is printed
         if not isinstance(error, RunError | _database_error()):
             echo(traceback.format_exc(), err=True, nl=False)
             sys.exit(FAILED)
-        echo(f"automl: {_in_one_line(error)}", err=True)
+        _print_error(_in_one_line(error))
         sys.exit(FAILED)
 
 
@@ -242,6 +242,14 @@ def _database_error() -> type[Exception]:
     return found
 
 
+def _print_error(message: str) -> None:
+    """Print the first sentence of a message, which names the problem, and below it the cure, if there is any."""
+    problem, cure = problem_and_cure(message)
+    echo(f"automl: {problem}", err=True)
+    if cure:
+        echo(cure, err=True)
+
+
 def _in_one_line(error: Exception) -> str:
     """Return the message on one line. For a database error, return the driver's message without the SQL statement."""
     cause = getattr(error, "orig", None)
@@ -250,10 +258,19 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _usage_problem(error: click.ClickException) -> str:
-    if isinstance(error, click.NoSuchOption) and error.option_name in REMOVED_OPTIONS:
-        return f"{error.option_name} does not exist any more: {REMOVED_OPTIONS[error.option_name]}"
-    problem = " ".join(error.format_message().split())
+    problem = " ".join(error.format_message().split()).rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None or isinstance(error, click.BadParameter):
+    if isinstance(error, click.NoSuchOption):
+        name = error.option_name
+        if name in REMOVED_OPTIONS:
+            return f"{name} does not exist any more: {REMOVED_OPTIONS[name]}"
+        problem = f"No such option {name!r}"
+        if name == "--server" and context is not None and context.info_name in OVER_HTTP:
+            return f"{problem} here. Name the service before the command: `automl --server URL {context.info_name}`"
+        if near := nearest(name, error.possibilities or ()):
+            return f"{problem}. Did you mean {near}?"
+    if isinstance(error, click.MissingParameter) and context is not None:
+        return f"{problem}. {' '.join(context.get_usage().split())}"
+    if context is None or isinstance(error, click.BadParameter) or problem.endswith("?"):
         return problem
-    return problem if problem.endswith("?") else f"{problem.rstrip('.')}; see `{context.command_path} --help`"
+    return f"{problem}. See `{context.command_path} --help`"

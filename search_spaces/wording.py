@@ -16,6 +16,8 @@ SHORTEST_PREFIX = 3
 # Greedy up to the last @, since a password may contain @, / or :. Hiding too much of an odd URL is the safe mistake.
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
 _QUERY_SECRET = re.compile(r"(?i)(?<=[?&])((?:password|passwd|pwd|token|secret|access_key|api_key)=)[^&\s\"'#]+")
+# Quoted, bracketed and code parts are skipped, since they may hold sentences of a user or of a library.
+_CURE_BEGINS = re.compile(r"""\([^()]*\)|`[^`]*`|(?<!\w)'[^']*'|"[^"]*"|(\. (?=[A-Z`])|; (?=did you mean ))""")
 
 
 def one_line(text: str) -> str:
@@ -85,3 +87,11 @@ def found(value: object, allowed: str, suggestion: str | None = None) -> str:
     """Return the refusal of a value: the found value, the allowed values, and the nearest valid name."""
     hint = f"; did you mean '{suggestion}'?" if suggestion is not None and suggestion != value else ""
     return f"found {shown(value)}, allowed: {allowed}{hint}"
+
+
+def problem_and_cure(message: str) -> tuple[str, str]:
+    """Split a message after its first sentence, or before a suggestion; the cure is empty if the message has none."""
+    for match in _CURE_BEGINS.finditer(message):
+        if match[1]:
+            return message[: match.start()], message[match.end()].upper() + message[match.end() + 1 :]
+    return message, ""

@@ -53,7 +53,7 @@ def doctor(
 def _check_goes_with_service(*, bandwidth: bool, backend: BackendChoice) -> None:
     if bandwidth or backend != "auto":
         given = "--bandwidth" if bandwidth else "--backend"
-        raise UserError(f"{given} and --service exclude each other: a check of the service tests no device")
+        raise UserError(f"{given} and --service exclude each other. A check of the service tests no device")
 
 
 def _of_service(store: str | None, artifacts: str | None) -> list[dict[str, Any]]:

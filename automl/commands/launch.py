@@ -140,7 +140,7 @@ def _launch_there(
     from automl.remote.following import Telling, take_leave_or_follow
 
     if spec is None:
-        raise click.UsageError("Nothing to run: name a spec (a YAML file)", click.get_current_context())
+        raise click.UsageError("Nothing to run. Name a spec (a YAML file)", click.get_current_context())
     if code_of(spec) is not None:
         raise click.UsageError(
             f"A service does not take {spec} as SPEC. Name a YAML file, and a code folder of the service (--code)",
@@ -169,7 +169,7 @@ def _prepared(
         code = None if spec is None else code_of(spec)
         _refuse_stray(quick if code is not None else {**quick, "save_spec": save_spec})
         if spec is None:
-            raise click.UsageError("Nothing to run: name a spec, or --task and --data", click.get_current_context())
+            raise click.UsageError("Nothing to run. Name a spec, or --task and --data", click.get_current_context())
         if code is not None:
             return _of_code(code, overrides, store, save_spec)
         _refuse_data(spec)
@@ -178,7 +178,7 @@ def _prepared(
         return prepare(new, source=str(spec), base_folder=folder), ""
     if spec is not None:
         raise click.UsageError(
-            f"SPEC {spec} and --task exclude each other: name one of them", click.get_current_context()
+            f"SPEC {spec} and --task exclude each other. Name one of them", click.get_current_context()
         )
     picked = quickstart(task, quick, overrides, store)
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())

@@ -37,7 +37,7 @@ def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts
     try:
         from automl.mcp_server.server import serve_stdio
     except ImportError as error:
-        raise UserError(f"mcp needs the package {error.name}: {install_command('mcp')}") from None
+        raise UserError(f"mcp needs the package {error.name}. Install it: {install_command('mcp')}") from None
     serve_stdio(_backend(store, code, artifacts, price), read_only=read_only)
 
 

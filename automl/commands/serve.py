@@ -53,7 +53,7 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
         from automl.service.http.uvicorn_run import Listening, take_token
         from automl.service.http.uvicorn_run import serve as run
     except ImportError as error:
-        raise UserError(f"serve needs the package {error.name}: {install_command('serve')}") from None
+        raise UserError(f"serve needs the package {error.name}. Install it: {install_command('serve')}") from None
     worker_slots = given.pop("worker_slots")
     context = ServiceContext(store=Store(absolute_url(store_url(store), Path.cwd())), policy=_policy(given))
     if token_file is not None:

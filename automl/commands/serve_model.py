@@ -53,7 +53,7 @@ def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: 
     except ImportError as error:
         if error.name is None or error.name.split(".")[0] not in _PACKAGES:
             raise
-        raise UserError(f"serve-model needs the package {error.name}: {install_command('serve')}") from None
+        raise UserError(f"serve-model needs the package {error.name}. Install it: {install_command('serve')}") from None
 
 
 _PACKAGES = ("fastapi", "gunicorn", "prometheus_client", "pydantic_settings", "starlette", "uvicorn", "uvicorn_worker")

@@ -28,7 +28,7 @@ from trainers.model.traced_program import quiet
 
 FAR = 1e-4
 """Tolerance for predictions of an export, absolute and relative."""
-MISSING = f"--format onnx needs more packages: {install_command('onnx')}"
+MISSING = f"--format onnx needs more packages. Install them: {install_command('onnx')}"
 
 
 def check_answers(path: Path, program: ExportedProgram) -> None:

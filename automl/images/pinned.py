@@ -21,9 +21,7 @@ def pinned(packages: tuple[str, ...]) -> list[str]:
     """
     for name in packages:
         if _found(name) is None:
-            raise ExportError(
-                f"--docker: the package {name} is missing, and its version is needed; {install_command('serve')}"
-            )
+            raise ExportError(f"--docker: the package {name} is missing. Install it: {install_command('serve')}")
     waiting, versions = [canonicalize_name(name) for name in packages], dict[str, str]()
     while waiting:
         name = waiting.pop()

@@ -140,7 +140,7 @@ def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
         what = {"vision": "a folder of images", "language_model": "a text file, or a folder of text files"}.get(
             task, "a CSV, TSV or Parquet file"
         )
-        raise SpecError(f"launch --task {task}", (), f"--data is missing: name {what}")
+        raise SpecError(f"launch --task {task}", (), f"--data is missing. Name {what}")
     return {taken[name]: _column(name, value) for name, value in given.items()}
 
 

@@ -41,7 +41,7 @@ def fit(
     check_one_rank(trial, "Keras")
     taken = sorted({"epochs", "initial_epoch"} & options.keys())
     if taken:
-        raise TaskError(f"fit: leave out {taken[0]}, because the trial sets its epochs")
+        raise TaskError(f"fit: the trial sets {taken[0]}. Leave it out")
     if not model.built or not model.compiled:
         raise TaskError(
             "fit: the model is not built or not compiled. Begin it with keras.Input, and call compile first"

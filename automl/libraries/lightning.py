@@ -72,7 +72,7 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
         TaskError: The trainer has other ranks than the trial, or an argument is given that the trial sets.
     """
     if "ckpt_path" in more:
-        raise TaskError("fit: leave out ckpt_path, because the trial knows its checkpoint")
+        raise TaskError("fit: the trial knows its checkpoint. Leave ckpt_path out")
     ranks = trainer.world_size, trainer.global_rank
     if ranks != (trial.world_size, trial.rank):
         raise TaskError(

@@ -84,7 +84,9 @@ def _run(
     took = time.monotonic() - began
     if process.returncode != 0:
         lines = [line for line in errors.splitlines() if line.strip()]
-        raise ToolProblem(lines[-1][:1000] if lines else "the training failed", "change the arguments accordingly")
+        is_with_cure = len(lines) > 1 and lines[-2].startswith("automl: ")
+        problem = ". ".join(lines[-2:] if is_with_cure else lines[-1:])
+        raise ToolProblem(problem[:1000] or "the training failed", "change the arguments accordingly")
     _measured[kind, ranks] = took
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found | {"seconds": took, "cost_usd": machine.usd(ranks, took)}

@@ -24,7 +24,7 @@ def connection(store: str | None = None) -> ServiceClient | None:
     if not server:
         return None
     if store is not None:
-        raise UserError("--store and --server exclude each other: name a database or a service")
+        raise UserError("--store and --server exclude each other. Name a database or a service")
     from automl.remote.client import ServiceClient  # loads requests, which commands on a store do not need
 
     return ServiceClient(server, token())

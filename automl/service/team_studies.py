@@ -306,7 +306,7 @@ def _record_of(store: Store, job: Job) -> StudyRecord | None:
 def _not_started(job: Job) -> MissingError:
     if job.confirms:
         allowed = f"{job.confirms!r}, their study"
-        return MissingError(f"the job {job.study!r} confirms models of another study; name {allowed}")
+        return MissingError(f"the job {job.study!r} confirms models of another study. Name {allowed}")
     if job.state == "deleted":
         return MissingError(f"the study {job.study!r} is deleted")
     return MissingError(f"the study {job.study!r} is {job.state} and has not started yet")

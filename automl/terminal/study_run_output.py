@@ -35,7 +35,7 @@ class Talk:
     def check(self) -> None:
         """Refuse contradictory options, and a log file that cannot be written."""
         if self.quiet and self.verbose:
-            raise UserError("--quiet and --verbose exclude each other")
+            raise UserError("--quiet and --verbose exclude each other. Pass one of them")
         check_log_file(self.log_file)
 
 

@@ -420,7 +420,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(here: InProcess, name: str, 
 def test_the_same_study_twice_is_refused_and_a_wrong_name_gets_the_nearest_one(here: InProcess) -> None:
     assert "found 'a' twice" in here.refused(*DRY, "--from-study", "a", "--from-study", "a")
     optuna_study("sqlite:///other.db")
-    assert "(old); did you mean 'old'?" in here.refused(*DRY, "--from-study", "sqlite:///other.db#odl")
+    assert "(old). Did you mean 'old'?" in here.refused(*DRY, "--from-study", "sqlite:///other.db#odl")
 
 
 def test_somebody_elses_older_store_is_not_brought_up_to_date(here: InProcess) -> None:

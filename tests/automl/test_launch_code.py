@@ -168,7 +168,7 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
     ("arguments", "words"),
     [
         (("loops.py",), ("'loops.py'", "loops.py:NAME")),
-        (("loop.py:train",), ("'loop.py'", "did you mean 'loops.py'")),
+        (("loop.py:train",), ("'loop.py'", "Did you mean 'loops.py'")),
         (("loops.py:",), ("found ''", "the name of a training function")),
         (("loops.py:trian",), ("loops.py has no 'trian'",)),
         (("two-words.py:train",), ("'two-words.py'", "can be imported")),
@@ -177,7 +177,7 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
             ("plain.py:train",),
             ("this code has no search space. Add `space = {...}` in plain.py", "--set 'space={learning_rate"),
         ),
-        (("loops.py:wrong",), ("space: rate.type: found 'flaot'", "did you mean 'float'")),
+        (("loops.py:wrong",), ("space: rate.type: found 'flaot'", "Did you mean 'float'")),
         (("plain.py:Net",), ("lacks train_data",)),
         (("loops.py:helper",), ("'x'",)),
         (("loops.py:train", "--set", "task_options.strat=1"), ("'strat'", "start")),

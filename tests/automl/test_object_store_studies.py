@@ -188,7 +188,7 @@ def test_models_of_a_study_in_a_store_are_confirmed(place: Workplace) -> None:
     ("folder", "says"),
     [
         ("s4://bucket/x", "found 's4://bucket/x', allowed: a folder, or a URL that begins with s3://, gs://, az:// or file://"),
-        ("S3://bucket", "did you mean s3://?"),
+        ("S3://bucket", "Did you mean s3://?"),
         ("http://host/x", "allowed: a folder, or a URL that begins with"),
         ("s3:///x", "allowed: s3://BUCKET/FOLDER"),
         ("s3://me:hush@bucket/x", "credentials come from the environment of s3's library"),
@@ -220,7 +220,7 @@ def test_a_store_whose_library_is_not_installed_is_refused_with_the_cure(inside,
             "Install it: pip install -c constraints.txt -e '.[object-stores]' in the checkout"
         )
         said = inside.refused("launch", "spec.yaml")
-        assert said == f"automl: spec.yaml: checkpoints.folder: '{url}' {cure}\n"
+        assert said == f"automl: spec.yaml: checkpoints.folder: '{url}' {cure}"
         assert cure in inside.refused("train", "digits", "--checkpoints", url)
 
 

@@ -15,7 +15,7 @@ from automl.registry.registered import Registry
 from studies.storage.study_store import Store
 from studies.storage.views.mlflow_connect import open_client
 from tests.support import optional
-from tests.support.command_line import DIGITS, Workplace
+from tests.support.command_line import DIGITS, Workplace, message_of
 from tests.support.ray_pool import LentPool
 from trainers.protocol import TEST_PREFIX
 
@@ -50,7 +50,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     best, worst = best_and_worst(place)
     refused = place.run("promote", "small", worst, code=2)
     assert f"trial {worst.partition('@')[0]} of small was not confirmed (`automl confirm small" in refused.stderr
-    assert refused.stderr.count("\n") == 1
+    assert message_of(refused.stderr)
     assert "digits" not in {row["model"] for row in place.json("models")}
     place.run("confirm", "small", best, worst, "--seeds", "2")
     first = place.json("promote", "small", worst, "--name", "digits")
@@ -158,7 +158,7 @@ def test_a_threshold_that_is_missed_needs_a_reason(place: Workplace) -> None:
         (version,) = Registry(f"sqlite:///{place.folder}/mlflow.db").versions("small")
         assert version.tags["automl.forced"] == "the demo is tomorrow"
         assert version.tags["automl.study"] == "small"
-        assert place.run("promote", "small", trial, "--force", " ", code=2).stderr.count("\n") == 1
+        assert message_of(place.run("promote", "small", trial, "--force", " ", code=2).stderr)
         shutil.rmtree(version.source.removeprefix("file://"))
         again = place.json("promote", "small", trial, "--force", "the files of the champion are gone")
         assert again["alias"] == "champion"
@@ -175,8 +175,7 @@ def test_what_cannot_be_is_one_line(place: Workplace) -> None:
         (("promote", "nothing"), "nothing"),
     ):
         done = place.run(*arguments, code=2)
-        assert words in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert words in message_of(done.stderr)
 
 
 @pytest.mark.parametrize(

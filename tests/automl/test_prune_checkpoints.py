@@ -169,7 +169,7 @@ def test_a_study_that_a_controller_drives_is_refused(place: Place) -> None:
     before = place.left()
     for arguments in ((), ("--yes",)):
         code, out, err = place.run("prune-checkpoints", "small", *arguments)
-        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert (code, out, err.count("\n")) == (2, "", 2)
         assert "is driven by process" in err
         assert "Stop it first: `automl stop small`" in err
     assert place.left() == before

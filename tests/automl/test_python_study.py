@@ -81,7 +81,7 @@ def test_an_unknown_table_and_a_missing_pandas_are_told_in_one_line(monkeypatch:
         dataframe(build_study(1), "trails")
     assert str(refused.value) == "dataframe: found 'trails', allowed: trials, epochs, charges; did you mean 'trials'?"
     monkeypatch.setitem(sys.modules, "pandas", None)
-    needs = r"^dataframe needs the package pandas: pip install .*\[pandas\]' in the checkout$"
+    needs = r"^dataframe needs the package pandas. Install it: pip install .*\[pandas\]' in the checkout$"
     with pytest.raises(DataFrameError, match=needs):
         dataframe(build_study(1), "trials")
 

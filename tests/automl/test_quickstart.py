@@ -169,7 +169,7 @@ def test_digits_need_no_data(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ("Nothing to run: name a spec, or --task and --data",)),
+        ((), ("Nothing to run. Name a spec, or --task and --data",)),
         (("spec.yaml", "--task", "digits"), ("SPEC spec.yaml and --task",)),
         (("spec.yaml", "--data", "people.csv"), ("--data needs --task",)),
         (
@@ -180,11 +180,11 @@ def test_digits_need_no_data(place: Place) -> None:
         (("--task", "vision"), ("--data is missing", "folder")),
         (("--task", "digits", "--data", "x"), ("--data", "digits", "none")),
         ((*TABULAR, "--text", "city"), ("--text", "--target")),
-        (("--task", "tabular", "--data", "poeple.csv"), ("poeple.csv", "no such file", "did you mean 'people.csv'")),
-        ((*TABULAR[:-1], "rihc"), ("'rihc'", "did you mean 'rich'")),
+        (("--task", "tabular", "--data", "poeple.csv"), ("poeple.csv", "no such file", "Did you mean 'people.csv'")),
+        ((*TABULAR[:-1], "rihc"), ("'rihc'", "Did you mean 'rich'")),
         ((*TABULAR, "--test-data", "nowhere.csv"), ("nowhere.csv", "no such file")),
         ((*TABULAR, "--set", "training.epoch=3"), ("training.epoch", "epochs")),
-        ((*TABULAR, "--set", "task_options.kidn=auto"), ("'kidn'", "did you mean 'kind'")),
+        ((*TABULAR, "--set", "task_options.kidn=auto"), ("'kidn'", "Did you mean 'kind'")),
         ((*TABULAR, "--set", "space.widht={type: int, low: 1, high: 2}"), ("space.widht", "width")),
         ((*TABULAR, "--save-spec", "no/such/folder.yaml"), ("--save-spec", "no such file or directory")),
     ],

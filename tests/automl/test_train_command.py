@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.support import optional
-from tests.support.command_line import InProcess, Workplace
+from tests.support.command_line import InProcess, Workplace, message_of
 from tests.support.ray_pool import LentPool
 
 TASK = """
@@ -168,9 +168,8 @@ def test_mlflow_gets_its_study(here: Workplace) -> None:
 
 
 def test_what_is_wrong_is_told_before_anything_is_written(here: Workplace) -> None:
-    said = here.run("train", "my_task:Mine", "--priority", "3", code=2).stderr
+    said = message_of(here.run("train", "my_task:Mine", "--priority", "3", code=2).stderr)
     assert "--priority needs --server" in said
-    assert said.count("\n") == 1
     assert not (here.folder / "automl.db").exists()
 
 
@@ -183,7 +182,7 @@ def test_options_reach_the_task(place: InProcess) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--option", "sample=40"], "task_options: found the unknown key 'sample', allowed: samples, fault, did you"),
+        (["--option", "sample=40"], "task_options: found the unknown key 'sample', allowed: samples, fault. Did you"),
         (["--option", "samples"], "--option: found 'samples', allowed: NAME=VALUE"),
         (["--option", "samples=-3"], "task_options.samples: found -3: ValueError: samples must be positive, not -3"),
         (["--param", "widht=3"], "allowed: width, learning_rate, batch_per_rank"),

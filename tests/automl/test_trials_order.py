@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from studies.storage.schema import tables as t
-from tests.support.command_line import InProcess
+from tests.support.command_line import InProcess, message_of
 from tests.support.stored_study import PARAMS, StoredStudy
 
 
@@ -81,8 +81,8 @@ def test_what_is_enqueued_stands_last_and_counts(place: InProcess) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--sort", "val_eror"), ("--sort: found 'val_eror', allowed: a column", "did you mean 'val_error'?")),
-        (("--sort", "params.widht"), ("'params.widht'", "did you mean 'params.width'?")),
+        (("--sort", "val_eror"), ("--sort: found 'val_eror', allowed: a column", "Did you mean 'val_error'?")),
+        (("--sort", "params.widht"), ("'params.widht'", "Did you mean 'params.width'?")),
         (("--sort", "val_error:down"), ("'val_error:down'", ":desc")),
         (("--sort", ""), ("--sort: found ''",)),
         (("--top", "0"), ("--top", "0")),
@@ -90,9 +90,9 @@ def test_what_is_enqueued_stands_last_and_counts(place: InProcess) -> None:
 )
 def test_a_column_that_is_none_is_refused(place: InProcess, arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
     code, out, err = place.run("trials", "small", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (code, out) == (2, "")
     for part in says:
-        assert part in err
+        assert part in message_of(err)
 
 
 def test_a_study_without_trials_can_be_sorted(tmp_path, capsys, monkeypatch):

@@ -266,7 +266,7 @@ def test_status_watch_says_the_summary_at_the_end(study, tmp_path, capsys, monke
     place = InProcess(tmp_path, capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "160")
     code, out, err = place.run("status", "--watch", "--json")
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (code, out, err.count("\n")) == (2, "", 2)
     assert "--watch and --json exclude each other" in err
 
     def interrupts(_seconds: float) -> None:

@@ -177,7 +177,7 @@ def test_another_world_size_goes_on_and_another_length_of_epochs_is_refused(rank
     spec = stream_spec(training=KNOWN_END, checkpoint_folder=str(tmp_path))
     ran(None, spec, end_at=1)
     other = stream_spec(training={"samples_per_epoch": 16}, resume_from=str(last_checkpoint(tmp_path)))
-    with pytest.raises(CheckpointError, match="set samples_per_epoch to its earlier value"):
+    with pytest.raises(CheckpointError, match="Set samples_per_epoch to its earlier value"):
         ran(None, other)
 
 

@@ -154,8 +154,8 @@ def _error_line(error: BaseException) -> str:
 def _built_in(name: str) -> Any:
     names = built_in_tasks()
     if name not in names:
-        raise TaskLoadError(f"unknown task {name!r}{_nearest(name, names)}; built in: {', '.join(names)}; "
-                            'a task of your own is named "module:Class"')  # fmt: skip
+        raise TaskLoadError(f"unknown task {name!r}, allowed: {', '.join(names)}, or \"module:Class\" for "
+                            f"a task of your own{_nearest(name, names)}")  # fmt: skip
     class_name = "".join(part.capitalize() for part in name.split("_"))
     return getattr(importlib.import_module(f"trainers.tasks.{name}"), class_name)
 
@@ -193,8 +193,8 @@ def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleTy
                 f"({socket.gethostname()}). Put the code into a folder that every machine has at the same path"
             ) from error
         near = _nearest(module_name, [path.stem for folder in folders for path in Path(folder).glob("*.py")])
-        raise TaskLoadError(f"task {name!r}: no module {error.name!r}{near}; looked in {', '.join(folders)} "
-                            "and the installed packages") from error  # fmt: skip
+        raise TaskLoadError(f"task {name!r}: no module {error.name!r} in {', '.join(folders)}, "
+                            f"nor an installed package of this name{near}") from error  # fmt: skip
     except Exception as error:
         raise TaskLoadError(f"task {name!r}: cannot import {module_name}: {_one_line(error)}") from error
 
@@ -222,13 +222,13 @@ def _check_shadows(folder: Path) -> None:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
             if offender.is_file() and offender.resolve().parent not in (home, home / name):
                 raise TaskLoadError(
-                    f"{offender} would be imported in place of the installed package {name!r}: rename it"
+                    f"{offender} would be imported in place of the installed package {name!r}. Rename it"
                 )
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(names), n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _one_line(error: BaseException) -> str:

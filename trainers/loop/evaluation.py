@@ -49,7 +49,7 @@ def per_sample(values: object, samples: int, what: str) -> Tensor:
     if isinstance(values, Tensor) and values.shape == (samples,):
         return values
     found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
-    raise TaskError(f'{what} must have one value per sample, shape [{samples}], but is {found}; use reduction="none"')
+    raise TaskError(f'{what} must have one value per sample, shape [{samples}], but is {found}. Use reduction="none"')
 
 
 LOSS = "loss"

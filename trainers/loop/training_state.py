@@ -272,6 +272,6 @@ def _check_steps(content: Mapping[str, Any], path: str, layout: EpochLayout) -> 
     of_part = content["part"].get("steps") if "part" in content else 0
     if step - layout.steps(epoch) != of_part or not step < layout.steps(epoch + 1):
         raise CheckpointError(
-            f"checkpoint {path} has {step} steps in {epoch} epochs, not {layout.steps(epoch)}: "
-            "set samples_per_epoch to its earlier value"
+            f"checkpoint {path} has {step} steps in {epoch} epochs, not {layout.steps(epoch)}. "
+            "Set samples_per_epoch to its earlier value"
         )

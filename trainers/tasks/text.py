@@ -289,5 +289,7 @@ def _only(table: Table, names: Sequence[str]) -> Table:
 
 def _checkpoint_tokenizer(checkpoint: str) -> Any:
     if find_spec("transformers") is None:
-        raise TaskError(f"task_options.checkpoint needs the package transformers: {install_command('transformers')}")
+        raise TaskError(
+            f"task_options.checkpoint needs the package transformers. Install it: {install_command('transformers')}"
+        )
     return tokens.load_tokenizer(checkpoint)

@@ -295,7 +295,7 @@ def _sources(paths: dict[str, str | None], labels: dict[str, str | None], *, is_
                 raise TaskError(f"task_options.{part}: found {given!r}, allowed: {needed}")
             sources[part] = images.Source(images=path)
         elif own_labels is not None:
-            raise TaskError(f"task_options.{part}_labels: found {own_labels!r} without {part}; name both")
+            raise TaskError(f"task_options.{part}_labels: found {own_labels!r} without {part}. Name both")
     return sources
 
 

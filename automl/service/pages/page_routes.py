@@ -135,7 +135,7 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
     try:
         if action == "delete":
             if form.get("sure") != "yes":
-                raise UserError("Nothing was deleted: tick the box first")
+                raise UserError("Nothing was deleted. Tick the box first")
             studies.delete(name)
             here = "/"
         elif action == "resume":

@@ -98,7 +98,7 @@ def open_engine(url_text: str) -> sa.Engine:
     except BaseException as error:
         engine.dispose()
         if isinstance(error, ModuleNotFoundError):
-            raise StoreError(f"store: {shown(url)}: {error}; {install_command('postgresql')}") from None
+            raise StoreError(f"store: {shown(url)}: {error}. Install it: {install_command('postgresql')}") from None
         if isinstance(error, OperationalError | OSError):
             raise StoreAwayError(_cannot_open(url, error)) from None
         if isinstance(error, SQLAlchemyError):
@@ -115,7 +115,7 @@ def make_engine(url_text: str) -> sa.Engine:
             return sa.create_engine(url, pool_pre_ping=True, connect_args=connect_args(url))
         engine = sa.create_engine(url, connect_args=connect_args(url))
     except (NoSuchModuleError, ModuleNotFoundError) as error:
-        raise StoreError(f"store: {shown(url)}: {error}; {install_command('postgresql')}") from None
+        raise StoreError(f"store: {shown(url)}: {error}. Install it: {install_command('postgresql')}") from None
     sa.event.listen(engine, "connect", _set_pragmas)
     sa.event.listen(engine, "begin", _begin_immediately)
     return engine

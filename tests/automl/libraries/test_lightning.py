@@ -85,7 +85,7 @@ def test_a_module_that_has_enough_ends_its_trial():
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("path", "fit: leave out ckpt_path"),
+        ("path", "fit: the trial knows its checkpoint"),
         ("logs nothing", "epoch 1: Lightning's self.log measured nothing"),
         ("raises", "the user's own mistake"),
     ],

@@ -350,7 +350,7 @@ def test_the_page_of_a_confirmation_leads_to_its_study(service: TestedService, c
     assert 'name="trials"' not in page
     answer = client.get(f"/api/v1/studies/{job.study}/trials", headers=support.bearer(service.token()))
     assert (answer.status_code, answer.json()["detail"]) == (
-        404, f"the job '{job.study}' confirms models of another study; name 'small', their study"
+        404, f"the job '{job.study}' confirms models of another study. Name 'small', their study"
     )  # fmt: skip
 
 

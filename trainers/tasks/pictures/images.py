@@ -236,7 +236,7 @@ def image_library() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
-        raise TaskError(f"folders of images need the package Pillow: {install_command('vision')}") from None
+        raise TaskError(f"folders of images need the package Pillow. Install it: {install_command('vision')}") from None
 
 
 def _idx(path: Path, dimensions: int) -> Pixels:

@@ -256,8 +256,7 @@ def _existing(path: Path) -> Path:
         raise TaskError(f"{path}: found a folder, allowed: a file")
     if not path.exists():
         near = nearest(path.name, [one.name for one in path.parent.glob("*")]) if path.parent.is_dir() else None
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise TaskError(f"{path}: no such file{hint}")
+        raise TaskError(f"{path}: no such file. {f'Did you mean {near!r}?' if near else 'Correct the path'}")
     return path
 
 

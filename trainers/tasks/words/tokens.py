@@ -160,5 +160,7 @@ def library(task: str = "text") -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError:
-        raise TaskError(f"the task {task} needs the package tokenizers: {install_command('text')}") from None
+        raise TaskError(
+            f"the task {task} needs the package tokenizers. Install it: {install_command('text')}"
+        ) from None
     return tokenizers
