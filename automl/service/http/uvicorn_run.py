@@ -35,27 +35,30 @@ class Listening:
     Attributes:
         host: Address; an address that other machines reach needs a token.
         port: Port; 0 takes a free port.
+        is_open: Whether every user of the machine is an admin, whatever tokens there are.
         worker_slots: Number of slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
     """
 
     host: str
     port: int
+    is_open: bool = False
     worker_slots: int | None = None
 
 
 def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
     """Serve until interrupted. UserError if the address is taken, or public without a token."""
-    needs_token = access_tokens.any_valid(context.store)
+    needs_token = not listening.is_open and access_tokens.any_made(context.store)
     if not needs_token and not is_loopback(listening.host):
+        problem = "--open allows only this machine" if listening.is_open else "the store has no token"
         raise UserError(
-            f"--host: {listening.host} is a public address, but the store has no token. Use 127.0.0.1, or add a token "
+            f"--host: {listening.host} is a public address, but {problem}. Use 127.0.0.1, or add a token "
             "(`automl token add NAME --user USER --project PROJECT --role admin`)"
         )
     try:
         socket = listening_socket(listening.host, listening.port)
     except ServeError as error:
         raise UserError(str(error)) from None
-    app = make_app(context, needs_token=needs_token, host=listening.host)
+    app = make_app(context, is_open=listening.is_open, host=listening.host)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
     )
