@@ -74,6 +74,7 @@ class Target:
     port: int
     log: Path
     found: Found
+    has_workers: bool = False
 
     def ask(
         self, method: str, path: str, body: bytes = b"", *, seconds: float = 60.0, **headers: str
@@ -104,9 +105,9 @@ class Target:
 
     @property
     def rss(self) -> int:
-        """Resident bytes of the process and its children."""
-        processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
-        return sum(one.memory_info().rss for one in processes)
+        """Resident bytes of the process and its workers. Programs of the service have limits of their own."""
+        main = psutil.Process(self.process.pid)
+        return sum(one.memory_info().rss for one in (main, *(main.children() if self.has_workers else ())))
 
     @contextlib.contextmanager
     def watched(self, name: str) -> Iterator[None]:
@@ -291,6 +292,10 @@ def work(folder: Path, found: Found, _connections: int) -> None:
     uploads = ("--uploads", str(folder / "uploads"), "--uploads-mib", "8")
     with service(folder, found, *uploads) as target:
         slowest = 0.0
+        found.check(
+            target.ask("POST", "/api/v1/uploads?name=a.csv.gz", gzip.compress(b"a"), **bearer(token))[0] == 201,
+            "work: a plain upload is refused",
+        )
         with target.watched("work"):
             for name, path, body in _costly_bodies():
                 for who in (viewer, token):
@@ -522,6 +527,7 @@ def models(folder: Path, found: Found, connections: int, model: Path) -> None:
     """Attack a model server."""
     command = ("automl", "serve-model", str(model), "--port", "0", "--workers", "2")
     with started(folder, found, *command, said=r"at http://[^ ]+:(\d+); /docs") as target:
+        target.has_workers = True
         hostile_clients(target, "model server", connections)
         opened = _many(target, 60, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         time.sleep(1.0)

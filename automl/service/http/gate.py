@@ -19,6 +19,7 @@ from fastapi import Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy.exc import DBAPIError
 
+from automl.service.limits import CALLER, SPEC_CHARS
 from automl.service.pages.rendering import refusal
 from automl.standalone.serving.listening import names_this_machine
 from studies.queueing.access_tokens import Identity, any_made, identify, identify_session
@@ -51,8 +52,8 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
 OWN_SITE = frozenset({"", "same-origin", "none"})
 """Values of the header Sec-Fetch-Site of requests that no other site caused."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-LARGEST_BODY = 2**20
-"""Largest body of a request in bytes, except for uploads."""
+LARGEST_BODY, API_BODY = 2**20, 4 * SPEC_CHARS
+"""Largest body of a request to MLflow or MCP in bytes, and of others except uploads. JSON escapes texts of specs."""
 BODY_SECONDS = 30.0
 """Most seconds for a body to arrive, except for uploads."""
 STORE_SECONDS = 5.0
@@ -93,6 +94,7 @@ class Gate:
             await _ask_for_token(scope)(scope, receive, send)
         else:
             scope.setdefault("state", {})["identity"] = identity
+            CALLER.set("" if identity is None else identity.user)
             await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +104,7 @@ class Gate:
             return
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await _whole_body(receive, LARGEST_BODY)
+                body = await _whole_body(receive, _most_bytes(scope))
         except ConnectionAbortedError:  # the client is gone, and an incomplete form must not be used as a complete form
             return
         except TimeoutError:
@@ -110,7 +112,7 @@ class Gate:
             await refusal(header(scope, "accept"), 408, problem)(scope, receive, send)
             return
         if body is None:
-            problem = f"body: more than {LARGEST_BODY} bytes, the most that a request may have"
+            problem = f"body: more than {_most_bytes(scope)} bytes, the most that a request may have"
             await refusal(header(scope, "accept"), 413, problem)(scope, receive, send)
             return
         await self._app(scope, _again(body, receive), send)
@@ -121,9 +123,9 @@ class Gate:
         if not self._needs_token and not is_open_path and not names_this_machine(host, self._host):
             return 403, "header Host: found another name, allowed: this machine's own"
         length = header(scope, "content-length")
-        is_upload = scope["path"].startswith(UPLOADS)
-        if length.isdecimal() and int(length) > LARGEST_BODY and not is_upload:
-            return 413, f"body: {length} bytes, but a request may have at most {LARGEST_BODY}"
+        is_upload, most = scope["path"].startswith(UPLOADS), _most_bytes(scope)
+        if length.isdecimal() and int(length) > most and not is_upload:
+            return 413, f"body: {length} bytes, but a request may have at most {most}"
         if scope["method"] in SAFE_METHODS or not checks_site:
             return None
         # Browsers send cookies, and reach loopback, from pages of other sites too. They never add a valid token.
@@ -158,6 +160,10 @@ class Gate:
             scheme, _, token = authorization.partition(" ")
             return identify(self._store, token.strip()) if scheme.lower() == "bearer" else None
         return identify_session(self._store, session) if session else None
+
+
+def _most_bytes(scope: Scope) -> int:
+    return LARGEST_BODY if scope["path"].startswith(("/mlflow/", "/mcp")) else API_BODY
 
 
 def _cookie(scope: Scope) -> str:

@@ -44,7 +44,7 @@ _POLICY = (
 
 
 def make_app(context: ServiceContext, *, is_open: bool = False, host: str) -> Asgi:
-    """Return the application. `is_open` makes every user of the machine an admin, whatever tokens there are."""
+    """Return the application. `is_open` makes every user of the machine an admin, with tokens too."""
     app = bare_app(context)
     return _Observer(Gate(app, context.store, is_open=is_open, host=host), app.state.metrics)
 

@@ -35,7 +35,7 @@ class Listening:
     Attributes:
         host: Address; an address that other machines reach needs a token.
         port: Port; 0 takes a free port.
-        is_open: Whether every user of the machine is an admin, whatever tokens there are.
+        is_open: Whether every user of the machine is an admin, with tokens too.
         worker_slots: Number of slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
     """
 

@@ -31,7 +31,7 @@ def test_a_spec_may_be_the_text_of_a_file(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({"spec": "study: [a"}, "body: spec: the text is not YAML"),
+        ({"spec": "study: [a"}, "spec: the text is not YAML"),
         ({"spec": "x: " + "[" * 900 + "]" * 900}, "values nested too deeply"),
         ({"spec": "study: a\nstudy: b"}, "found the key 'study' in line 2 and in line 1"),
         ({"spec": "- a"}, "the YAML is no mapping. Send the text of a spec"),
