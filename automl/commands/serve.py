@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,6 +62,8 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
         take_token(context, token_file)
     listening = Listening(host=host, port=port, is_open=is_open, worker_slots=worker_slots)
     run(context, listening, lambda line: echo(line, err=True))
+    sys.stdout.flush()
+    os._exit(0)  # a thread that waits for a database or a program would keep the process alive
 
 
 def _policy(given: dict[str, Any]) -> Any:

@@ -34,9 +34,10 @@ def spec_within(given: Mapping[str, Any] | str, source: str) -> dict[str, Any]:
     if isinstance(given, str):
         if len(given) > SPEC_CHARS:
             raise _too_long(source)
-        given = read_yaml(given, source=source)
-        if not isinstance(given, dict):
+        read = read_yaml(given, source=source)
+        if not isinstance(read, dict):
             raise SpecError(source, (), "the YAML is no mapping. Send the text of a spec")
+        given = read
     waiting: list[tuple[object, int]] = [(given, 0)]
     chars = 0
     while waiting:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from studies.storage.writing.retrying import is_away
 MOST_TAKEN = 8
 """Most concurrent questions; each holds a thread."""
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
+_programs: set[subprocess.Popen[str]] = set()
 _MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
 """Most memory of a program: few run at once, and the service needs the rest."""
 _USER, _RUN, _STORE_AWAY, _TOO_LARGE = 2, 3, 75, 76
@@ -146,6 +147,7 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         start_new_session=True,
     )  # fmt: skip
+    _programs.add(process)
     try:
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (kind.memory_bytes, kind.memory_bytes))
         printed, told = process.communicate(text, timeout=kind.seconds)
@@ -155,7 +157,16 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
         if isinstance(error, subprocess.TimeoutExpired):
             raise ConflictError(f"{kind.name}: {kind.too_late}") from None
         raise
+    finally:
+        _programs.discard(process)
     return process.returncode, printed, told
+
+
+def end_programs() -> None:
+    """End all programs at work, since the service ends."""
+    for process in list(_programs):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:

@@ -52,8 +52,8 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
 OWN_SITE = frozenset({"", "same-origin", "none"})
 """Values of the header Sec-Fetch-Site of requests that no other site caused."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-LARGEST_BODY, API_BODY = 2**20, 4 * SPEC_CHARS
-"""Largest body of a request to MLflow or MCP in bytes, and of others except uploads. JSON escapes texts of specs."""
+LARGEST_BODY, API_BODY, OPEN_BODY = 2**20, 4 * SPEC_CHARS, 2**13
+"""Largest body in bytes of a request to MLflow or MCP, of others except uploads, and without a token."""
 BODY_SECONDS = 30.0
 """Most seconds for a body to arrive, except for uploads."""
 STORE_SECONDS = 5.0
@@ -163,6 +163,8 @@ class Gate:
 
 
 def _most_bytes(scope: Scope) -> int:
+    if scope["path"] in OPEN_PATHS:  # anybody may send these
+        return OPEN_BODY
     return LARGEST_BODY if scope["path"].startswith(("/mlflow/", "/mcp")) else API_BODY
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -114,6 +115,8 @@ class _Observer:
 
         try:
             await self._app(scope, receive, noting)
+        except asyncio.CancelledError:  # the service ends
+            pass
         finally:
             self._note(scope, status, time.perf_counter() - began)
 
