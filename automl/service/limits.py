@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import threading
 import zlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -58,39 +58,33 @@ def _too_long(source: str) -> SpecError:
     return SpecError(source, (), f"found more than {SPEC_CHARS:,} characters. Write a shorter spec")
 
 
+Places = threading.Semaphore
+
+
+@contextmanager
+def held(busy: str, *wanted: tuple[Places, float]) -> Iterator[None]:
+    """Hold places, for each of which to wait some seconds at most. BusyError if one is not free by then."""
+    with ExitStack() as stack:
+        for places, seconds in wanted:
+            if not places.acquire(timeout=seconds):
+                raise BusyError(f"{busy}. Try again in a few seconds")
+            stack.callback(places.release)
+        yield
+
+
 class Turns:
     """Turns of each caller: `most` at once, while `most_waiting` other requests of the caller wait."""
 
     def __init__(self, what: str, *, most: int, most_waiting: int) -> None:
-        self._what, self._most, self._most_here = what, most, most + most_waiting
-        self._here, self._working = Counter[str](), Counter[str]()
-        self._changed = threading.Condition()
+        self._busy = f"{what}: {most + most_waiting} of yours are at work or wait"
+        self._working = defaultdict[str, Places](lambda: Places(most))
+        self._here = defaultdict[str, Places](lambda: Places(most + most_waiting))
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[None]:
         """Wait for a turn. BusyError if too many requests of the caller wait, or after `WAIT_SECONDS`."""
         who = CALLER.get()
-        if not who:
-            yield
-            return
-        with (
-            self._counted(self._here, who, self._most_here, 0.0),
-            self._counted(self._working, who, self._most, WAIT_SECONDS),
-        ):
-            yield
-
-    @contextmanager
-    def _counted(self, counts: Counter[str], who: str, most: int, seconds: float) -> Iterator[None]:
-        with self._changed:
-            if not self._changed.wait_for(lambda: counts[who] < most, seconds):
-                raise BusyError(f"{self._what}: {most} of yours are at work or wait. Try again in a few seconds")
-            counts[who] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                counts[who] -= 1
-                self._changed.notify_all()
+        wanted = ((self._here[who], 0.0), (self._working[who], WAIT_SECONDS)) if who else ()
+        return held(self._busy, *wanted)
 
 
 SPECS = Turns("spec", most=2, most_waiting=6)

@@ -18,8 +18,8 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from automl.service.http_errors import BusyError, ConflictError, TooLargeError
-from automl.service.limits import WAIT_SECONDS, Turns
+from automl.service.http_errors import ConflictError, TooLargeError
+from automl.service.limits import WAIT_SECONDS, Turns, held
 from automl.service.workers.traces import writer
 from automl.stored.specs import stored_form
 from reports.phrases import plural
@@ -82,7 +82,8 @@ def answer_of(
         BusyError: Too many questions run now.
     """
     command = [sys.executable, "-m", module, *arguments]
-    with kind.turns.turn(), _turn(kind):
+    busy = f"{kind.name}: {plural(kind.most, kind.name)} are at work, the most at once"
+    with kind.turns.turn(), held(busy, (_taken, 0.0), (kind.places, WAIT_SECONDS)):
         code, printed, told = _ended(command, text, {**os.environ, **environment}, kind)
     if code == 0:
         found: dict[str, Any] = json.loads(printed.splitlines()[-1])
@@ -123,23 +124,6 @@ def telling() -> Iterator[None]:
 def _end(error: Exception, code: int) -> None:
     print(" ".join(str(error).split()), file=sys.stderr)
     sys.exit(code)
-
-
-@contextmanager
-def _turn(kind: Kind) -> Iterator[None]:
-    at_work = plural(kind.most, kind.name)
-    busy = BusyError(f"{kind.name}: {at_work} are at work, the most at once. Try again in a few seconds")
-    if not _taken.acquire(blocking=False):
-        raise busy
-    try:
-        if not kind.places.acquire(timeout=WAIT_SECONDS):
-            raise busy
-        try:
-            yield
-        finally:
-            kind.places.release()
-    finally:
-        _taken.release()
 
 
 def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind: Kind) -> tuple[int, str, str]:
