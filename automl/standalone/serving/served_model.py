@@ -66,9 +66,7 @@ class ServedModel:
 
     async def _load(self, place: Place) -> None:
         try:
-            with self._lock.open(
-                "w"
-            ) as lock:  # one worker loads at a time, so that only one is busy and holds two models
+            with self._lock.open("w") as lock:  # one worker loads at a time, and then holds two models
                 await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
                 async with asyncio.timeout(LOAD_SECONDS):
                     served = await asyncio.to_thread(self._loaded, place)
