@@ -33,7 +33,7 @@ MOST_TAKEN = 8
 """Most concurrent questions; each holds a thread."""
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
 _programs: set[subprocess.Popen[str]] = set()
-_MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+_MEMORY_BYTES = max(2**32, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 """Most memory of a program: few run at once, and the service needs the rest."""
 _USER, _RUN, _STORE_AWAY, _TOO_LARGE = 2, 3, 75, 76
 """Exit codes of programs that `telling` ends."""

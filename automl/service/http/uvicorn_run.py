@@ -62,7 +62,7 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
     except ServeError as error:
         raise UserError(str(error)) from None
     app = make_app(context, is_open=listening.is_open, host=listening.host)
-    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=SHUTDOWN_SECONDS, **limits())
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=SHUTDOWN_SECONDS, **limits(together=16))
     logging.basicConfig(level=logging.WARNING, handlers=[JsonHandler()])
     logging.captureWarnings(True)
     allow_many_connections()

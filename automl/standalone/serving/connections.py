@@ -14,13 +14,16 @@ from .listening import BACKLOG
 
 MOST_CONNECTIONS = 2000
 """Most connections of a process. A further one takes the place of the one that has waited longest for its client."""
+MOST_HEADS = 500
+"""Most connections that wait for a head; those that send it byte by byte take the processor time of others."""
 SECONDS = {"head": 10.0, "body": 60.0, "reader": 30.0, "idle": 30.0}
 """Most seconds for a head, for `_PROGRESS_BYTES` of a body, for a reader, and for the end of an idle connection."""
 _PROGRESS_BYTES = 2**14
 _READ_BYTES = 2**16
 _MOST_FILES = 65_536
-_waiting: dict[Connection, None] = {}
-"""Connections that wait for their client, longest first."""
+_heads: dict[Connection, None] = {}
+_others: dict[Connection, None] = {}
+"""Connections that wait for a head, and for something else of their client, longest first."""
 
 
 class Connection(H11Protocol):
@@ -33,8 +36,8 @@ class Connection(H11Protocol):
         transport.max_size = _READ_BYTES
         super().connection_made(transport)
         self._settle()
-        if len(self.connections) > most_connections():
-            longest = next(iter(_waiting))
+        if len(_heads) > MOST_HEADS or len(self.connections) > most_connections():
+            longest = next(iter(_heads if len(_heads) > MOST_HEADS else _others or _heads))
             longest.leave("")
             longest.transport.abort()
 
@@ -75,13 +78,14 @@ class Connection(H11Protocol):
         if state != self._state:
             self.leave(state)
             if state:
-                _waiting[self] = None
+                (_heads if state == "head" else _others)[self] = None
                 self._wait()
 
     def leave(self, state: str) -> None:
         """Stop waiting, in favour of another state."""
         self._state = state
-        _waiting.pop(self, None)
+        _heads.pop(self, None)
+        _others.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -97,19 +101,23 @@ class Connection(H11Protocol):
 
 
 class LimitedServer(Server):
-    """uvicorn's server. It accepts one connection at a time, so that workers of one port share them evenly."""
+    """uvicorn's server, with a long queue of connections to be accepted."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, with a long queue of connections that wait to be accepted."""
+        """Listen. uvicorn's `backlog` is here the number of connections accepted at a time."""
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(BACKLOG)
 
 
-def limits() -> dict[str, Any]:
-    """Return options of uvicorn for `LimitedServer`. Invalid requests, of which anybody can send many, log nothing."""
+def limits(*, together: int) -> dict[str, Any]:
+    """Return options of uvicorn for `LimitedServer`. Invalid requests, of which anybody can send many, log nothing.
+
+    Args:
+        together: Number of connections accepted at a time: 1 lets workers of one port share them evenly.
+    """
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    return {"http": Connection, "ws": "none", "backlog": 1, "access_log": False, "server_header": False}
+    return {"http": Connection, "ws": "none", "backlog": together, "access_log": False, "server_header": False}
 
 
 def most_connections() -> int:

@@ -147,7 +147,7 @@ class _Worker(UvicornWorker):
     """uvicorn with limits for connections and heads."""
 
     CONFIG_KWARGS = {  # noqa: RUF012 - a base class declares it this way
-        **limits(),
+        **limits(together=1),
         "loop": "asyncio",
         "h11_max_incomplete_event_size": _MOST_HEAD_BYTES,
         "lifespan": "on",

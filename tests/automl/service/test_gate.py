@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
+import psutil
 import pytest
 import sqlalchemy as sa
 import yaml
@@ -16,13 +17,16 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from automl.service.http import gate
+from automl.service.http.context import ServiceContext
 from automl.service.http.gate import COOKIE, LARGEST_BODY, OPEN_PATHS
 from automl.service.http.service_app import bare_app, make_app
 from automl.service.http.uvicorn_run import take_token
 from search_spaces.user_errors import UserError
 from studies.queueing import access_tokens
 from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
 from tests.support.service import TestedService, bearer, spec_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -229,6 +233,34 @@ def test_a_store_that_hangs_is_waited_for_once(
     answers.set()
     while client.get("/api/v1/me", headers=headers).status_code != 200:
         assert time.monotonic() - began < 20.0
+
+
+def test_a_frozen_postgresql_gives_503_at_once_after_the_first_wait(
+    postgres_url: str, service: TestedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "STORE_SECONDS", 1.0)
+    store = Store(postgres_url)
+    token, _ = access_tokens.create(store, name="a", user="ann", project="a", role="viewer", days=None)
+    context = ServiceContext(store=store, policy=service.policy)
+    with TestClient(make_app(context, host="127.0.0.1"), headers=bearer(token)) as client:
+        assert client.get("/api/v1/me").status_code == 200
+        with store.snapshot() as connection:
+            master = psutil.Process(connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()).parent()
+        assert master is not None
+        frozen = [master, *master.children(recursive=True)]
+        for process in frozen:
+            process.suspend()
+        try:
+            assert client.get("/api/v1/me").status_code == 503
+            began = time.monotonic()
+            assert {client.get("/api/v1/studies").status_code for _ in range(60)} == {503}
+            assert client.get("/health").status_code == 200
+            assert time.monotonic() - began < 10.0
+        finally:
+            for process in frozen:
+                process.resume()
+        wait_until(lambda: client.get("/api/v1/me").status_code == 200, "the service answers again")
+    store.close()
 
 
 def test_without_tokens_this_machine_is_an_admin_by_its_own_names(service: TestedService) -> None:
