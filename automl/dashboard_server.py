@@ -152,15 +152,21 @@ def _revision(store: Store, name: str) -> int:
 def application(
     storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
 ) -> Application:
-    """Return the dashboard as a WSGI application. On a loopback address other sites' pages cannot use it."""
+    """Return the dashboard as a read-only WSGI application, which other sites' pages cannot use."""
     inner = pages(optuna_dashboard_of(storage))
-    if not is_loopback(host):
-        return inner
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if not names_this_machine(str(environ.get("HTTP_HOST", "")), host):
+        asked, origin = str(environ.get("HTTP_HOST", "")), environ.get("HTTP_ORIGIN")
+        problem = ""
+        if is_loopback(host) and not names_this_machine(asked, host):
+            problem = "this dashboard answers to localhost only"
+        elif origin not in {None, f"http://{asked}", f"https://{asked}"}:
+            problem = "this dashboard answers to its own pages only"
+        elif environ.get("REQUEST_METHOD") not in {"GET", "HEAD", "OPTIONS"}:
+            problem = "this dashboard is read-only"
+        if problem:
             start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-            return [b"this dashboard answers to localhost only\n"]
+            return [f"{problem}\n".encode()]
         return inner(environ, start_response)
 
     return guarded

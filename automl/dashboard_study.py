@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,10 +55,18 @@ def _plots(study: StudyRecord) -> Iterator[tuple[str, Figure]]:
         yield objective.metric, titled(learning_curves(trials, objective), f"{objective.metric} by epoch")
 
 
+_MARKDOWN = re.compile(r"[\\`*\[\]<>&!$~|#]")
+
+
+def _escaped(text: str) -> str:
+    """Return a text as Markdown that shows it unchanged. Reasons quote exceptions, which may hold HTML and links."""
+    return _MARKDOWN.sub(lambda found: f"\\{found[0]}", " ".join(text.split()))
+
+
 def _about(study: StudyRecord) -> str:
     cost, trials_text = usd(study.cost_nano_usd / NANO), plural(len(study.started), "trial")
     paragraphs = [
-        *recommendation_lines(study),
+        *map(_escaped, recommendation_lines(study)),
         f"{trials_text}, {study.state}, {cost} so far.",
         "Budget and forecasts: `automl report`, `automl explain`.",
     ]
@@ -136,14 +145,14 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
     """Return Markdown with the decisions about a trial and their reasons, its state, and its confirmed values."""
     lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
-    lines += ["", f"{trial.state}: {trial_reason(trial, study.name)}"]
+    lines += ["", _escaped(f"{trial.state}: {trial_reason(trial, study.name)}")]
     if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
-        lines += ["", f"confirmed {study.objectives[0].metric}: {told}"]
+        lines += ["", _escaped(f"confirmed {study.objectives[0].metric}: {told}")]
     return "\n".join(lines)
 
 
 def _line(one: DecisionRecord) -> str:
-    return f"* epoch {one.epoch}: {one.action}: {one.reason}"
+    return f"* {_escaped(f'epoch {one.epoch}: {one.action}: {one.reason}')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ DOORS: dict[str, dict[str, str]] = {
     "starlette": {f"{SERVING}.app": "its home"},
     "gunicorn": {f"{SERVING}.serve": "its home"},
     "uvicorn_worker": {f"{SERVING}.serve": "its home"},
-    "uvicorn": {f"{SERVING}.serve": "its server, whose end waits",
+    "uvicorn": {f"{SERVING}.connections": "its server, with limits for connections",
                 "automl.service.http.uvicorn_run": "its home for studies"},
     "prometheus_client": {f"{SERVING}.metrics": "its home", "automl.service.http.health": "its home for studies"},
     "pydantic_settings": {f"{SERVING}.settings": "its home"},

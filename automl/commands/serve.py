@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +27,7 @@ DEFAULT_PORT = 8765
 @store_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Listening address; other addresses need a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
+@click.option("--open", "is_open", is_flag=True, help="Make every user of this machine an admin, with tokens too.")
 @click.option("--token-file", type=file_type, help="File with an admin's token, for example a mounted secret.")
 @click.option("--code", metavar="[NAME=]FOLDER", multiple=True, help="Folder whose tasks may run.")
 @click.option("--package", "packages", metavar="NAME", multiple=True, help="Installed package whose tasks may run.")
@@ -54,13 +57,15 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
         from automl.service.http.uvicorn_run import serve as run
     except ImportError as error:
         raise UserError(f"serve needs the package {error.name}. Install it: {install_command('serve')}") from None
-    worker_slots = given.pop("worker_slots")
+    worker_slots, is_open = given.pop("worker_slots"), given.pop("is_open")
     context = ServiceContext(store=Store(absolute_url(store_url(store), Path.cwd())), policy=_policy(given))
     if token_file is not None:
         take_token(context, token_file)
-    listening = Listening(host=host, port=port, worker_slots=worker_slots)
+    listening = Listening(host=host, port=port, is_open=is_open, worker_slots=worker_slots)
     with private_files():
         run(context, listening, lambda line: echo(line, err=True))
+    sys.stdout.flush()
+    os._exit(0)  # a thread that waits for a database or a program would keep the process alive
 
 
 def _policy(given: dict[str, Any]) -> Any:

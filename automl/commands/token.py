@@ -67,10 +67,11 @@ def list_tokens(store: str | None, as_json: bool) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="ID", type=click.IntRange(1))
+@click.option("--force", is_flag=True, help="Revoke even the last admin's token.")
 @store_option
-def revoke(token_id: int, store: str | None) -> None:
+def revoke(token_id: int, *, force: bool, store: str | None) -> None:
     """Revoke the token ID."""
-    line = access_tokens.revoke(_store(store), token_id)
+    line = access_tokens.revoke(_store(store), token_id, force=force)
     echo(f"token {line.id} ({line.name}) is revoked")
 
 

@@ -12,12 +12,11 @@ from pydantic import Field
 
 from automl.mcp_server.tool import Acting, Consent, StudyName, Usd, is_agreed, lacks_consent
 from automl.mcp_server.tool_answers import ToolProblem
+from automl.service.limits import SPEC_CHARS, spec_within
 from studies.queueing.jobs import ENDED, OVER
 from studies.spec.spec_errors import SpecError
-from studies.spec.yaml_reader import read_yaml
 
 LOOK_SECONDS = 1.0
-_LONGEST_SPEC = 200_000
 _PLAN = ("study", "slots", "price", "rungs", "first_params", "expected_cost")
 _NEXT_BY_STATE: Mapping[str, str] = {
     "queued": "call watch: a worker has to take it; if there is a reason, it says why the study waits",
@@ -37,7 +36,7 @@ def launch(
     backend: Acting,
     *,
     spec: Annotated[
-        dict[str, Any] | Annotated[str, Field(max_length=_LONGEST_SPEC)],
+        dict[str, Any] | Annotated[str, Field(max_length=SPEC_CHARS)],
         Field(description="The spec of the study, as a mapping or as YAML: task, objectives, space, training, budget."),
     ],
     budget_usd: Annotated[
@@ -53,7 +52,7 @@ def launch(
 
     Call it first without confirm_cost_usd: it checks the spec, returns the possible cost, and spends nothing.
     """
-    mapping, budget = _with_budget(_mapping(spec), budget_usd)
+    mapping, budget = _with_budget(spec_within(spec, "spec"), budget_usd)
     plan = backend.check(mapping, code)
     expected = {name: plan[name] for name in _PLAN} | {"accounts": backend.accounts()}
     if not is_agreed(budget, confirm_cost_usd):
@@ -221,13 +220,6 @@ def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
         "cost_usd": summary.get("cost_usd"), "baselines": summary.get("baselines"),
         "next": take if is_confirmed else measure if state in ENDED else "call watch",
     }  # fmt: skip
-
-
-def _mapping(spec: dict[str, Any] | str) -> dict[str, Any]:
-    read = read_yaml(spec, source="spec") if isinstance(spec, str) else spec
-    if not isinstance(read, dict):
-        raise SpecError("spec", (), "the YAML is no mapping. Send the text of a spec")
-    return {str(name): value for name, value in read.items()}
 
 
 def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[str, Any], float]:

@@ -59,6 +59,11 @@ _MODEL = "model"
 """Artifact folder of the model in a run, and of the package in an MLflow model."""
 
 
+def _only(model: str) -> str | None:
+    """Return MLflow's filter for a model; None for a name that its filters, which cannot escape, do not take."""
+    return None if set(model) & set("'\"\\") else f"name='{model}'"
+
+
 @contextmanager
 def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, str]]:
     """Yield a model's path on this machine, perhaps temporary, and its version's name. ExportError without one."""
@@ -150,7 +155,8 @@ class Registry:
             found = [
                 self._version(self._client.get_model_version(one.name, one.version))
                 for model in names
-                for one in every(partial(self._client.search_model_versions, f"name='{model}'"))
+                for one in every(partial(self._client.search_model_versions, _only(model)))
+                if one.name == model
             ]
         except Exception as error:
             raise self._gone(error) from error

@@ -39,7 +39,7 @@ def tokens_found(store: Store) -> str:
     listed_yet = f", {len(expired)} expired and still listed ({_ids(expired)})" if expired else ""
     make = "`automl token add NAME --user USER --project PROJECT --role admin`"
     if not valid:
-        raise WrongError(f"{counted}{listed_yet}: a new service would make every user of its machine an admin", make)
+        raise WrongError(f"{counted}{listed_yet}: nobody can use the service", make)
     if not any(line.role == "admin" for line in valid):
         raise WrongError(f"{counted}{listed_yet}, but no admin has one", make)
     ending = [line for line in valid if _ends_soon(line, valid, now)]

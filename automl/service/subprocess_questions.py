@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from automl.service.http_errors import BusyError, ConflictError
+from automl.service.http_errors import ConflictError, TooLargeError
+from automl.service.limits import WAIT_SECONDS, Turns, held
 from automl.service.workers.traces import writer
 from automl.stored.specs import stored_form
 from reports.phrases import plural
@@ -29,10 +31,11 @@ from studies.storage.writing.retrying import is_away
 
 MOST_TAKEN = 8
 """Most concurrent questions; each holds a thread."""
-WAIT_SECONDS = 10.0
-"""Most seconds to wait for earlier questions."""
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
-_USER, _RUN, _STORE_AWAY = 2, 3, 75
+_programs: set[subprocess.Popen[str]] = set()
+_MEMORY_BYTES = max(2**32, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+"""Most memory of a program: few run at once, and the service needs the rest."""
+_USER, _RUN, _STORE_AWAY, _TOO_LARGE = 2, 3, 75, 76
 """Exit codes of programs that `telling` ends."""
 _MOST_LOGGED = 4000
 """Most characters of a program's output in the log; earlier output is cut."""
@@ -46,13 +49,18 @@ class Kind:
     seconds: float
     too_late: str
     most: int
+    memory_bytes: int
     places: threading.BoundedSemaphore
+    turns: Turns
 
     @classmethod
-    def of(cls, name: str, *, seconds: float, too_late: str, most: int) -> Kind:
+    def of(cls, name: str, *, seconds: float, too_late: str, most: int, memory_bytes: int = _MEMORY_BYTES) -> Kind:
         """Return a kind without running questions."""
-        places = threading.BoundedSemaphore(most)
-        return cls(name=name, seconds=seconds, too_late=too_late, most=most, places=places)
+        places, turns = threading.BoundedSemaphore(most), Turns(name, most=1, most_waiting=3)
+        return cls(
+            name=name, seconds=seconds, too_late=too_late, most=most, memory_bytes=memory_bytes, places=places,
+            turns=turns,
+        )  # fmt: skip
 
 
 CHECK = Kind.of("check", seconds=120.0, too_late="the task's code took longer than 120 s", most=2)
@@ -74,7 +82,8 @@ def answer_of(
         BusyError: Too many questions run now.
     """
     command = [sys.executable, "-m", module, *arguments]
-    with _turn(kind):
+    busy = f"{kind.name}: {plural(kind.most, kind.name)} are at work, the most at once"
+    with kind.turns.turn(), held(busy, (_taken, 0.0), (kind.places, WAIT_SECONDS)):
         code, printed, told = _ended(command, text, {**os.environ, **environment}, kind)
     if code == 0:
         found: dict[str, Any] = json.loads(printed.splitlines()[-1])
@@ -88,7 +97,9 @@ def answer_of(
     raise UserError(lines[-1] if lines else f"{kind.name}: its process ended with exit code {code}")
 
 
-_ERRORS: dict[int, type[Exception]] = {_USER: UserError, _RUN: RunError, _STORE_AWAY: StoreAwayError}
+_ERRORS: dict[int, type[Exception]] = {
+    _USER: UserError, _RUN: RunError, _STORE_AWAY: StoreAwayError, _TOO_LARGE: TooLargeError,
+}  # fmt: skip
 
 
 @contextmanager
@@ -98,6 +109,8 @@ def telling() -> Iterator[None]:
         yield
     except StoreAwayError as error:
         _end(error, _STORE_AWAY)
+    except TooLargeError as error:
+        _end(error, _TOO_LARGE)
     except UserError as error:
         _end(error, _USER)
     except RunError as error:
@@ -113,29 +126,14 @@ def _end(error: Exception, code: int) -> None:
     sys.exit(code)
 
 
-@contextmanager
-def _turn(kind: Kind) -> Iterator[None]:
-    at_work = plural(kind.most, kind.name)
-    busy = BusyError(f"{kind.name}: {at_work} are at work, the most at once. Try again in a few seconds")
-    if not _taken.acquire(blocking=False):
-        raise busy
-    try:
-        if not kind.places.acquire(timeout=WAIT_SECONDS):
-            raise busy
-        try:
-            yield
-        finally:
-            kind.places.release()
-    finally:
-        _taken.release()
-
-
 def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind: Kind) -> tuple[int, str, str]:
     process = subprocess.Popen(  # noqa: S603 - a program of this project
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         start_new_session=True,
     )  # fmt: skip
+    _programs.add(process)
     try:
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (kind.memory_bytes, kind.memory_bytes))
         printed, told = process.communicate(text, timeout=kind.seconds)
     except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
@@ -143,7 +141,16 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
         if isinstance(error, subprocess.TimeoutExpired):
             raise ConflictError(f"{kind.name}: {kind.too_late}") from None
         raise
+    finally:
+        _programs.discard(process)
     return process.returncode, printed, told
+
+
+def end_programs() -> None:
+    """End all programs at work, since the service ends."""
+    for process in list(_programs):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:

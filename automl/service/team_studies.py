@@ -8,6 +8,7 @@ from typing import Any
 
 from automl.launching.launch_or_resume import check_budget
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
+from automl.service.limits import SPECS, spec_within
 from automl.service.operator_policy import CHANGEABLE, Policy
 from automl.stored.requests import cancel_trial, enqueue_trial
 from automl.stored.specs import from_store, stored_form
@@ -116,10 +117,14 @@ class TeamStudies:
             return name
         return f"{self.identity.project}.{name}"
 
-    def admitted(self, given: Mapping[str, Any], *, code: str | None = None) -> tuple[StudySpec, str]:
-        """Return a checked spec and its base folder, the operator's `code`. SpecError if it is wrong or forbidden."""
+    def admitted(self, given: Mapping[str, Any] | str, *, code: str | None = None) -> tuple[StudySpec, str]:
+        """Return a checked spec, given as a mapping or as YAML, and its base folder, the operator's `code`.
+
+        SpecError if it is wrong, too long or forbidden. BusyError if too many specs of the caller wait.
+        """
         base_folder = self._policy.base_folder(code, self.identity.project)
-        spec = parse_spec({**given}, "spec")
+        with SPECS.turn():
+            spec = parse_spec(spec_within(given, "spec"), "spec")
         _check_name(spec.study, self.stored_name(spec.study))
         spec = spec.model_copy(update={"study": self.stored_name(spec.study)})
         spec = self._policy.admit(spec, source="spec", base_folder=base_folder, project=self.identity.project)
@@ -139,7 +144,7 @@ class TeamStudies:
         return job.study
 
     def submit(
-        self, given: Mapping[str, Any], *, code: str | None = None, priority: int = 0, kind: JobKind = "study"
+        self, given: Mapping[str, Any] | str, *, code: str | None = None, priority: int = 0, kind: JobKind = "study"
     ) -> Job:
         """Queue a study.
 

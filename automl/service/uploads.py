@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import secrets
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from automl.service.http_errors import MissingError, TooLargeError
+from automl.service.limits import check_expanded
+from automl.service.subprocess_questions import Kind, answer_of, telling
 from reports.phrases import size_in_bytes
 from search_spaces.wording import found, listed
 from studies.spec.spec_errors import SpecError
@@ -26,6 +29,8 @@ from studies.spec.spec_errors import SpecError
 ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")
 MOST_FILES = 1000
 """Most files of a project."""
+CHECK = Kind.of("upload", seconds=60.0, too_late="it took longer than 60 s to expand", most=2, memory_bytes=2**30)
+"""Expansions of compressed uploads, which may end their process."""
 STALE_SECONDS = 3600.0
 """Seconds without a byte after which a partial file counts as left by a killed service."""
 _NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,100}}\.({'|'.join(ENDINGS)})", re.ASCII | re.IGNORECASE)
@@ -82,8 +87,8 @@ class Uploads:
         """Write a file as its bytes arrive. Replaces a file of the same name.
 
         Raises:
-            SpecError: The name is not allowed.
-            TooLargeError: The project has no room for it; nothing is kept.
+            SpecError: The name is not allowed, or a compressed file is damaged.
+            TooLargeError: The project has no room for it, or it expands too far; nothing is kept.
         """
         target = self._folder / checked_name(name)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -95,6 +100,7 @@ class Uploads:
                 async for chunk in chunks:
                     if chunk:
                         await asyncio.to_thread(self._write, file, chunk, name)
+            await asyncio.to_thread(_check, part, name, self._most_bytes)
             stat = await asyncio.to_thread(self._put, part, target)
         finally:
             with suppress(FileNotFoundError):
@@ -140,3 +146,20 @@ class Uploads:
             if entry.name.endswith(_PART) and time.time() - stat.st_mtime > STALE_SECONDS:
                 with suppress(FileNotFoundError):
                     Path(entry.path).unlink()
+
+
+def _check(part: Path, name: str, most_bytes: int) -> None:
+    """Check how far a compressed upload expands, in a process of limited memory."""
+    if name.lower().endswith((".gz", ".parquet")):
+        answer_of("automl.service.uploads", [str(part), name, str(most_bytes)], kind=CHECK)
+
+
+def main() -> None:
+    """Check an upload, and print an empty object."""
+    with telling():
+        check_expanded(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    print("{}")
+
+
+if __name__ == "__main__":
+    main()

@@ -33,6 +33,7 @@ class Identity:
     project: str  # the only visible project, except for an admin
     role: Role  # viewer reads, member also submits and stops, admin does everything in all projects
     token_id: int | None = None  # id of the token's row; None on the loopback interface without tokens
+    session_id: int | None = None  # id of the browser session's row; None if the request had the token itself
 
     @property
     def is_admin(self) -> bool:
@@ -42,6 +43,10 @@ class Identity:
     def sees(self, project: str) -> bool:
         """Return whether the user may read a project."""
         return self.is_admin or self.project == project
+
+
+class LastAdminError(StoreError):
+    """No other valid token is an admin's, so nobody could make tokens through the service."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,20 +108,53 @@ def keep(store: Store, token: str, *, name: str, user: str, project: str, role: 
 
 def identify(store: Store, token: str) -> Identity | None:
     """Return the token's user; None if the token is unknown, expired or revoked."""
+    return _identity(store, t.tokens.c.digest == digest_of(token))
+
+
+def identify_session(store: Store, secret: str) -> Identity | None:
+    """Return the user of a browser session; None if the session or its token is unknown or has ended."""
+    return _identity(store, t.sessions.c.digest == digest_of(secret), is_session=True)
+
+
+def _identity(store: Store, which: sa.ColumnElement[bool], *, is_session: bool = False) -> Identity | None:
     with store.snapshot() as connection:
-        row = connection.execute(_lines(connection).where(t.tokens.c.digest == digest_of(token))).first()
+        query = _lines(connection).where(which)
+        if is_session:
+            query = query.add_columns(t.sessions.c.id.label("session_id")).join(t.sessions)
+            query = query.where(t.sessions.c.expires_at > clock_of(connection))
+        row = connection.execute(query).first()
     if row is None or not row.is_valid:
         return None
-    return Identity(user=row.user, project=row.project, role=row.role, token_id=row.id)
+    session_id = row.session_id if is_session else None
+    return Identity(user=row.user, project=row.project, role=row.role, token_id=row.id, session_id=session_id)
+
+
+def begin_session(store: Store, token: str, seconds: float) -> str | None:
+    """Return the secret of a new browser session of a token; None if the token is not valid. Only a digest is kept."""
+    identity, secret = identify(store, token), secrets.token_urlsafe(32)
+    if identity is None:
+        return None
+    with store.engine.begin() as connection:
+        now = clock_of(connection)
+        connection.execute(sa.delete(t.sessions).where(t.sessions.c.expires_at <= now))
+        row = {"token_id": identity.token_id, "digest": digest_of(secret), "expires_at": now + seconds}
+        connection.execute(sa.insert(t.sessions).values(row))
+    return secret
+
+
+def end_session(store: Store, secret: str) -> None:
+    """End a browser session, if there is one of this secret."""
+    with store.engine.begin() as connection:
+        connection.execute(sa.delete(t.sessions).where(t.sessions.c.digest == digest_of(secret)))
 
 
 def lasts(store: Store, identity: Identity) -> bool:
-    """Return whether the token of a request is still accepted; True if the service uses no tokens."""
+    """Return whether the token or session of a request is still accepted; True if the service uses no tokens."""
     if identity.token_id is None:
         return True
-    with store.snapshot() as connection:
-        row = connection.execute(_lines(connection).where(t.tokens.c.id == identity.token_id)).first()
-    return row is not None and bool(row.is_valid)
+    if identity.session_id is not None:
+        return _identity(store, t.sessions.c.id == identity.session_id, is_session=True) is not None
+    return _identity(store, t.tokens.c.id == identity.token_id) is not None
 
 
 def listed(store: Store) -> list[TokenLine]:
@@ -125,16 +163,24 @@ def listed(store: Store) -> list[TokenLine]:
         return [TokenLine(**row) for row in connection.execute(_lines(connection).order_by(t.tokens.c.id)).mappings()]
 
 
-def any_valid(store: Store) -> bool:
-    """Return whether there is a valid token."""
-    return any(line.is_valid for line in listed(store))
+def any_made(store: Store) -> bool:
+    """Return whether a token was ever made, valid or not."""
+    with store.snapshot() as connection:
+        return connection.execute(sa.select(t.tokens.c.id).limit(1)).first() is not None
 
 
-def revoke(store: Store, token_id: int) -> TokenLine:
-    """Revoke a token from now on. Raises StoreError for an unknown token."""
+def revoke(store: Store, token_id: int, *, force: bool = False) -> TokenLine:
+    """Revoke a token. StoreError for an unknown token, LastAdminError for the last admin's if not `force`."""
     if all(line.id != token_id for line in listed(store)):  # checked here, since the id may not fit the database's type
         raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
     with store.engine.begin() as connection:
+        locked = _lines(connection).where(t.tokens.c.role == "admin").order_by(t.tokens.c.id).with_for_update()
+        admins = [row.id for row in connection.execute(locked) if row.is_valid]
+        if admins == [token_id] and not force:
+            raise LastAdminError(
+                f"token: {token_id} is the only valid token of an admin. Make another one first, or run "
+                f"`automl token revoke {token_id} --force` beside the store"
+            )
         still = sa.func.coalesce(t.tokens.c.revoked_at, clock_of(connection))
         connection.execute(sa.update(t.tokens).where(t.tokens.c.id == token_id).values(revoked_at=still))
     return next(line for line in listed(store) if line.id == token_id)

@@ -63,21 +63,27 @@ def from_validation(
     Unknown keys come first, since a misspelt key is often why another one is missing.
     """
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
-    problems: dict[Path, str] = {}
+    problems: dict[Path, tuple[str, object]] = {}  # the kind of each problem, and the error of our own validators
     for finding in findings:
         path = _path_in(raw, finding["loc"], keep_last=finding["type"] == "missing")
         cause = finding.get("ctx", {}).get("error")
-        if isinstance(cause, SpecValueError | SpaceError):
-            problems.setdefault((*path, *cause.path), cause.problem)
-        elif finding["type"] == "extra_forbidden":
-            problems.setdefault(path, unknown_key(model, path))
-        elif finding["type"] == "missing":
-            problems.setdefault(path, f"found nothing, allowed: {_allowed_at(model, path)}")
-        else:
-            problems.setdefault(path, _refused(model, path, value_at(raw, path)))
+        own = cause.path if isinstance(cause, SpecValueError | SpaceError) else ()
+        problems.setdefault((*path, *own), (finding["type"], cause))
     # A union reports a problem for each of its branches; the deepest one is the most specific.
-    deepest = [(p, text) for p, text in problems.items() if not any(q != p and q[: len(p)] == p for q in problems)]
-    return first_problem(source, deepest)
+    outer = {path[:length] for path in problems for length in range(len(path))}
+    deepest = [path for path in problems if path not in outer]
+    path = deepest[0]
+    return SpecError(source, path, _problem(model, raw, path, *problems[path]), more=len(deepest) - 1)
+
+
+def _problem(model: type[BaseModel], raw: Mapping[str, object], path: Path, kind: str, cause: object) -> str:
+    if isinstance(cause, SpecValueError | SpaceError):
+        return cause.problem
+    if kind == "extra_forbidden":
+        return unknown_key(model, path)
+    if kind == "missing":
+        return f"found nothing, allowed: {_allowed_at(model, path)}"
+    return _refused(model, path, value_at(raw, path))
 
 
 def unknown_key(model: type[BaseModel], path: Path) -> str:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path as FilePath
+from typing import Any
 
 import yaml
 
@@ -19,6 +20,8 @@ _FLOAT = "tag:yaml.org,2002:float"
 _MERGE = "tag:yaml.org,2002:merge"
 _STRING = "tag:yaml.org,2002:str"
 
+MOST_NESTED = 120
+"""Deepest nesting of values in a document."""
 _LONGEST = 1_000_000
 """Largest number of characters of a document with its aliases written out: ten lines can expand to billions."""
 
@@ -39,7 +42,11 @@ _INT_OF_ANY = re.compile(rf"^[-+]?(?:0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+|{_A
 _INT_OF_ONE = re.compile(rf"[-+]?(?:{_AMBIGUOUS})")
 
 
-class _Reader(yaml.SafeLoader):
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's loader, ten times as fast, if PyYAML was built with it."""
+
+
+class _Reader(_Loader):  # type: ignore[misc]
     """PyYAML's safe loader with the numbers of YAML 1.2 and without its dates."""
 
 
@@ -92,6 +99,7 @@ def read_yaml_file(path: FilePath) -> object:
 def read_yaml(text: str, source: str) -> object:
     """Read one YAML document, None if it is empty; SpecError if it is invalid, too long or ambiguous."""
     try:
+        _check_depth(text, source)
         loader = _Reader(text)
         try:
             node = loader.get_single_node()
@@ -104,13 +112,26 @@ def read_yaml(text: str, source: str) -> object:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        lines = text.splitlines()  # libyaml counts a line after the end
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        where = f" at the end of line {len(lines)}" if mark and mark.line >= len(lines) else where
         raise _unreadable(source, f"{error.problem or error.context}{where}") from None
     except RecursionError:
         raise _unreadable(source, "values nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         # PyYAML's constructors raise Python's own errors, for instance at `!!int x` or at a number that is too long.
         raise _unreadable(source, str(error).partition("\n")[0] or type(error).__name__) from None
+
+
+def _check_depth(text: str, source: str) -> None:
+    """Refuse a text that is too long or too deep before nodes are made of it: libyaml's recursion ends the process."""
+    if len(text) > _LONGEST:
+        raise SpecError(source, (), f"found more than {_LONGEST:,} characters. Write a shorter document")
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_NESTED:
+            raise _unreadable(source, "values nested too deeply")
 
 
 def _unreadable(source: str, reason: str) -> SpecError:

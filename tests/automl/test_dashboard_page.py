@@ -102,6 +102,23 @@ def test_only_loopback_names_get_the_page(study: StoredStudy, own: str) -> None:
     storage.engine.dispose()
 
 
+@pytest.mark.parametrize(("method", "origin", "status"), [
+    ("GET", "http://localhost:8080", "200 OK"), ("GET", "http://evil.example", "403 Forbidden"),
+    ("GET", "null", "403 Forbidden"), ("DELETE", "http://localhost:8080", "403 Forbidden"),
+    ("POST", None, "403 Forbidden"), ("PUT", None, "403 Forbidden"), ("PATCH", None, "403 Forbidden"),
+])  # fmt: skip
+def test_the_dashboard_only_reads_and_only_for_its_own_pages(
+    study: StoredStudy, method: str, origin: str | None, status: str
+) -> None:
+    storage = open_storage(study.store.url)
+    app = application(storage, "127.0.0.1", lambda inner: with_front_page(inner, study.store, IDS.get))
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": "/", "HTTP_HOST": "localhost:8080"}
+    said: list[str] = []
+    list(app(environ | ({} if origin is None else {"HTTP_ORIGIN": origin}), lambda one, _headers: said.append(one)))
+    assert said == [status]
+    storage.engine.dispose()
+
+
 @pytest.mark.medium
 def test_the_command_says_where_the_page_is(study, tmp_path, capsys, monkeypatch):
     def interrupted(_server: object) -> None:

@@ -90,6 +90,9 @@ def test_notes_carry_the_reason_of_each_decision_and_what_was_confirmed(record: 
     assert "confirmed" not in note
     for one in trial.decisions:
         assert f"* epoch {one.epoch}: {one.action}: {one.reason}" in note.splitlines()
+    hostile = replace(trial.decisions[0], reason='<img src=x onerror="a()">\n# [x](javascript:a) ![](http://e) `$x$`')
+    shown = reasons(record, replace(trial, decisions=(hostile,))).splitlines()[2]
+    assert shown.endswith(r'\<img src=x onerror="a()"\> \# \[x\](javascript:a) \!\[\](http://e) \`\$x\$\`')
     fresh = ConfirmationRecord(
         trial=trial.number or 0, seed=1, epoch=1, epochs=1, metrics={f"{TEST_PREFIX}val_error": 0.25}, cost_nano_usd=1,
         checkpoint=None, confirmed_at=datetime.now(UTC),

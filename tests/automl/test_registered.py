@@ -49,6 +49,13 @@ def test_a_study_with_mlflow_says_where_its_models_are(folder: Path) -> None:
     assert registry_of("sqlite:///mlflow.db", "sqlite:///other.db", str(folder / "specs")).option == ""
 
 
+@pytest.mark.parametrize("name", ["it's", 'say "x"', "both ' and \"", "' or name='here", "a\\", "a\\'b"])
+def test_a_name_with_quotes_finds_its_own_versions_only(folder: Path, name: str) -> None:
+    register(folder, "here")
+    register(folder, name)
+    assert [one.name for one in Registry(f"sqlite:///{folder}/mlflow.db").versions(name)] == [name]
+
+
 def test_a_champion_that_came_meanwhile_is_seen(folder: Path) -> None:
     registry = Registry(f"sqlite:///{folder}/mlflow.db")
     register(folder, "moons")

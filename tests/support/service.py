@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.service.http.context import ServiceContext
-from automl.service.http.gate import Gate
+from automl.service.http.gate import Asgi
 from automl.service.http.service_app import make_app
 from automl.service.operator_policy import Policy
 from automl.service.team_studies import TeamStudies
@@ -45,9 +45,17 @@ class TestedService:
         """Return what such a user may see and change."""
         return TeamStudies(self.store, self.policy, Identity(user=user, project=project, role=role, token_id=1))
 
-    def app(self, *, needs_token: bool = True) -> Gate:
-        """Return the application."""
-        return make_app(self.context, needs_token=needs_token, host="127.0.0.1")
+    def session(self, **who: Any) -> str:
+        """Make a token, and begin a session of it in a browser."""
+        found = access_tokens.begin_session(self.store, self.token(**who), 60.0)
+        assert found is not None
+        return found
+
+    def app(self, *, needs_token: bool = True) -> Asgi:
+        """Return the application, which needs tokens once there is one."""
+        if needs_token and not access_tokens.any_made(self.store):
+            self.token("nobody", "nothing", "viewer")
+        return make_app(self.context, is_open=not needs_token, host="127.0.0.1")
 
     def close(self) -> None:
         """Close the store."""

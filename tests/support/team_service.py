@@ -54,7 +54,7 @@ def team_service(folder: Path, *, usd_per_slot_hour: float = 1.0) -> Iterator[Te
         for name, project, role in (("ann", "red", "member"), ("bob", "blue", "member"), ("eve", "red", "viewer"))
     }
     policy = Policy(code_folders={}, artifacts=str(folder / "artifacts"), usd_per_slot_hour=usd_per_slot_hour)
-    app = make_app(ServiceContext(store=store, policy=policy), needs_token=True, host="127.0.0.1")
+    app = make_app(ServiceContext(store=store, policy=policy), host="127.0.0.1")
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -1,24 +1,28 @@
 """The gate before all routes, a plain ASGI application: checks identity, origin and size of requests.
 
-Once the store has a token, every path outside `OPEN_PATHS`, with mounted applications, needs a token, in the header
-`Authorization: Bearer TOKEN` or in the cookie of `/login`. Without tokens in the store, the service listens only on
-loopback, and every user of the machine is an admin.
+Once a token was made in the store, every path outside `OPEN_PATHS`, with mounted applications, needs a valid token in
+the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie. Before the first token, and with
+`--open`, the service listens only on loopback, and every user of the machine is an admin.
 """
 
 from __future__ import annotations
 
 import asyncio
 import getpass
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
+from fastapi import Response
+from fastapi.responses import RedirectResponse
 from sqlalchemy.exc import DBAPIError
 
+from automl.service.limits import CALLER, SPEC_CHARS
+from automl.service.pages.rendering import refusal
 from automl.standalone.serving.listening import names_this_machine
-from studies.queueing.access_tokens import Identity, identify
+from studies.queueing.access_tokens import Identity, any_made, identify, identify_session
 from studies.storage.study_store import Store
 
 LOCAL_PROJECT = "local"
@@ -42,22 +46,31 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-COOKIE = "automl_token"
+COOKIE = "automl_session"
 OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
 """Paths without a token: health checks of load balancers, and the login page."""
 OWN_SITE = frozenset({"", "same-origin", "none"})
 """Values of the header Sec-Fetch-Site of requests that no other site caused."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-LARGEST_BODY = 2**20
-"""Largest body of a request in bytes, except for uploads."""
+LARGEST_BODY, API_BODY, OPEN_BODY = 2**20, 4 * SPEC_CHARS, 2**13
+"""Largest body in bytes of a request to MLflow or MCP, of others except uploads, and without a token."""
+BODY_SECONDS = 30.0
+"""Most seconds for a body to arrive, except for uploads."""
+STORE_SECONDS = 5.0
+"""Most seconds to wait for the identity of a token. After that, requests are refused until the store has answered."""
+_STORE_THREADS = 4
+_STORE_IS_AWAY = "the store does not answer now. Try again in a few seconds"
 UPLOADS = "/api/v1/uploads"
 
 
 class Gate:
     """Forwards allowed requests, with the identity in `scope["state"]["identity"]`."""
 
-    def __init__(self, app: Asgi, store: Store, *, needs_token: bool, host: str) -> None:
-        self._app, self._store, self._needs_token, self._host = app, store, needs_token, host
+    def __init__(self, app: Asgi, store: Store, *, is_open: bool, host: str) -> None:
+        self._app, self._store, self._is_open, self._host = app, store, is_open, host
+        self._needs_token = False
+        self._threads = ThreadPoolExecutor(_STORE_THREADS, "identities")  # routes may hold all other threads
+        self._late: Future[Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, and forward or refuse it."""
@@ -65,21 +78,24 @@ class Gate:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await _refuse(send, 404, "only HTTP connections are served")
+            await send({"type": "websocket.close"})
             return
-        if problem := self._problem(scope):
-            await _refuse(send, *problem)
-            return
-        try:
-            identity = await self._identity(scope)
-        except DBAPIError:
-            await _refuse(send, 503, "the store does not answer now. Try again in a few seconds")
-            return
-        if identity is None and scope["path"] not in OPEN_PATHS:
-            await _ask_for_token(scope, send)
-            return
-        scope.setdefault("state", {})["identity"] = identity
-        await self._pass_on(scope, receive, send)
+        identity, is_open_path = None, scope["path"] in OPEN_PATHS
+        if not is_open_path:  # open paths answer even without the store
+            try:
+                identity = await self._identity(scope)
+            except (DBAPIError, TimeoutError):
+                await refusal(header(scope, "accept"), 503, _STORE_IS_AWAY)(scope, receive, send)
+                return
+        has_bearer = identity is not None and identity.token_id is not None and identity.session_id is None
+        if problem := self._problem(scope, checks_site=not has_bearer):
+            await refusal(header(scope, "accept"), *problem)(scope, receive, send)
+        elif identity is None and not is_open_path:
+            await _ask_for_token(scope)(scope, receive, send)
+        else:
+            scope.setdefault("state", {})["identity"] = identity
+            CALLER.set("" if identity is None else identity.user)
+            await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request with a body of limited size. Upload routes limit their own bodies."""
@@ -87,45 +103,72 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            body = await _whole_body(receive, LARGEST_BODY)
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _whole_body(receive, _most_bytes(scope))
         except ConnectionAbortedError:  # the client is gone, and an incomplete form must not be used as a complete form
             return
+        except TimeoutError:
+            problem = f"body: incomplete after {BODY_SECONDS:g} seconds"
+            await refusal(header(scope, "accept"), 408, problem)(scope, receive, send)
+            return
         if body is None:
-            await _refuse(send, 413, f"body: more than {LARGEST_BODY} bytes, the most that a request may have")
+            problem = f"body: more than {_most_bytes(scope)} bytes, the most that a request may have"
+            await refusal(header(scope, "accept"), 413, problem)(scope, receive, send)
             return
         await self._app(scope, _again(body, receive), send)
 
-    def _problem(self, scope: Scope) -> tuple[int, str] | None:
+    def _problem(self, scope: Scope, *, checks_site: bool) -> tuple[int, str] | None:
         host = header(scope, "host")
-        if not self._needs_token and not names_this_machine(host, self._host):
+        is_open_path = scope["path"] in OPEN_PATHS  # which tell nothing, and may be asked before the store was
+        if not self._needs_token and not is_open_path and not names_this_machine(host, self._host):
             return 403, "header Host: found another name, allowed: this machine's own"
         length = header(scope, "content-length")
-        is_upload = scope["path"].startswith(UPLOADS)
-        if length.isdecimal() and int(length) > LARGEST_BODY and not is_upload:
-            return 413, f"body: {length} bytes, but a request may have at most {LARGEST_BODY}"
-        if scope["method"] in SAFE_METHODS or header(scope, "authorization"):
+        is_upload, most = scope["path"].startswith(UPLOADS), _most_bytes(scope)
+        if length.isdecimal() and int(length) > most and not is_upload:
+            return 413, f"body: {length} bytes, but a request may have at most {most}"
+        if scope["method"] in SAFE_METHODS or not checks_site:
             return None
-        # Browsers send cookies, and reach loopback, from pages of other sites too.
+        # Browsers send cookies, and reach loopback, from pages of other sites too. They never add a valid token.
         origin, site = header(scope, "origin"), header(scope, "sec-fetch-site")
         if site not in OWN_SITE or (origin and _place(origin) != host):
             return 403, "header Origin: found another site, allowed: this service's own pages"
         return None
 
     async def _identity(self, scope: Scope) -> Identity | None:
-        if scope["path"] in OPEN_PATHS:  # these answer even without the store
-            return None
-        if not self._needs_token:
+        """Return who asks, or None. TimeoutError if the store does not answer, at once if an earlier read still waits.
+
+        A database that hangs would otherwise hold a thread of each request.
+        """
+        if self._is_open:
             return local_identity()
-        token = brought_token(scope)
-        return None if not token else await asyncio.to_thread(identify, self._store, token)
+        if self._late is not None and not self._late.done():
+            raise TimeoutError
+        reading = self._threads.submit(self._read_identity, header(scope, "authorization"), _cookie(scope))
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                return await asyncio.shield(asyncio.wrap_future(reading))
+        except TimeoutError:
+            self._late = reading
+            raise
+
+    def _read_identity(self, authorization: str, session: str) -> Identity | None:
+        if not self._needs_token:
+            self._needs_token = any_made(self._store)
+            if not self._needs_token:
+                return local_identity()
+        if authorization:
+            scheme, _, token = authorization.partition(" ")
+            return identify(self._store, token.strip()) if scheme.lower() == "bearer" else None
+        return identify_session(self._store, session) if session else None
 
 
-def brought_token(scope: Scope) -> str:
-    """Return a request's token, or an empty text. The header takes precedence over the cookie."""
-    given = header(scope, "authorization")
-    if given:
-        scheme, _, value = given.partition(" ")
-        return value.strip() if scheme.lower() == "bearer" else ""
+def _most_bytes(scope: Scope) -> int:
+    if scope["path"] in OPEN_PATHS:  # anybody may send these
+        return OPEN_BODY
+    return LARGEST_BODY if scope["path"].startswith(("/mlflow/", "/mcp")) else API_BODY
+
+
+def _cookie(scope: Scope) -> str:
     cookies: SimpleCookie = SimpleCookie()
     try:
         cookies.load(header(scope, "cookie"))
@@ -171,24 +214,9 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return replaying
 
 
-async def _ask_for_token(scope: Scope, send: Send) -> None:
+def _ask_for_token(scope: Scope) -> Response:
     """Redirect a browser to the login page. Answer a program that it needs a token."""
-    if scope["method"] == "GET" and "text/html" in header(scope, "accept"):
-        await _answer(send, 303, b"", [(b"location", b"/login")])
-        return
-    await _refuse(send, 401, "header Authorization: no valid token. Send Bearer TOKEN")
-
-
-async def _refuse(send: Send, status: int, message: str) -> None:
-    headers = [(b"content-type", b"application/json")]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if status == 503:
-        headers.append((b"retry-after", b"2"))
-    await _answer(send, status, json.dumps({"detail": message}).encode(), headers)
-
-
-async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+    accept = header(scope, "accept")
+    if scope["method"] == "GET" and "text/html" in accept:
+        return RedirectResponse("/login", status_code=303)
+    return refusal(accept, 401, "header Authorization: no valid token. Send Bearer TOKEN")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from automl.exporting.exports import Target
 from automl.training.request import training_spec
@@ -13,11 +13,11 @@ from studies.queueing.access_tokens import PROJECT_PATTERN, USER_PATTERN, Role
 from studies.queueing.jobs import MOST_PRIORITY
 from studies.records.records import MOST_USD
 from studies.spec.spec_errors import SpecError, dotted
-from studies.spec.yaml_reader import read_yaml
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 Point = Annotated[str, Field(min_length=1, max_length=40)]
+Override = Annotated[str, Field(max_length=1000)]
 Usd = Annotated[float, Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
 
 
@@ -26,6 +26,13 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError(f"found {str(value).lower()}, allowed: another kind of value")
+        return value
+
 
 class SubmissionBody(Body):
     """A study: its spec as a mapping, or as the text of a YAML file."""
@@ -33,23 +40,6 @@ class SubmissionBody(Body):
     spec: dict[str, Any] | str = Field(description="The spec, as a mapping or as YAML.")
     code: Name | None = Field(None, description="The operator's code folder with the task and relative paths.")
     priority: Priority = Field(0, description="Jobs of higher priority start first, and displace lower jobs.")
-
-    @model_validator(mode="after")
-    def _readable(self) -> SubmissionBody:
-        if isinstance(self.spec, str):
-            try:
-                read = read_yaml(self.spec, source="spec")
-            except SpecError as error:
-                raise ValueError(str(error)) from None
-            if not isinstance(read, dict):
-                raise ValueError("spec: the YAML is no mapping. Send the text of a spec")
-            self.spec = read
-        return self
-
-    @property
-    def mapping(self) -> dict[str, Any]:
-        """Return the spec as a mapping."""
-        return self.spec if isinstance(self.spec, dict) else {}
 
 
 class TrainingBody(Body):
@@ -79,7 +69,7 @@ class TrainingBody(Body):
 class ResumeBody(Body):
     """Changes of a study that continues."""
 
-    overrides: list[str] = Field(default_factory=list, max_length=20, description="PATH=VALUE each: budget.usd=5.")
+    overrides: list[Override] = Field(default_factory=list, max_length=20, description="PATH=VALUE each: budget.usd=5.")
 
 
 class PriorityBody(Body):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 
 from automl.service.http.context import ServiceContext, context_of, identity_of, service_of, studies_of
 from automl.service.http.request_bodies import AccountKindName, LimitBody, Name, RotationBody, TokenBody
-from automl.service.http_errors import ForbiddenError, MissingError
+from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from automl.service.team_studies import TeamStudies, plain_account
 from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
@@ -73,9 +73,11 @@ def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
 
 @router.delete("/tokens/{token_id}", tags=["access"])
 def revoke_token(context: AdminContext, token_id: int) -> dict[str, Any]:
-    """Revoke a token; admins only."""
+    """Revoke a token, except the last admin's; admins only."""
     try:
         return asdict(access_tokens.revoke(context.store, token_id))
+    except access_tokens.LastAdminError as error:
+        raise ConflictError(str(error)) from None
     except StoreError as error:
         raise MissingError(str(error)) from None
 

@@ -86,14 +86,13 @@ def list_studies(studies: Studies) -> list[dict[str, Any]]:
 @router.post("/studies", tags=["studies"], status_code=202)
 def submit(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
     """Queue a study."""
-    given = body.mapping
-    return plain_job(studies.submit(given, code=body.code, priority=body.priority))
+    return plain_job(studies.submit(body.spec, code=body.code, priority=body.priority))
 
 
 @router.post("/studies/check", tags=["studies"])
 def check(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
     """Return the plan and cost of a study, and queue nothing: the JSON of `automl launch --dry-run --json`."""
-    spec, base_folder = studies.admitted(body.mapping, code=body.code)
+    spec, base_folder = studies.admitted(body.spec, code=body.code)
     return plan(spec, base_folder)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any
@@ -18,7 +20,7 @@ from automl.service.http.gate import Asgi, Gate, Receive, Scope, Send
 from automl.service.http.health import Metrics
 from automl.service.mounts import mlflow_proxy, optuna_mount
 from automl.service.pages import page_routes, submit_pages
-from automl.service.pages.rendering import STATUS
+from automl.service.pages.rendering import STATUS, refusal
 from automl.service.workers.traces import writer
 from studies.storage.writing.retrying import is_away
 
@@ -33,8 +35,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too many checks or exports are running now."},
     503: {"description": "The store does not answer now."},
 }
-_RETRY_AFTER = {429: "10", 503: "2"}
-"""Seconds for the header Retry-After, by status."""
+MOST_LINES = 600
+"""Most log lines about requests of a user, or of an address without a token, in a minute."""
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",
@@ -42,10 +44,10 @@ _POLICY = (
 )
 
 
-def make_app(context: ServiceContext, *, needs_token: bool, host: str) -> Gate:
-    """Return the application."""
+def make_app(context: ServiceContext, *, is_open: bool = False, host: str) -> Asgi:
+    """Return the application. `is_open` makes every user of the machine an admin, with tokens too."""
     app = bare_app(context)
-    return Gate(app, context.store, needs_token=needs_token, host=host)
+    return _Observer(Gate(app, context.store, is_open=is_open, host=host), app.state.metrics)
 
 
 def bare_app(context: ServiceContext) -> FastAPI:
@@ -63,7 +65,6 @@ def bare_app(context: ServiceContext) -> FastAPI:
         app.add_exception_handler(kind, _told(status))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(DBAPIError, _store_is_away)
-    app.add_middleware(_Observer, metrics=app.state.metrics)
     if find_spec("mcp") is not None:
         from automl.mcp_server.mounted import mount
 
@@ -72,10 +73,8 @@ def bare_app(context: ServiceContext) -> FastAPI:
 
 
 def _told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
-    async def answer(_request: Request, error: Exception) -> Response:
-        seconds = _RETRY_AFTER.get(status)
-        headers = None if seconds is None else {"Retry-After": seconds}
-        return JSONResponse({"detail": " ".join(str(error).split())}, status_code=status, headers=headers)
+    async def answer(request: Request, error: Exception) -> Response:
+        return refusal(request.headers.get("accept", ""), status, " ".join(str(error).split()))
 
     return answer
 
@@ -88,19 +87,18 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": f"{place}: {problem}"}, status_code=422)
 
 
-async def _store_is_away(_request: Request, error: Exception) -> Response:
+async def _store_is_away(request: Request, error: Exception) -> Response:
     if not (isinstance(error, DBAPIError) and is_away(error)):
         raise error  # a bug of this service, which the log shows: trying again would not help
-    return JSONResponse(
-        {"detail": "the store does not answer now"}, status_code=503, headers={"Retry-After": _RETRY_AFTER[503]}
-    )
+    return refusal(request.headers.get("accept", ""), 503, "the store does not answer now")
 
 
 class _Observer:
-    """Counts and logs each request, and adds headers that let browsers run only the service's own scripts."""
+    """Counts and logs requests, and adds headers that let browsers run only the service's own scripts."""
 
     def __init__(self, app: Asgi, metrics: Metrics) -> None:
         self._app, self._metrics, self._log = app, metrics, writer()
+        self._minute, self._lines = 0, Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -117,6 +115,8 @@ class _Observer:
 
         try:
             await self._app(scope, receive, noting)
+        except asyncio.CancelledError:  # the service ends
+            pass
         finally:
             self._note(scope, status, time.perf_counter() - began)
 
@@ -124,8 +124,21 @@ class _Observer:
         path = self._path(scope)
         self._metrics.answered(scope["method"], path, status, seconds)
         identity = scope.get("state", {}).get("identity")
-        self._log("request", method=scope["method"], path=path, status=status, milliseconds=round(seconds * 1e3, 1),
-                  user=getattr(identity, "user", None))  # fmt: skip
+        user = getattr(identity, "user", None)
+        client = str((scope.get("client") or ("",))[0])
+        count = self._lines_of(user or client)
+        if count == MOST_LINES + 1:
+            self._log("no more lines of this client in this minute", client=client, user=user)
+        if count <= MOST_LINES:
+            milliseconds = round(seconds * 1e3, 1)
+            self._log("request", method=scope["method"], path=path, status=status, milliseconds=milliseconds, user=user)
+
+    def _lines_of(self, who: str) -> int:
+        """Count a line of a user or address, and return their number in this minute."""
+        if (minute := int(time.monotonic() // 60)) != self._minute:
+            self._minute, self._lines = minute, Counter()
+        self._lines[who] += 1
+        return self._lines[who]
 
     @staticmethod
     def _path(scope: Scope) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -16,14 +17,16 @@ import uvicorn
 
 from automl.service.http.context import ServiceContext
 from automl.service.http.service_app import make_app
+from automl.service.subprocess_questions import end_programs
 from automl.service.workers.traces import JsonHandler
+from automl.standalone.serving.connections import LimitedServer, allow_many_connections, limits
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.listening import address, is_loopback, listening_socket
 from automl.standalone.serving.settings import token_problem
 from search_spaces.user_errors import UserError
 from studies.queueing import access_tokens
 
-SHUTDOWN_SECONDS = 10
+SHUTDOWN_SECONDS = 8
 """Seconds for open requests when the service ends; after that event streams are cut."""
 _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
@@ -35,42 +38,42 @@ class Listening:
     Attributes:
         host: Address; an address that other machines reach needs a token.
         port: Port; 0 takes a free port.
+        is_open: Whether every user of the machine is an admin, with tokens too.
         worker_slots: Number of slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
     """
 
     host: str
     port: int
+    is_open: bool = False
     worker_slots: int | None = None
 
 
 def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
-    """Serve until interrupted. UserError if the address is taken, or public without a token."""
-    needs_token = access_tokens.any_valid(context.store)
+    """Serve until interrupted; threads may run on. UserError if the address is taken, or public without a token."""
+    needs_token = not listening.is_open and access_tokens.any_made(context.store)
     if not needs_token and not is_loopback(listening.host):
+        problem = "--open allows only this machine" if listening.is_open else "the store has no token"
         raise UserError(
-            f"--host: {listening.host} is a public address, but the store has no token. Use 127.0.0.1, or add a token "
+            f"--host: {listening.host} is a public address, but {problem}. Use 127.0.0.1, or add a token "
             "(`automl token add NAME --user USER --project PROJECT --role admin`)"
         )
     try:
         socket = listening_socket(listening.host, listening.port)
     except ServeError as error:
         raise UserError(str(error)) from None
-    app = make_app(context, needs_token=needs_token, host=listening.host)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
-    )
-    _log_as_json("uvicorn")
+    app = make_app(context, is_open=listening.is_open, host=listening.host)
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=SHUTDOWN_SECONDS, **limits(together=16))
+    logging.basicConfig(level=logging.WARNING, handlers=[JsonHandler()])
+    logging.captureWarnings(True)
+    allow_many_connections()
     who = "a token is needed" if needs_token else "every user of this machine is an admin"
     with _worker(context, listening), suppress(KeyboardInterrupt):  # uvicorn re-raises the signal that ended it
         say(f"automl service: {address(socket)} ({who}; Ctrl-C ends it, workers go on)")
-        uvicorn.Server(config).run(sockets=[socket])
-
-
-def _log_as_json(name: str) -> None:
-    logger = logging.getLogger(name)
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
-    logger.addHandler(JsonHandler())
+        try:
+            # `asyncio.run` would wait for all threads, of which one may wait for ever.
+            asyncio.new_event_loop().run_until_complete(LimitedServer(config).serve([socket]))
+        finally:
+            end_programs()
 
 
 def take_token(context: ServiceContext, file: Path) -> None:

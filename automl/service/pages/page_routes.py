@@ -64,14 +64,14 @@ def login_page(request: Request) -> Response:
 
 @router.post("/login")
 def login(request: Request, context: Context, form: Form) -> Response:
-    """Store a valid token in the browser, where scripts and other sites cannot read it."""
-    token = form.get("token", "")
-    if not token or access_tokens.identify(context.store, token) is None:
+    """Begin a session of a valid token. Scripts and other sites cannot read the cookie."""
+    session = access_tokens.begin_session(context.store, form.get("token", ""), COOKIE_SECONDS)
+    if session is None:
         problem = "This token is not valid: it may be mistyped, expired or revoked."
         return page(request, "login.html", status=401, problem=problem)
     answer = to("/")
     is_secure = _is_https(request)
-    answer.set_cookie(COOKIE, token, max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure)
+    answer.set_cookie(COOKIE, session, max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure)
     return answer
 
 
@@ -82,8 +82,9 @@ def _is_https(request: Request) -> bool:
 
 
 @router.post("/logout")
-def logout(request: Request) -> Response:
-    """Delete the token from the browser."""
+def logout(request: Request, context: Context) -> Response:
+    """End the session."""
+    access_tokens.end_session(context.store, request.cookies.get(COOKIE, ""))
     answer = to("/login")
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_https(request))
     return answer

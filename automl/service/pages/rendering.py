@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import jinja2
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
 from automl.service.http_errors import BusyError, ConflictError, ForbiddenError, MissingError, TooLargeError
@@ -59,6 +59,20 @@ def page(request: Request, name: str, *, status: int = 200, **values: Any) -> HT
 def rendered(name: str, values: Mapping[str, Any]) -> str:
     """Return a page as text."""
     return _environment().get_template(name).render(values)
+
+
+RETRY_SECONDS = {429: "10", 503: "2"}
+"""Seconds for the header Retry-After, by status."""
+
+
+def refusal(accept: str, status: int, detail: str) -> Response:
+    """Return an error as JSON, or as a page if the header Accept asks for one. It needs no identity."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    headers |= {"Retry-After": RETRY_SECONDS[status]} if status in RETRY_SECONDS else {}
+    if "text/html" not in accept:
+        return JSONResponse({"detail": detail}, status_code=status, headers=headers)
+    values = {"identity": None, "path": "", "problem": detail, "title": HTTPStatus(status).phrase.capitalize()}
+    return HTMLResponse(rendered("error.html", values), status_code=status, headers=headers)
 
 
 def to(path: str) -> Response:

@@ -16,7 +16,6 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from automl.launching.quickstart import HOURS, USD, budget_note, quickstart
 from automl.service.http.context import ServiceContext, service_of, studies_of
-from automl.service.http.request_bodies import SubmissionBody, filled_in
 from automl.service.http.routes_uploads import uploads_of, writable_uploads
 from automl.service.http_errors import ForbiddenError
 from automl.service.pages.rendering import PageRoute, form_of, one_line, page, status_of, to
@@ -169,7 +168,7 @@ _CHANGED_BY_FORM = ("study", "training:", "budget:")
 class Picked:
     """A study as filled in. `code` is the name of its code folder, or None."""
 
-    spec: dict[str, Any]
+    spec: dict[str, Any] | str
     code: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -238,7 +237,7 @@ def _picked(request: Request, form: Mapping[str, str]) -> Picked:
     if how == "table":
         return _from_table(uploads_of(request), form)
     if how == "yaml":
-        return Picked(spec=filled_in(SubmissionBody, {"spec": form.get("yaml", "")}).mapping, code=code)
+        return Picked(spec=form.get("yaml", ""), code=code)
     return Picked(spec=spec_of(form), code=code)
 
 

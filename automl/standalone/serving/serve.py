@@ -7,7 +7,6 @@ import contextlib
 import logging
 import math
 import os
-import resource
 import signal
 import socket
 import sys
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
-from uvicorn import Server
 from uvicorn_worker import UvicornWorker
 
+from .connections import LimitedServer, allow_many_connections, limits
 from .errors import ServeError
 from .listening import BACKLOG, address, listening_socket
 from .settings import Settings
@@ -38,7 +37,6 @@ _KEEP_ALIVE_SECONDS = 75
 _IDLE_SECONDS = 0.5
 """Seconds that an ending worker still answers on idle connections."""
 _MOST_HEAD_BYTES = 65_536
-_MOST_FILES = 65_536
 _SWITCH_SECONDS = 0.0005
 """Longest turn of the event loop in seconds (default 5 ms); the model's many short operations wait for each turn."""
 _PROBLEM, _SERVED = "problem", "served"
@@ -50,7 +48,7 @@ def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> Non
     listening = listening_socket(settings.host, settings.port)
     with TemporaryDirectory() as folder:
         os.environ |= {_FIGURES: folder, "OMP_NUM_THREADS": str(settings.worker_threads)}
-        _allow_many_connections()
+        allow_many_connections()
         try:
             _Master(_Application(settings, source, Path(folder), listening, say)).run()
         except SystemExit as end:
@@ -87,6 +85,7 @@ class _Application(BaseApplication):
         from .app import make_app
         from .served_model import ServedModel
 
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # gunicorn has set its own level
         logging.basicConfig(level=logging.WARNING, format=f"worker {os.getpid()}: %(message)s")
         sys.setswitchinterval(_SWITCH_SECONDS)
         model = ServedModel(self._settings, self._source, self._folder, self._say)
@@ -132,7 +131,7 @@ class _Master(Arbiter):
             os._exit(end.code if isinstance(end.code, int) else 1)
 
 
-class _Server(Server):
+class _Server(LimitedServer):
     """uvicorn's server, which keeps idle connections until no other ending worker could accept the client again."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -145,16 +144,13 @@ class _Server(Server):
 
 
 class _Worker(UvicornWorker):
-    """uvicorn with h11, which limits headers."""
+    """uvicorn with limits for connections and heads."""
 
     CONFIG_KWARGS = {  # noqa: RUF012 - a base class declares it this way
+        **limits(together=1),
         "loop": "asyncio",
-        "http": "h11",
         "h11_max_incomplete_event_size": _MOST_HEAD_BYTES,
-        "ws": "none",
         "lifespan": "on",
-        "access_log": False,
-        "server_header": False,
         "proxy_headers": False,
     }
 
@@ -176,9 +172,3 @@ def _worker_ended(_master: Arbiter, worker: Any) -> None:
     from .metrics import worker_ended
 
     worker_ended(worker.pid, os.environ[_FIGURES])
-
-
-def _allow_many_connections() -> None:
-    """Raise the limit of open files, because slow clients with half a header each keep a connection open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))

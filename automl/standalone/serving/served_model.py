@@ -16,6 +16,9 @@ from .served import Served, load_served
 from .settings import Settings
 from .sources import Place, Source
 
+LOAD_SECONDS = 600.0
+"""Most seconds to load another model. A load that hangs keeps its thread, and the served model stays."""
+
 
 class ServedModel:
     """The served model, changed only in the event loop. `problem` says why the newest model could not replace it."""
@@ -63,18 +66,18 @@ class ServedModel:
 
     async def _load(self, place: Place) -> None:
         try:
-            served = await asyncio.to_thread(self._loaded_alone, place)
+            with self._lock.open("w") as lock:  # one worker loads at a time, and then holds two models
+                await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+                async with asyncio.timeout(LOAD_SECONDS):
+                    served = await asyncio.to_thread(self._loaded, place)
+        except TimeoutError:
+            self._tell(f"MODEL: {place.path} has not loaded within {LOAD_SECONDS:g} s")
+            return
         except ServeError as error:
             self._tell(str(error))
             return
         self._replace(place, served)
         self._say(f"now serving {served.version}")
-
-    def _loaded_alone(self, place: Place) -> Served:
-        """Load in one worker at a time, so that only one worker is busy and holds two models."""
-        with self._lock.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return self._loaded(place)
 
     def _loaded(self, place: Place) -> Served:
         try:

@@ -9,7 +9,7 @@
              └─ view_cursors             revisions up to which the views of Optuna and MLflow are complete
 
     jobs ──── job_runs ──── workers      submitted jobs of a team, and their runs on workers' slots
-    tokens, spending_limits              access to the service, and limits on the money of users and projects
+    tokens, sessions, spending_limits    access to the service, and limits on the money of users and projects
 
 Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
 """
@@ -368,6 +368,15 @@ tokens = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("expires_at", sa.Float),
     sa.Column("revoked_at", sa.Float),
+)
+
+sessions = sa.Table(
+    "automl_sessions",
+    metadata,
+    _key(),
+    sa.Column("token_id", sa.ForeignKey("automl_tokens.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False, unique=True),  # SHA-256 of the cookie
+    sa.Column("expires_at", sa.Float, nullable=False),
 )
 
 spending_limits = sa.Table(

@@ -21,12 +21,14 @@ from click.testing import CliRunner, Result
 from automl.cli import cli
 from automl.remote.client import RefusedError
 from automl.service import model_files
+from automl.service.http.gate import COOKIE
 from automl.service.http.request_bodies import ModelQuestion
 from automl.service.http_errors import BusyError
 from automl.service.model_files import MOST_ARCHIVES, ModelArchive
 from automl.standalone.model import load
 from search_spaces.derived_seeds import fresh_seed
 from search_spaces.user_errors import RunError, UserError
+from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.storage.schema import tables as t
 from tests.support.http_servers import answered_by
@@ -180,7 +182,7 @@ def test_the_model_has_the_name_that_its_user_gives_it_if_that_is_a_plain_one(pl
 @pytest.mark.medium
 def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
     def asked(path: str, **headers: str) -> Any:
-        cookie = {"Cookie": f"automl_token={service.ann}"}
+        cookie = {"Cookie": f"{COOKIE}={access_tokens.begin_session(service.store, service.ann, 60.0)}"}
         return urlopen(Request(service.url + path, headers=cookie | headers), timeout=60.0)
 
     with asked("/studies/red.small") as page:

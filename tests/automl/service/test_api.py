@@ -31,7 +31,7 @@ def test_a_spec_may_be_the_text_of_a_file(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({"spec": "study: [a"}, "body: spec: the text is not YAML"),
+        ({"spec": "study: [a"}, "spec: the text is not YAML"),
         ({"spec": "x: " + "[" * 900 + "]" * 900}, "values nested too deeply"),
         ({"spec": "study: a\nstudy: b"}, "found the key 'study' in line 2 and in line 1"),
         ({"spec": "- a"}, "the YAML is no mapping. Send the text of a spec"),
@@ -109,7 +109,8 @@ def test_what_is_enqueued_keeps_the_types_of_its_values(service, client, given, 
     ("key", "name"), [("project", ".."), ("project", "vision.a"), ("user", "../ann"), ("user", ".")]
 )
 def test_a_token_for_a_name_that_is_no_folder_is_refused(service: TestedService, key: str, name: str) -> None:
-    with TestClient(service.app(), headers=bearer(service.token(role="admin"))) as client:
+    headers = bearer(service.token(role="admin"))
+    with TestClient(service.app(), headers=headers) as client:
         answer = client.post("/api/v1/tokens", json={"user": "ann", "project": "vision", key: name})
         assert (answer.status_code, len(client.get("/api/v1/tokens").json())) == (422, 1)
     assert answer.json()["detail"].startswith(f"body.{key}: ")

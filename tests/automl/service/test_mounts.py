@@ -11,6 +11,7 @@ import optuna
 import pytest
 from fastapi.testclient import TestClient
 
+from automl.service.http.gate import COOKIE
 from automl.service.mounts.mlflow_proxy import PREFIX
 from automl.service.mounts.optuna_mount import LastingIds, ProjectStorage
 from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
@@ -203,7 +204,7 @@ def test_an_admin_alone_reaches_mlflow_without_handing_over_the_token(service: T
     with_policy(service, mlflow_server=mlflow_url)
     token = service.token(role="admin")
     with TestClient(service.app(), headers=bearer(token), follow_redirects=False) as client:
-        client.cookies.set("automl_token", token)
+        client.cookies.set(COOKIE, service.session(role="admin"))
         assert client.get("/mlflow").headers["location"] == "/mlflow/"
         page = client.get("/mlflow/")
         asked = client.post("/mlflow/ajax-api/2.0/mlflow/runs/search?a=%2F&b=1", content=b'{"max": 1}')

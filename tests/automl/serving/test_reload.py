@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import http.client
 import itertools
 import os
@@ -9,14 +11,20 @@ import re
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from automl.standalone.serving import served_model
+from automl.standalone.serving.served_model import ServedModel
+from automl.standalone.serving.settings import settings_of
+from automl.standalone.serving.sources import PathSource, Place
 from tests.automl.serving.models import Expected, lasting
 from tests.support.served import Client, Load, Server, served
 
@@ -272,3 +280,25 @@ def test_a_hundred_thousand_requests(  # noqa: PLR0917 - fixtures
     assert told["broken_connections"] <= 16, "a killed worker breaks no more connections than each client's"
     assert len(clients.replies) >= 100_000
     expected.check(clients.replies)
+
+
+def test_a_load_that_hangs_is_told_and_holds_up_no_other_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, said = threading.Event(), list[str]()
+    monkeypatch.setattr(served_model, "LOAD_SECONDS", 0.2)
+    good = SimpleNamespace(version="good")
+    monkeypatch.setattr(served_model, "load_served", lambda path, *_: over.wait(30.0) if path == "hangs" else good)
+    first = ServedModel(settings_of({}), PathSource("model"), tmp_path, said.append)
+    second = copy.copy(first)
+
+    async def load() -> None:
+        places = [Place(path=path, version="1", fingerprint=path) for path in ("hangs", "good")]
+        await first._load(places[0])
+        assert first.problem == "MODEL: hangs has not loaded within 0.2 s"
+        for one in (second, first):
+            await asyncio.wait_for(one._load(places[1]), 10.0)
+            assert (one.served.version, one.problem) == ("good", "")
+        over.set()
+
+    asyncio.run(load())

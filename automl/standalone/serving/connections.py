@@ -1,0 +1,131 @@
+"""HTTP/1.1 for clients of which some are slow or hostile: uvicorn's server with limits for connections."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import socket
+from typing import Any
+
+from uvicorn import Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .listening import BACKLOG
+
+MOST_CONNECTIONS = 2000
+"""Most connections of a process. A further one takes the place of the one that has waited longest for its client."""
+MOST_HEADS = 500
+"""Most connections that wait for a head; those that send it byte by byte take the processor time of others."""
+SECONDS = {"head": 10.0, "body": 60.0, "reader": 30.0, "idle": 30.0}
+"""Most seconds for a head, for `_PROGRESS_BYTES` of a body, for a reader, and for the end of an idle connection."""
+_PROGRESS_BYTES = 2**14
+_READ_BYTES = 2**16
+_MOST_FILES = 65_536
+_heads: dict[Connection, None] = {}
+_others: dict[Connection, None] = {}
+"""Connections that wait for a head, and for something else of their client, longest first."""
+
+
+class Connection(H11Protocol):
+    """A connection, which is closed if its client sends or reads too slowly."""
+
+    _state, _received, _noted, _timer = "", 0, 0, None
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for a request."""
+        transport.max_size = _READ_BYTES
+        super().connection_made(transport)
+        self._settle()
+        if len(_heads) > MOST_HEADS or len(self.connections) > most_connections():
+            longest = next(iter(_heads if len(_heads) > MOST_HEADS else _others or _heads))
+            longest.leave("")
+            longest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self.leave("")
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes of a request."""
+        self._received += len(data)
+        super().data_received(data)
+        self._settle()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._settle()
+
+    def pause_writing(self) -> None:
+        """Wait for a client that reads too slowly."""
+        super().pause_writing()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        """Go on, since the client has read."""
+        super().resume_writing()
+        self._settle()
+
+    def _settle(self) -> None:
+        is_active = self.cycle is not None and not self.cycle.response_complete
+        if self.flow.write_paused:
+            state = "reader"
+        elif is_active:
+            state = "body" if self.cycle.more_body else ""
+        else:
+            state = "head" if self.cycle is None or self.conn.trailing_data[0] else "idle"
+        if state != self._state:
+            self.leave(state)
+            if state:
+                (_heads if state == "head" else _others)[self] = None
+                self._wait()
+
+    def leave(self, state: str) -> None:
+        """Stop waiting, in favour of another state."""
+        self._state = state
+        _heads.pop(self, None)
+        _others.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self) -> None:
+        seconds = SECONDS[self._state] + (self.timeout_keep_alive if self._state == "idle" else 0)
+        self._noted, self._timer = self._received, self.loop.call_later(seconds, self._is_late)
+
+    def _is_late(self) -> None:
+        if self._state == "body" and (self.flow.read_paused or self._received - self._noted >= _PROGRESS_BYTES):
+            self._wait()
+        else:
+            self.transport.abort()
+
+
+class LimitedServer(Server):
+    """uvicorn's server, with a long queue of connections to be accepted."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. uvicorn's `backlog` is here the number of connections accepted at a time."""
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(BACKLOG)
+
+
+def limits(*, together: int) -> dict[str, Any]:
+    """Return options of uvicorn for `LimitedServer`. Invalid requests, of which anybody can send many, log nothing.
+
+    Args:
+        together: Number of connections accepted at a time: 1 lets workers of one port share them evenly.
+    """
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    return {"http": Connection, "ws": "none", "backlog": together, "access_log": False, "server_header": False}
+
+
+def most_connections() -> int:
+    """Return the largest number of connections, which leaves files for other uses."""
+    return min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+
+def allow_many_connections() -> None:
+    """Raise the limit of open files as far as allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))

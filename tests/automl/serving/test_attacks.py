@@ -1,0 +1,36 @@
+"""A small part of what `benchmarks/attacks.py` sends to real processes: the service, the dashboard, a model server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import BENCHMARKS
+
+
+@pytest.fixture
+def attacks(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.delitem(sys.modules, "attacks", raising=False)
+    monkeypatch.delenv("AUTOML_STORE", raising=False)
+    import attacks  # type: ignore[import-not-found]
+
+    return attacks
+
+
+@pytest.mark.large
+@pytest.mark.parametrize(("door", "requests"), [("access", 130), ("work", 80), ("clients", 300), ("ends", 20)])
+def test_the_service_withstands(attacks: Any, door: str, requests: int) -> None:
+    found = attacks.attack([door], 300, None)
+    assert found.broken == []
+    assert found.requests >= requests
+
+
+@pytest.mark.large
+def test_a_model_server_withstands(attacks: Any, people_model: Path) -> None:
+    found = attacks.attack([], 300, people_model)
+    assert found.broken == []
+    assert found.requests >= 300
