@@ -24,7 +24,7 @@ _MOST_ROWS = 20_000
 """Most rows for the question whether one column tells the target."""
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
 _USUAL, _ODD, _FEW_ROWS = 0.8, 0.05, 10
-"""Shares of rows: of a class whose answer alone is nearly always right; most odd values. Number of rows that are few."""
+"""Shares of rows: of a class that is nearly always right; most odd values. Number of rows that are few."""
 _COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.5
 """Shares of copies to report, and of different values of a column without which copies are chance."""
 _FAR, _FAR_IN_LOGS, _GAP = 20.0, 5.0, 0.25
