@@ -69,7 +69,8 @@ def _answers(
 
     If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
     """
-    answers, task = _means([one.answers for one in sources]), sources[0].task
+    answers = _means([one.answers for one in sources])
+    task: Any = sources[0].task
     is_number = answers.get("mse") is not None and hasattr(task, "postprocessing")
     metric = tuned_metric(origin.get("values", ())) if len(answers.get("labels", ())) == 2 else None
     if task is None or not (is_number or metric):

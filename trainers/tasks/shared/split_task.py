@@ -130,8 +130,8 @@ class SplitTask(BaseTask):
 
     @property
     def rare_class(self) -> RareClass | None:
-        """The smallest class of the training rows, if it is rare."""
-        if not self.classes:
+        """The smallest class of the training rows, if it is rare; None if validation could not tell classes apart."""
+        if not self.classes or len(np.unique(self.targets("validation"))) == 1:
             return None
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
         shares = counts / counts.sum()
