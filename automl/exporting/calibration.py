@@ -1,4 +1,4 @@
-"""What a model's answers take from the validation part: a threshold of two classes, and intervals of numbers."""
+"""Thresholds of two classes and intervals of numbers, learned on the validation part."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
 
 
 def _rare_class_note(spec: StudySpec, rare: RareClass | None) -> list[str]:
-    """Return why the objective is that of a rare class, and how to choose another; empty for other objectives."""
+    """Return the reason for the objective of rare classes, and how to choose another; empty for other objectives."""
     if rare is None or spec.objectives[0].metric != METRIC_OF_RARE:
         return []
     said = f"rare class: {percent(rare.share)} of the training rows are {shown(rare.label)}"

@@ -191,7 +191,7 @@ class Tabular(SplitTask):
         """Return facts of the files, one line each."""
         column, other = self._target.column, "classification" if not self.classes else "regression"
         what = (
-            f"{len(self.classes)} classes, {listed(map(shown, self.classes))}"
+            f"{len(self.classes)} classes, {listed(map(shown, self.classes))}{self._positive_note()}"
             if self.classes
             else "a number to estimate"
             if self._query is None
@@ -208,6 +208,9 @@ class Tabular(SplitTask):
             f"rows: {part_sizes(self._parts)}",
             *([folds_note(self._folds)] if self._folds > 1 else []),
         )
+
+    def _positive_note(self) -> str:
+        return f" (AUROC and AUPRC judge {shown(self.classes[self.positive])})" if len(self.classes) == 2 else ""
 
     def data_check(self) -> dict[str, Any]:
         """Return `findings`, lines about unusual data with the options that change them, and a row for each column.
