@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from reports.phrases import plural, usd
+from reports.phrases import percent, plural, usd
 from trainers.protocol import OUR_METRICS
 
 _OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})
@@ -20,7 +20,7 @@ _KINDS = {
 }
 _ANSWERS = {
     "classes": "`label`, `confidence` and the `probabilities` of all labels",
-    "number": "`value`, and `low` and `high`, between which 95 % of the true values are expected",
+    "number": "`value`, and `low` and `high`, between which {share} of the true values are expected",
     "next_token": "the most likely next `token`, its `confidence`, and the `probabilities` of the likeliest",
     "array": "the model's `outputs` as they are",
 }
@@ -139,17 +139,29 @@ def _use_of_file(manifest: Mapping[str, Any], file: str) -> str:
 
 
 def _use(manifest: Mapping[str, Any]) -> str:
-    rows, answers = manifest["rows"], manifest["answers"]["kind"]
+    rows, answers = manifest["rows"], manifest["answers"]
     if rows is None:
         return _use_of_file(manifest, "model.pt2")
     what, example = _KINDS[rows["kind"]]
     columns = [one["name"] for one in (*rows["numbers"], *rows["categories"])] if rows["kind"] == "table" else []
     cells = ", ".join(f'"{name}": ...' for name in columns[:3]) + (", ..." if len(columns) > 3 else "")
+    returned = _ANSWERS[answers["kind"]].format(share=percent(answers.get("intervals", {}).get("share", 0.95)))
     return (
-        f"## Use\n\nTakes {what.format(shape=rows.get('shape'))}; returns {_ANSWERS[answers]}.\n\n"
+        f"## Use\n\nTakes {what.format(shape=rows.get('shape'))}; returns {returned}.\n{_threshold(answers)}\n"
         "```\npip install -r requirements.txt\n```\n\n"
         "```python\nfrom predictor.model import load\n\n"
         f'model = load(".")\nprint(model.predict({example.format(cells=cells)}))\n```\n'
+    )
+
+
+def _threshold(answers: Mapping[str, Any]) -> str:
+    found = answers.get("threshold")
+    if found is None:
+        return ""
+    return (
+        f"The label is `{found['label']}` from a probability of {_cell(found['at_least'])} on, the threshold with the "
+        f"best {found['metric']} on the validation part: {_cell(found['value'])}, and {_cell(found['value_at_half'])} "
+        "with 0.5.\n"
     )
 
 

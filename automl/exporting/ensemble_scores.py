@@ -101,12 +101,6 @@ def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
         return evaluate_samples(torch.nn.Identity(), source.task, params, samples, batch=len(samples))
 
 
-def validated(sources: Sequence[Source]) -> dict[str, float]:
-    """Return the metrics of the mean prediction on the validation part. ExportError if it is a stream or unreadable."""
-    part = part_of(sources, "validation")
-    return measured(sources[0], mean(part.answers), part.targets)
-
-
 def outputs_together(outputs: Sequence[Tensor], counts: Sequence[int], kind: str) -> Tensor:
     """Return outputs that give the ensemble's predictions, or one model's own. Several need a `kind` of `MEANS`."""
     if len(outputs) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from automl.exporting.ensemble_scores import validated
+from automl.exporting.calibration import Values, intervals_of, threshold_of, tuned_metric
+from automl.exporting.ensemble_scores import measured, part_of, weighted
 from automl.exporting.export_errors import ExportError
 from automl.exporting.source import Source
 from automl.standalone.model import FORMAT
@@ -41,7 +43,7 @@ def manifest_of(
         "metrics": {name: jsonable(value) for name, value in metrics.items()},
         "data": dict(source.data),
         "rows": source.rows,
-        "answers": _answers(sources, together),
+        "answers": _answers(sources, origin, together),
         "signature": _signature(source),
         "programs": program_names(len(sources)),
         "environment": {"python": platform.python_version()} | {name: version(name) for name in packages_of(source)},
@@ -60,19 +62,50 @@ def packages_of(source: Source) -> tuple[str, ...]:
     return ("torch", *_PACKAGES_OF_ROWS.get(kind, ()))
 
 
-def _answers(sources: Sequence[Source], together: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the meaning of outputs. Without ensemble metrics, the mean of the models' errors is an upper bound."""
-    answers, task = _means([one.answers for one in sources]), sources[0].task
-    if task is None or answers.get("mse") is None or not hasattr(task, "postprocessing"):
+def _answers(
+    sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """Return the meaning of outputs, with what the validation part tells: the error, a threshold, intervals.
+
+    If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
+    """
+    answers = _means([one.answers for one in sources])
+    task: Any = sources[0].task
+    is_number = answers.get("mse") is not None and hasattr(task, "postprocessing")
+    metric = tuned_metric(origin.get("values", ())) if len(answers.get("labels", ())) == 2 else None
+    if task is None or not (is_number or metric):
         return answers
-    if together is None:
-        if len(sources) == 1:
-            return answers
-        try:
-            together = validated(sources)
-        except ExportError:
-            return answers
-    return answers | {"mse": together.get(task.postprocessing()["error"], answers["mse"])}
+    try:
+        part = part_of(sources, "validation")
+        mean = weighted(part.answers, origin.get("weights") or [1] * len(sources))
+        if metric:
+            positive = int(getattr(task, "positive", 1))
+            found = threshold_of(mean[:, positive].numpy(), (part.targets == positive).numpy(), metric)
+            return answers if found is None else answers | {"threshold": {"label": answers["labels"][positive]} | found}
+        if together is None and len(sources) > 1:
+            together = measured(sources[0], mean, part.targets)
+    except ExportError:
+        return answers
+    error = (together or {}).get(task.postprocessing()["error"], answers["mse"])
+    return answers | {"mse": error} | _intervals(answers, mean, part.targets, error)
+
+
+def _intervals(answers: Mapping[str, Any], outputs: Tensor, targets: Tensor, error: float) -> dict[str, Any]:
+    """Return intervals of numbers; nothing if the differences to the targets do not have the measured error.
+
+    Targets of a user's task may have another scale than its outputs.
+    """
+    targets = targets if targets.dim() == 1 else targets[:, 0]  # rows that are ranked have more columns
+    values, truth = (_numbers(one, answers) for one in (outputs, targets))
+    if values.shape != truth.shape or not math.isclose(float(((values - truth) ** 2).mean()), error, rel_tol=0.01):
+        return {}
+    found = intervals_of(values, truth)
+    return {} if found is None else {"intervals": found}
+
+
+def _numbers(standardised: Tensor, answers: Mapping[str, Any]) -> Values:
+    numbers: Values = standardised.double().numpy() * answers["deviation"] + answers["mean"]
+    return numbers
 
 
 def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

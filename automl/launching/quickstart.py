@@ -11,8 +11,8 @@ from typing import Any
 
 from automl.launching.spec_reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
-from reports.phrases import usd, whichever_first
-from search_spaces.wording import found, listed, one_line
+from reports.phrases import percent, usd, whichever_first
+from search_spaces.wording import found, listed, one_line, shown
 from studies.spec.checks import with_first_trials
 from studies.spec.metric_names import likely_direction, quality_metric
 from studies.spec.spec_errors import SpecError
@@ -21,6 +21,7 @@ from studies.spec.yaml_reader import write_yaml
 from trainers.contract.task import Task, declared_metrics, first_trials_of, space_of
 from trainers.contract.task_loading import built_in_tasks, load_task, options_of_new_studies
 from trainers.protocol import TaskError
+from trainers.tasks.shared.split_task import METRIC_OF_RARE, RareClass
 
 HOURS, USD = 0.25, 2.0
 """Budget of a study without a spec. A limit on the number of trials would end a search of short trials early."""
@@ -165,7 +166,9 @@ def _samples(task: Task) -> int:
 
 
 def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    metrics = (quality_metric(declared_metrics(task) or ("val_error",)), "cost_usd")
+    known = declared_metrics(task) or ("val_error",)
+    is_rare = getattr(task, "rare_class", None) is not None and METRIC_OF_RARE in known
+    metrics = (METRIC_OF_RARE if is_rare else quality_metric(known), "cost_usd")
     space = space_of(task)
     return {
         "objectives": [{"metric": one, "direction": likely_direction(one)} for one in metrics],
@@ -204,10 +207,21 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
         f"study {spec.study}: named after the data; --set study=NAME changes it",
         *(describe() if describe is not None else ()),
         objectives_note(spec),
+        *_rare_class_note(spec, getattr(task, "rare_class", None)),
         f"space: {parameters}",
         f"training: {epochs} epochs, {why}",
         budget_note(spec),
     )
+
+
+def _rare_class_note(spec: StudySpec, rare: RareClass | None) -> list[str]:
+    """Return the reason for the objective of rare classes, and how to choose another; empty for other objectives."""
+    if rare is None or spec.objectives[0].metric != METRIC_OF_RARE:
+        return []
+    said = f"rare class: {percent(rare.share)} of the training rows are {shown(rare.label)}"
+    why = f"always answering {shown(rare.usual)} is wrong in {percent(rare.usual_error)} of rows"
+    cure = "--set 'objectives=[val_error, cost_usd]' takes the error"
+    return [f"{said}; {why}, so val_error hardly tells models apart, and {METRIC_OF_RARE} does ({cure})"]
 
 
 def objectives_note(spec: StudySpec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -13,18 +14,26 @@ _NORMAL_95 = 1.959963984540054
 
 
 class ClassAnswers:
-    """A label, its probability, and all labels' probabilities, from logits. An ensemble averages probabilities."""
+    """A label, its probability, and all labels' probabilities, from logits. An ensemble averages probabilities.
+
+    The label is the most likely, or with a `threshold` the named label of two from that probability on.
+    """
 
     kind = "classes"
     takes_last = False
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.labels = [str(label) for label in form["labels"]]
+        threshold = form.get("threshold")
+        self._named = None if threshold is None else self.labels.index(str(threshold["label"]))
+        self._least = 0.5 if threshold is None else float(threshold["at_least"])
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `label`, `confidence` and `probabilities`."""
         means = _mean_probabilities(outputs)
         best = max(range(len(means)), key=means.__getitem__)
+        if self._named is not None:
+            best = self._named if means[self._named] >= self._least else 1 - self._named
         return {
             "label": self.labels[best],
             "confidence": means[best],
@@ -33,10 +42,12 @@ class ClassAnswers:
 
 
 class NumberAnswers:
-    """A number in the target's units, and an interval expected to contain 95 % of the true values.
+    """A number in the target's units, and an interval expected to contain 90 % of the true values.
 
-    The interval assumes normal errors. Their variance is the mean squared error on the validation part (`mse`, None if
-    unknown) plus the variance s of the models' values x with weights w (Lakshminarayanan et al., arXiv 1612.01474):
+    `intervals` has the ends' distances from values `at`, between which they are interpolated. Without them the interval
+    is to contain 95 %, and assumes normal errors. Their variance is the mean squared error on the validation part
+    (`mse`, None if unknown) plus the variance s of the models' values x with weights w (Lakshminarayanan et al., arXiv
+    1612.01474):
 
         p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
 
@@ -48,13 +59,16 @@ class NumberAnswers:
 
     def __init__(self, form: Mapping[str, Any], weights: Sequence[int]) -> None:
         self._mean, self._deviation = float(form["mean"]), float(form["deviation"])
-        self._mse = form.get("mse")
+        self._mse, self._intervals = form.get("mse"), form.get("intervals")
         self._free = 1.0 - sum(one * one for one in weights) / sum(weights) ** 2
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `value`, and `low` and `high` if the error is known."""
         values = [float(one) * self._deviation + self._mean for one in outputs]
         value = math.fsum(values) / len(values)
+        if self._intervals is not None:
+            at, low, high = (self._intervals[name] for name in ("at", "low", "high"))
+            return {"value": value, "low": value + _between(at, low, value), "high": value + _between(at, high, value)}
         if self._mse is None:
             return {"value": value}
         squares = math.fsum((one - value) ** 2 for one in values) / len(values)
@@ -105,6 +119,15 @@ def _mean(each: Sequence[Any]) -> Any:
     if all(isinstance(one, list) and len(one) == len(first) for one in each):
         return [_mean(parts) for parts in zip(*each, strict=True)]
     return math.fsum(each) / len(each) if all(isinstance(one, float) for one in each) and len(each) > 1 else first
+
+
+def _between(at: Sequence[float], ends: Sequence[float], value: float) -> float:
+    """Return the end for a value, by linear interpolation."""
+    place = bisect_left(at, value)
+    if place in {0, len(at)}:
+        return ends[min(place, len(at) - 1)]
+    share = (value - at[place - 1]) / (at[place] - at[place - 1])
+    return ends[place - 1] + share * (ends[place] - ends[place - 1])
 
 
 def _mean_probabilities(outputs: Sequence[Sequence[float]]) -> list[float]:

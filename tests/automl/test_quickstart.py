@@ -223,6 +223,22 @@ def test_only_paths_are_made_absolute(tmp_path: Path) -> None:
     assert absolute_task_options("my:Task", {"train": "a.csv"}, tmp_path) == {"train": "a.csv"}
 
 
+@pytest.mark.medium
+def test_a_rare_class_is_searched_by_auprc_and_the_launch_says_why(place: Place) -> None:
+    rows = [[row * 7 % 50, "yes" if row % 40 == 0 else "no"] for row in range(400)]
+    write(place.folder / "ill.csv", [["age", "ill"], *rows])
+    options = ("--task", "tabular", "--data", "ill.csv", "--target", "ill", "--dry-run")
+    code, _, err = place.run(*options)
+    assert code == 0
+    assert "rare class: 2.5 % of the training rows are 'yes'; always answering 'no' is wrong in 2.5 % of rows" in err
+    cure = "objectives=[val_error, cost_usd]"
+    assert f"--set '{cure}' takes the error" in err
+    plan = place.plan(*options[:-1])
+    assert plan["spec"]["objectives"][0] == {"metric": "val_auprc", "direction": "maximize"}
+    changed = place.plan(*options[:-1], "--set", cure)
+    assert changed["spec"]["objectives"][0] == {"metric": "val_error", "direction": "minimize"}
+
+
 @pytest.mark.parametrize("task", ["tabular", "text", "vision", "language_model"])
 def test_init_writes_a_spec_for_tasks_with_data(place: Place, task: str) -> None:
     code, out, _ = InProcess.run(place, "init", task)

@@ -33,7 +33,7 @@ from trainers.contract.task import (
 from trainers.contract.task_loading import load_task, load_trainable
 from trainers.contract.training_function import TrainingFunction, reported_by, space_of_function
 from trainers.contract.user_code import error_line
-from trainers.protocol import OUR_METRICS, TrainingError
+from trainers.protocol import OUR_METRICS, STDERR, TrainingError
 from trainers.ranks.printed_output import divert_stdout
 
 _SAMPLES = 8
@@ -158,7 +158,8 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
     whole = WholeMetrics(task, params, place)
     few = range(min(_SAMPLES, len(validation)))
     names, _ = evaluation_sums(model, task, validation, few, _SAMPLES, whole=whole)
-    known = dict.fromkeys((*names, *whole.values(Group()), *OUR_METRICS), 1.0)
+    of_whole = [name for name in whole.values(Group()) if not name.endswith(STDERR)]
+    known = dict.fromkeys((*names, *of_whole, *whole.names, *OUR_METRICS), 1.0)
     return tuple(with_derived(task, known, params)), samples
 
 

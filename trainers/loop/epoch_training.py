@@ -20,7 +20,7 @@ from trainers.data.streams import Sharing, StreamSamples
 from trainers.failures import CheckpointError, UnreadablePartError
 from trainers.local.batch_log import BatchLog
 from trainers.loop.epoch_parts import EpochSums, restore_part
-from trainers.loop.evaluation import StepWeights, has_weights, per_sample
+from trainers.loop.evaluation import LOSS, StepWeights, has_weights, per_sample, weights_of
 from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import GradientNorms, StepCounter
 from trainers.loop.training_state import TrainingState
@@ -287,9 +287,10 @@ class EpochGrowth:
                 threads=max(1, self._spec.cpus_per_rank),
                 tick=self._counter.tick,
             )
-            losses = per_sample(self._task.loss(outputs, targets.cpu()), len(everything), "loss")
+            losses = per_sample(self._task.loss(outputs, targets.cpu()), len(everything), "loss").double()
+            weights = weights_of(self._task, targets.cpu(), len(everything)).get(LOSS, torch.ones_like(losses)).double()
         self._state.module.to(self._group.device)
-        sums.losses += losses.double().sum().to(self._group.device)
-        sums.weight += len(everything)
+        sums.losses += (losses * weights).sum().to(self._group.device)
+        sums.weight += weights.sum().to(self._group.device)
         sums.samples += len(everything)
         sums.steps += self._layout.steps(epoch) - self._layout.steps(epoch - 1)

@@ -1,8 +1,12 @@
 """Metrics that are not means over samples, such as F1 and AUROC: collected over a whole part of the data, on all ranks.
 
 A task's `whole_metrics(params)` returns objects with `update(outputs, targets)`, `compute()` and `merge_state(other)`,
-as in torchmetrics; ranks' objects are merged in rank order. torchmetrics itself merges pairs, inexactly or not at all;
-here each state of all ranks is reduced at once, as torchmetrics does when it synchronizes processes.
+as in torchmetrics; ranks' objects are merged in rank order. An object with `metric_names`, the metrics that it may
+measure, computes a mapping of some of them, and of their standard errors as `NAME_stderr`. An object that computes a
+number may have `standard_error()`, which returns a number or None.
+
+torchmetrics itself merges pairs, inexactly or not at all; here each state of all ranks is reduced at once, as
+torchmetrics does when it synchronizes processes.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from torch import Tensor, nn
 
 from trainers.contract.task import Params, Task, refuse_our_metrics
 from trainers.data.nested_tensors import to_device
-from trainers.protocol import TaskError
+from trainers.protocol import STDERR, TaskError
 from trainers.ranks.process_group import Group, gathered
 
 States = Mapping[str, Mapping[str, Any]]
@@ -115,13 +119,13 @@ class WholeMetrics:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the metrics, sorted."""
-        return tuple(self._metrics)
+        """Names of the metrics that objects declare."""
+        return tuple(one for metric in self._metrics.values() for one in getattr(metric, "metric_names", ()))
 
     def refuse(self, names: Iterable[str]) -> None:
         """Raise TaskError for names that `metrics` also returns."""
         for name in names:
-            if any(name == own or name.startswith(f"{own}.") for own in self._metrics):
+            if name in self.names or any(name == own or name.startswith(f"{own}.") for own in self._metrics):
                 raise TaskError(f"whole_metrics: metrics() also returns {name!r}. Choose another name")
 
     def update(self, outputs: Any, targets: Any, samples: int) -> None:
@@ -131,8 +135,9 @@ class WholeMetrics:
         self._samples += samples
 
     def values(self, group: Group) -> dict[str, float]:
-        """Return each metric over all ranks' samples, parts of a mapping as `name.key`; a collective.
+        """Return each metric over all ranks' samples; a collective.
 
+        Parts of a mapping are `name.key`, or have their own names if the object has `metric_names`.
         TaskError if a metric cannot be merged, or is no number.
         """
         if not self._metrics:
@@ -210,12 +215,16 @@ def _numbers(name: str, metric: Any) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a missing class would warn in every epoch and on every rank
         value = metric.compute()
+    if isinstance(value, Mapping) and hasattr(metric, "metric_names"):
+        return dict(value)  # may be empty, without a class that only some samples have
     if isinstance(value, Mapping):
         found = {f"{name}.{key}": _number(part) for key, part in value.items()}
         numbers = {key: number for key, number in found.items() if number is not None}
     else:
         number = _number(value)
         numbers = {} if number is None else {name: number}
+        error = metric.standard_error() if numbers and hasattr(metric, "standard_error") else None
+        numbers |= {} if error is None else {f"{name}{STDERR}": error}
     if not numbers:
         raise TaskError(
             f"whole_metrics: {name!r} computes a {type(value).__name__}, allowed: a number, or a mapping with numbers"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from search_spaces.wording import listed, shown
 from trainers.contract.task import Params
-from trainers.protocol import STDERR
+from trainers.protocol import STDERR, TaskError
 from trainers.tasks.shared import task_options
 from trainers.tasks.shared.split_task import Rows, Share, SplitTask, part_sizes, parts_of, shares_of, split
 from trainers.tasks.shared.task_options import check_columns, check_rows
@@ -51,7 +51,7 @@ _KINDS = ("auto", "classification", "regression", "ranking")
 class Tabular(SplitTask):
     """Learns one column of a table from the others.
 
-    A classifier has cross entropy as loss, and metrics `val_error` and `val_accuracy`. A number is standardised, and
+    A classifier has cross entropy as loss, and the metrics of `SplitTask`. A number is standardised, and
     has squared error as loss; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in its own units.
     """
 
@@ -81,6 +81,7 @@ class Tabular(SplitTask):
         validation_share: float = 0.15,
         test_share: Share = 0.0,
         folds: int | str = 1,
+        class_weight: str | None = None,
         scaling: str = "standard",
         decimal: str | None = None,
         day_first: bool | None = None,
@@ -105,6 +106,7 @@ class Tabular(SplitTask):
                 2,000 rows, and at most 5,000 rows.
             folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 takes
                 a validation part instead, "auto" (of new studies) 5 folds below 2,000 rows.
+            class_weight: "balanced" weighs each class in the loss by 1 / its number of training rows.
             scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
                 bends.
             decimal: "," or "." where the cells of a column leave it open.
@@ -149,8 +151,6 @@ class Tabular(SplitTask):
         has_code = self._reading.has_code_target
         self._is_classifier = kind == "classification" or (is_open and (has_code or has_classes(table, column)))
         self._could_be_either = is_open and is_whole(table, column)
-        if not self._is_classifier:
-            self.metric_names = _NUMBER_METRICS if self._query is None else _RANKING_METRICS
         self.classes = fit_classes(table, column, may_lack=is_new) if self._is_classifier else ()
         labels = encode_classes(table, column, self.classes) if self.classes else None
         self._folds = count_folds(
@@ -174,12 +174,24 @@ class Tabular(SplitTask):
         self._parts = self._encode_parts(table, rows, others)
         if self._folds > 1:
             self._parts = with_folds(self._parts, None if labels is None else labels[rows[0]], self._folds)
+        if class_weight is not None:
+            task_options.choice(class_weight, "class_weight", ("balanced",))
+            if not self.classes:
+                raise TaskError(f"task_options.class_weight: found {class_weight!r} for a number. Leave it out")
+            self.balance_classes()
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics of validation."""
+        if self._is_classifier:
+            return super().metric_names
+        return _NUMBER_METRICS if self._query is None else _RANKING_METRICS
 
     def describe(self) -> tuple[str, ...]:
         """Return facts of the files, one line each."""
         column, other = self._target.column, "classification" if not self.classes else "regression"
         what = (
-            f"{len(self.classes)} classes, {listed(map(shown, self.classes))}"
+            f"{len(self.classes)} classes, {listed(map(shown, self.classes))}{self._positive_note()}"
             if self.classes
             else "a number to estimate"
             if self._query is None
@@ -196,6 +208,9 @@ class Tabular(SplitTask):
             f"rows: {part_sizes(self._parts)}",
             *([folds_note(self._folds)] if self._folds > 1 else []),
         )
+
+    def _positive_note(self) -> str:
+        return f" (AUROC and AUPRC judge {shown(self.classes[self.positive])})" if len(self.classes) == 2 else ""
 
     def data_check(self) -> dict[str, Any]:
         """Return `findings`, lines about unusual data with the options that change them, and a row for each column.
@@ -254,10 +269,11 @@ class Tabular(SplitTask):
         from trainers.tasks.table.table_networks import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
-        models = [
-            tabular_model(params, self.encoding, rows, levels=levels, outputs=outputs, target=self._target)
-            for levels in self._trained_levels
-        ]
+        build = partial(
+            tabular_model, params, self.encoding, rows, outputs=outputs, target=self._target,
+            class_weights=self.class_weights,
+        )  # fmt: skip
+        models = [build(levels=levels) for levels in self._trained_levels]
         if self._folds == 1:
             return models[0]
 
@@ -303,10 +319,10 @@ class Tabular(SplitTask):
         root, error = math.sqrt(metrics["val_mse"]), metrics.get(f"val_mse{STDERR}")
         return {"val_rmse": root} | ({f"val_rmse{STDERR}": error / (2 * root)} if error is not None and root else {})
 
-    def whole_metrics(self, _params: Params) -> dict[str, Any]:
-        """Return NDCG for ranked rows: a mean over queries, not over rows."""
+    def whole_metrics(self, params: Params) -> dict[str, Any]:
+        """Return the metrics of classes, or NDCG of ranked rows: a mean over queries, not over rows."""
         if self._query is None:
-            return {}
+            return super().whole_metrics(params)
         from trainers.tasks.table.ranking import Ndcg
 
         return {"val_ndcg": Ndcg()}
@@ -327,11 +343,10 @@ class Tabular(SplitTask):
         """Return the usual baseline, boosted trees, and a trivial baseline that ignores the columns."""
         from trainers.tasks.table.table_space import tabular_baselines
 
-        training, validation = self._parts["train"][1], self._parts["validation"][1]
         trivial = (
-            most_frequent_class(training, validation)
+            most_frequent_class(self)
             if self._is_classifier
-            else mean_of_table(validation, self._target, is_ranked=self._query is not None)
+            else mean_of_table(self.targets("validation"), self._target, is_ranked=self._query is not None)
         )
         return [*tabular_baselines(), trivial]
 

@@ -214,7 +214,7 @@ class Text(SplitTask):
 
     def baselines(self) -> list[dict[str, Any]]:
         """Return the usual baseline, unless with a checkpoint, and a trivial baseline that ignores the texts."""
-        trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
+        trivial = most_frequent_class(self)
         return [*text_baselines(has_tfidf=self._has_tfidf), trivial]
 
     @property

@@ -260,7 +260,7 @@ class Vision(SplitTask):
 
     def baselines(self) -> list[dict[str, Any]]:
         """Return the baseline that ignores the images."""
-        return [most_frequent_class(self._parts["train"][1], self._parts["validation"][1])]
+        return [most_frequent_class(self)]
 
     def _read(self, source: images.Source) -> images.Images:
         if source.labels is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -104,15 +103,16 @@ def check_all_seeds_answer_together(place: Workplace) -> None:
     assert manifest["cost_usd"] == pytest.approx(sum(run.cost_nano_usd for run in runs) / 1e9)
     assert "3 models of one configuration" in (folder / "ages" / "README.md").read_text()
     rows = rows_of(place, 20)
-    together = load(folder / "ages").predict(rows)
+    together, intervals = load(folder / "ages").predict(rows), manifest["answers"]["intervals"]
     apart = [Model(manifest, [TorchProgram(folder / "ages" / name)]).predict(rows) for name in manifest["programs"]]
     for number, answer in enumerate(together):
         values = [one[number]["value"] for one in apart]
         assert len(set(values)) == 3
         mean = sum(values) / 3
         assert answer["value"] == pytest.approx(mean)
-        variance = sum((value - mean) ** 2 for value in values) / 2 + manifest["answers"]["mse"]
-        assert answer["high"] - answer["value"] == pytest.approx(1.959964 * math.sqrt(variance))
+        (low,), (high,) = (intervals[end] for end in ("low", "high"))
+        assert low < 0 < high
+        assert (answer["low"], answer["high"]) == pytest.approx((mean + low, mean + high))
 
 
 def check_the_command(place: Workplace) -> None:

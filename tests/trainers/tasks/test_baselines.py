@@ -27,6 +27,9 @@ def constant(task: Any, answer: torch.Tensor) -> dict[str, float]:
     inputs, targets = task.validation_data({})
     outputs = answer.expand(len(inputs), *answer.shape)
     means = {name: float(values.double().mean()) for name, values in task.metrics(outputs, targets).items()}
+    for metric in task.whole_metrics({}).values():
+        metric.update(outputs, targets)
+        means |= {name: value for name, value in metric.compute().items() if name in task.metric_names}
     derived = task.derived_metrics(means, {}) if hasattr(task, "derived_metrics") else {}
     return {**means, **derived, "val_loss": float(task.loss(outputs, targets).double().mean())}
 

@@ -140,7 +140,8 @@ def test_what_the_target_is_follows_from_its_values_unless_it_is_forced(tmp_path
         path = write(tmp_path / "t.csv", [["x", "y"], *rows])
         return declared_metrics(load_task("tabular", {"train": path, "target": "y", **options}))
 
-    classes, number = ("val_error", "val_accuracy"), ("val_rmse", "val_mse", "val_mae", "val_r2")
+    classes = ("val_error", "val_accuracy", "val_log_loss", "val_auroc", "val_auprc", "val_f1", "val_balanced_error")
+    number = ("val_rmse", "val_mse", "val_mae", "val_r2")
     assert metrics([1, 2, 3] * 10) == classes
     assert metrics([1.5, 2.5, 3.0] * 10) == number
     assert metrics(list(range(40))) == number
@@ -236,7 +237,8 @@ def test_the_probe_finds_nothing_wrong_copies_share_data_and_no_test_part_is_tol
     answer = probe("tabular", {"train": file, "target": "rich"}, [])
     assert answer["error"] is None
     assert answer["samples"] == 340
-    assert answer["metrics"] == ["val_accuracy", "val_error"]
+    assert answer["metrics"] == sorted(task.metric_names)
+    assert {"val_accuracy", "val_error", "val_auroc"} <= set(answer["metrics"])
     with pytest.raises(TaskError, match="task_options"):
         Tabular(file, "rich").test_data({})
 

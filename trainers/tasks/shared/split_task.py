@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,20 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 """Indices of rows, int64 [n], ascending."""
 
 _SEED = 0
+_MOST_RANKED_CLASSES = 100
+METRIC_OF_RARE = "val_auprc"
+"""Objective for a rare class. `val_balanced_error` counts decisions, whose threshold is chosen after the search."""
+
+
+def rare_share(classes: int) -> float:
+    """Return the share of the rows below which a class is rare: 5 %, or a quarter of its even share."""
+    return min(0.05, 0.25 / classes)
+
+
+def whole_class_metrics(classes: int) -> tuple[str, ...]:
+    """Return the names of a classifier's metrics that are not means over samples."""
+    ranked = ("val_auroc", "val_auprc") if classes <= _MOST_RANKED_CLASSES else ()
+    return (*ranked, "val_f1", "val_balanced_error")
 
 
 Share = float | Literal["auto"]
@@ -56,6 +70,15 @@ def _counts(rows: int, share: float) -> int:
     return min(max(1, round(rows * share)), rows - 1) if share > 0 else 0
 
 
+class RareClass(NamedTuple):
+    """A class of few rows; `usual_error` is the error of the answer `usual`, the largest class, to all rows."""
+
+    label: str
+    share: float
+    usual: str
+    usual_error: float
+
+
 def part_sizes(parts: Mapping[str, tuple[Any, Any]]) -> str:
     """Return the number of rows of each part, in words."""
     uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
@@ -88,10 +111,55 @@ class SplitTask(BaseTask):
 
     classes: tuple[str, ...] = ()
     """Class labels in the order of the outputs; empty for other tasks."""
-    metric_names: tuple[str, ...] = ("val_error", "val_accuracy")
+    class_weights: tuple[float, ...] | None = None
+    """Weight of each class in the loss; None weighs rows alike."""
     no_test = "there are no test rows. Set task_options.test to a file, or test_share above 0"
     _parts: Mapping[str, Any]
     """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics of validation."""
+        return ("val_error", "val_accuracy", "val_log_loss", *whole_class_metrics(len(self.classes)))
+
+    @property
+    def positive(self) -> int:
+        """The class that a metric of one class is about: the rarer class of training, of equal classes the last."""
+        counts = np.bincount(self.targets("train"), minlength=len(self.classes))
+        return len(counts) - 1 - int(counts[::-1].argmin())
+
+    @property
+    def rare_class(self) -> RareClass | None:
+        """The smallest class of the training rows, if it is rare; None if validation could not tell classes apart."""
+        if not self.classes or len(np.unique(self.targets("validation"))) == 1:
+            return None
+        counts = np.bincount(self.targets("train"), minlength=len(self.classes))
+        shares = counts / counts.sum()
+        smallest, largest = int(shares.argmin()), int(shares.argmax())
+        if shares[smallest] >= rare_share(len(shares)):
+            return None
+        return RareClass(
+            label=self.classes[smallest], share=float(shares[smallest]),
+            usual=self.classes[largest], usual_error=float(1 - shares[largest]),
+        )  # fmt: skip
+
+    def balance_classes(self) -> None:
+        """Weigh classes in the loss such that each counts as much as any other: rows / (classes * rows of the class).
+
+        `val_loss` is weighed, too; all other metrics count rows alike.
+        """
+        counts = np.bincount(self.targets("train"), minlength=len(self.classes))
+        self.class_weights = tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
+        self.weights = self._class_weights_of  # only then, as weights take another path in training
+
+    def _class_weights_of(self, targets: Tensor) -> dict[str, Tensor]:
+        import torch
+
+        return {"loss": torch.tensor(self.class_weights, device=targets.device)[targets]}
+
+    def targets(self, part: str) -> Any:
+        """Return the targets of a part as an array, first dimension samples."""
+        return self._parts[part][1]
 
     @property
     def training_samples(self) -> int:
@@ -116,6 +184,21 @@ class SplitTask(BaseTask):
         if not self.has_test_part:
             raise NoTestPartError(self.no_test)
         return self._part("test")
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """Return 1 or 0 for each sample's error and accuracy, and its cross entropy in nats, shape [n] each."""
+        from torch.nn.functional import cross_entropy
+
+        log_loss = cross_entropy(outputs.double(), targets, reduction="none")
+        return {**super().metrics(outputs, targets), "val_log_loss": log_loss}
+
+    def whole_metrics(self, _params: Params) -> dict[str, Any]:
+        """Return the metrics that need all samples at once; none for a task without classes."""
+        if not self.classes:
+            return {}
+        from trainers.tasks.shared.class_metrics import ClassMetrics
+
+        return {"val": ClassMetrics(len(self.classes), self.positive)}
 
     def decode(self, outputs: Tensor) -> list[Any]:
         """Return the labels of outputs [n, classes]."""

@@ -7,25 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from trainers.tasks.shared.split_task import Rows
+from trainers.tasks.shared.split_task import SplitTask
 from trainers.tasks.table.columns import Vector
 from trainers.tasks.table.targets import Target
 
 
-def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
-    """Return the baseline that always predicts the most frequent training class.
+def most_frequent_class(task: SplitTask) -> dict[str, Any]:
+    """Return the baseline of a classifier that always predicts the shares of the training classes.
 
-    Its `val_loss` comes from predicting the training shares, and is left out if a validation class is in no training
-    row.
+    Its losses are left out if a validation class is in no training row.
     """
-    counts = np.bincount(training, minlength=int(validation.max()) + 1)
-    right = float((validation == counts.argmax()).mean())
-    shares = counts[validation] / counts.sum()
-    loss = {"val_loss": float(-np.log(shares).mean())} if shares.all() else {}
-    return {
-        "name": "always the most frequent class",
-        "metrics": {"val_error": 1 - right, "val_accuracy": right, **loss},
+    training, validation = task.targets("train"), task.targets("validation")
+    classes = len(task.classes)
+    counts, occurs = np.bincount(training, minlength=classes), np.bincount(validation, minlength=classes) > 0
+    guess, known = int(counts.argmax()), int(occurs.sum())
+    right, shares = float((validation == guess).mean()), counts[validation] / counts.sum()
+    metrics = {
+        "val_error": 1 - right,
+        "val_accuracy": right,
+        "val_f1": 2 * right / (1 + right) / (known + (not occurs[guess])),
+        "val_balanced_error": 1 - occurs[guess] / known,
     }
+    if shares.all():
+        weights = None if task.class_weights is None else np.asarray(task.class_weights)[validation]
+        metrics["val_loss"] = float(np.average(-np.log(shares), weights=weights))
+        metrics["val_log_loss"] = float(-np.log(shares).mean())
+    if known > 1 and "val_auroc" in task.metric_names:
+        of_positive = float((validation == task.positive).mean())
+        metrics |= {"val_auroc": 0.5, "val_auprc": of_positive if classes == 2 else 1 / known}
+    return {"name": "always the most frequent class", "metrics": metrics}
 
 
 def mean_of_targets(validation: Vector, *, deviation: float, variance: float) -> dict[str, Any]:

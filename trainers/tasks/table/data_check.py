@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from search_spaces.wording import listed, shown
-from trainers.tasks.shared.split_task import Rows
+from trainers.tasks.shared.split_task import METRIC_OF_RARE, Rows, rare_share
 from trainers.tasks.table.cell_formats import READ
 from trainers.tasks.table.columns import Encoding, Vector, values_of
 from trainers.tasks.table.files import Table, as_text, texts
@@ -23,8 +23,8 @@ _MOST_NAMES = 4
 _MOST_ROWS = 20_000
 """Most rows for the question whether one column tells the target."""
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
-_RARE, _SMALL, _USUAL, _FEW_ROWS = 0.05, 0.25, 0.8, 10
-"""Shares of rows: of a rare class, of its even share; and of a class whose answer alone is nearly always right."""
+_USUAL, _ODD, _FEW_ROWS = 0.8, 0.05, 10
+"""Shares of rows: of a class that is nearly always right; most odd values. Number of rows that are few."""
 _COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.5
 """Shares of copies to report, and of different values of a column without which copies are chance."""
 _FAR, _FAR_IN_LOGS, _GAP = 20.0, 5.0, 0.25
@@ -204,7 +204,7 @@ def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[st
         least, most = np.quantile(logs, [0.25, 0.75])
         is_far[numbers > 0] &= np.abs(logs - (least + most) / 2) > _FAR_IN_LOGS * ((most - least) or 1.0)
     far = numbers[is_far]
-    odd = {float(one) for one in np.unique(far)} if 0 < len(far) <= _RARE * len(numbers) else set()
+    odd = {float(one) for one in np.unique(far)} if 0 < len(far) <= _ODD * len(numbers) else set()
     odd |= {one for one in _lonely_ends(numbers) if _PLACEHOLDER.fullmatch(f"{one:g}")}
     if not odd:
         return []
@@ -260,7 +260,7 @@ def _placeholders(raw: Table, table: Table, encoding: Encoding) -> list[str]:
 def _rare(table: Table, target: str, classes: Sequence[str]) -> list[str]:
     counts = Counter(texts(table.columns[target]).to_pylist())
     usual = max(classes, key=lambda one: counts[one])
-    least = min(_RARE, _SMALL / len(classes)) * len(table)
+    least = rare_share(len(classes)) * len(table)
     rare = [one for one in classes if counts[one] < least]
     if not rare:
         return []
@@ -269,9 +269,9 @@ def _rare(table: Table, target: str, classes: Sequence[str]) -> list[str]:
     if counts[usual] < _USUAL * len(table):
         return [said]
     error = f"{100 * (1 - counts[usual] / len(table)):.2g} %"
-    objectives = "'objectives=[{metric: val_loss, direction: minimize}, {metric: cost_usd, direction: minimize}]'"
     what = f"always answering {shown(usual)} has an error of only {error}, which a model has to beat to be of use"
-    return [f"{said}; {what}. --set {objectives} judges probabilities instead"]
+    cure = f"--set 'objectives=[{METRIC_OF_RARE}, cost_usd]' judges how well models find the rare class"
+    return [f"{said}; {what}. {cure}"]
 
 
 def _labels(reading: Reading) -> list[str]:

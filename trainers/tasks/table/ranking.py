@@ -75,23 +75,34 @@ class Ndcg:
 
     def compute(self) -> float:
         """Return the mean over queries, from 0 to 1; NaN without relevant rows."""
+        return _mean(self._of_queries())
+
+    def standard_error(self) -> float | None:
+        """Return the standard error of the mean over queries; None for fewer than two queries with relevant rows."""
+        found = self._of_queries()
+        return float(np.std(found, ddof=1) / len(found) ** 0.5) if len(found) > 1 else None
+
+    def _of_queries(self) -> list[float]:
         if not self._scores:
-            return float("nan")
-        return _mean_ndcg(torch.cat(self._scores).numpy(), torch.cat(self._targets).numpy())
+            return []
+        return _ndcg_of_queries(torch.cat(self._scores).numpy(), torch.cat(self._targets).numpy())
 
 
 def ndcg_without_order(targets: Any) -> dict[str, float]:
     """Return the mean `val_ndcg` over all orders of rows with `ranking_targets` [n, 3]; empty without relevant rows."""
-    value = _mean_ndcg(np.zeros(len(targets)), targets[:, 1:].astype(np.float64))
+    value = _mean(_ndcg_of_queries(np.zeros(len(targets)), targets[:, 1:].astype(np.float64)))
     return {} if np.isnan(value) else {"val_ndcg": value}
 
 
-def _mean_ndcg(scores: Any, targets: Any) -> float:
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _ndcg_of_queries(scores: Any, targets: Any) -> list[float]:
     order = np.argsort(targets[:, 1], kind="stable")
     ends = np.flatnonzero(np.diff(targets[order, 1])) + 1
     found = [_ndcg(scores[rows], targets[rows, 0]) for rows in np.split(order, ends)]
-    known = [one for one in found if one is not None]
-    return float(np.mean(known)) if known else float("nan")
+    return [one for one in found if one is not None]
 
 
 def _ndcg(scores: Any, gains: Any) -> float | None:

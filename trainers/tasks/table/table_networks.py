@@ -99,11 +99,12 @@ def tabular_model(
     levels: NDArray[np.bool_],
     outputs: int | None,
     target: object,
+    class_weights: Sequence[float] | None = None,
 ) -> nn.Module:
     """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
 
     `levels` come from the model's own training rows, see `trained_levels`; `target` is part of the weights'
-    fingerprint.
+    fingerprint. Trees weigh rows by `class_weights`; the loss of networks is weighed by the task.
     """
     architecture = task_options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
     meaning = (*encoding.meaning, target)
@@ -115,6 +116,7 @@ def tabular_model(
             outputs=outputs,
             options=TreeOptions.of(params),
             meaning=meaning,
+            class_weights=class_weights,
         )
     bins, numbers = cast("int", params.get("bins", 16)), len(encoding.numbers)
     return TabularNetwork(

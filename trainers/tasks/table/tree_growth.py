@@ -96,13 +96,14 @@ class Growth:
         categories: Sequence[int],
         classes: int | None,
         options: TreeOptions,
+        weights: Any = None,
     ) -> None:
         self._lightgbm = lightgbm = load_lightgbm()
         self._params = options.lightgbm(classes)
         self.margins = margins
         self._data = lightgbm.Dataset(
-            rows, label=targets, init_score=self._init_score, categorical_feature=list(categories), free_raw_data=False,
-            params=self._params,
+            rows, label=targets, weight=weights, init_score=self._init_score, params=self._params,
+            categorical_feature=list(categories), free_raw_data=False,
         )  # fmt: skip
 
     @property

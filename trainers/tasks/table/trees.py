@@ -42,9 +42,11 @@ class BoostedTrees(nn.Module):
         outputs: int | None,
         options: TreeOptions,
         meaning: object,
+        class_weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self._dense, self._outputs, self._options = dense, outputs, options
+        self._class_weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float64)
         self._margins = 1 if outputs is None or outputs == 2 else outputs
         self._levels = max(category_sizes, default=0)
         trees, nodes = options.trees * self._margins, 2 * options.leaves - 1
@@ -86,8 +88,9 @@ class BoostedTrees(nn.Module):
 
     def _begin(self, inputs: Tensor, targets: Tensor, first: int, tick: Callable[[], None]) -> Growth:
         options = self._options
+        weights = None if self._class_weights is None else self._class_weights[targets]
         if first == 0:
-            self.base.copy_(_base(targets, self._margins, self._outputs))
+            self.base.copy_(_base(targets, self._margins, self._outputs, weights))
         self._growth = growth = Growth(
             cast("Matrix", inputs.numpy()),
             targets.numpy(),
@@ -95,6 +98,7 @@ class BoostedTrees(nn.Module):
             categories=range(self._dense, inputs.shape[1]),
             classes=self._outputs,
             options=options,
+            weights=None if weights is None else weights.numpy(),
         )
         self._add_margins(growth, inputs, 0, first, tick)  # outputs of a resumed trial's trees so far
         return growth
@@ -151,10 +155,10 @@ def _check_size(trees: int, nodes: int, levels: int) -> None:
         )
 
 
-def _base(targets: Tensor, margins: int, outputs: int | None) -> Tensor:
+def _base(targets: Tensor, margins: int, outputs: int | None, weights: Tensor | None) -> Tensor:
     """Return the best constant: the mean, or logarithms of the classes' odds or shares; float32 [m]."""
     if outputs is None:
         return targets.double().mean().float().view(1)
-    counts = torch.bincount(targets, minlength=outputs).double() + 0.5
+    counts = torch.bincount(targets, weights, minlength=outputs).double() + 0.5
     logs = (counts / counts.sum()).log()
     return (logs[1] - logs[0]).float().view(1) if margins == 1 else logs.float()

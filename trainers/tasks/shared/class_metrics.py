@@ -1,0 +1,101 @@
+"""Metrics of classifiers that are not means over samples, with standard errors. Shapes: n samples, c classes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from trainers.protocol import STDERR
+from trainers.tasks.shared.split_task import whole_class_metrics
+
+
+class ClassMetrics:
+    """AUROC, AUPRC (average precision), macro F1 and balanced error of a whole part, equal to scikit-learn's.
+
+    scikit-learn itself takes a second to import in every rank, and knows no standard errors.
+
+    With two classes, AUROC and AUPRC judge the probability of `positive`. With more, they are means over the classes
+    that some samples have and others have not, each against the rest. Without such a class they are left out.
+
+    Each metric T is a function of the samples' weights w, which are 1. Its standard error is the infinitesimal
+    jackknife, sqrt(n / (n - 1) * sum((dT / dw)^2)): to first order the bootstrap's, without random draws (Efron, The
+    Jackknife, the Bootstrap and Other Resampling Plans, 1982, chapter 6). For a mean it is the usual standard error.
+    """
+
+    def __init__(self, classes: int, positive: int) -> None:
+        self.metric_names = whole_class_metrics(classes)
+        self._classes, self._positive = classes, positive
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._parts = []
+
+    def to(self, device: str | torch.device) -> ClassMetrics:
+        """Move the samples to a device."""
+        self._parts = [tuple(one.to(device) for one in part) for part in self._parts]
+        return self
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add logits [n, c] and classes [n]."""
+        scores = outputs.detach()[:, :0]
+        if "val_auroc" in self.metric_names:
+            scores = outputs.detach().double().softmax(dim=1)
+            scores = scores[:, [self._positive]] if self._classes == 2 else scores
+        self._parts.append((scores, outputs.argmax(dim=1), targets))
+
+    def merge_state(self, other: ClassMetrics) -> None:
+        """Add the samples of another object."""
+        self._parts += other._parts
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics that are defined, and their standard errors."""
+        if not self._parts:
+            return {}
+        scores, chosen, targets = (torch.cat(one).cpu() for one in zip(*self._parts, strict=True))
+        with torch.enable_grad():
+            weights = torch.ones(len(targets), dtype=torch.float64, requires_grad=True)
+            values = _of_decisions(chosen, targets, weights, self._classes)
+            if "val_auroc" in self.metric_names and bool(scores.isfinite().all()):
+                columns = torch.tensor([self._positive] if self._classes == 2 else range(self._classes))
+                values |= _of_order(scores, targets[:, None] == columns, weights)
+            found = {}
+            for name, value in values.items():
+                found[name] = value.item()
+                if len(targets) > 1:
+                    (slopes,) = torch.autograd.grad(value, weights, retain_graph=True)
+                    found[f"{name}{STDERR}"] = slopes.norm().item() * math.sqrt(len(targets) / (len(targets) - 1))
+        return found
+
+
+def _of_decisions(chosen: Tensor, targets: Tensor, weights: Tensor, classes: int) -> dict[str, Tensor]:
+    """Return F1 and balanced error for classes [n] that a model chose, as means over classes that occur."""
+    nothing = weights.new_zeros(classes)
+    actual, answered = nothing.index_add(0, targets, weights), nothing.index_add(0, chosen, weights)
+    right = nothing.index_add(0, targets, weights * (chosen == targets))
+    occurs, answers = actual > 0, actual + answered > 0
+    return {
+        "val_f1": (2 * right[answers] / (actual + answered)[answers]).mean(),
+        "val_balanced_error": 1 - (right[occurs] / actual[occurs]).mean(),
+    }
+
+
+def _of_order(scores: Tensor, is_positive: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    """Return AUROC and AUPRC for scores and labels [n, columns], as means over columns with both labels."""
+    varies = is_positive.any(0) & ~is_positive.all(0)
+    if not bool(varies.any()):
+        return {}
+    scores, order = scores[:, varies].sort(dim=0, descending=True)
+    positive = is_positive[:, varies].gather(0, order).double()
+    weight = weights[order]
+    is_new = torch.cat([torch.zeros_like(scores[:1]), (scores.diff(dim=0) != 0).double()])
+    place = is_new.cumsum(0).long()  # equal scores are one threshold
+    hits = torch.zeros_like(scores).scatter_add(0, place, weight * positive)
+    alarms = torch.zeros_like(scores).scatter_add(0, place, weight * (1 - positive))
+    above, alarms_above = hits.cumsum(0), alarms.cumsum(0)
+    return {
+        "val_auroc": (((above - hits / 2) * alarms).sum(0) / (hits.sum(0) * alarms.sum(0))).mean(),
+        "val_auprc": ((hits * above / (above + alarms_above)).sum(0) / hits.sum(0)).mean(),
+    }
