@@ -168,7 +168,7 @@ class SplitTask(BaseTask):
 
     @property
     def has_test_part(self) -> bool:
-        """Whether there are samples for testing."""
+        """True if there are samples for testing."""
         return "test" in self._parts
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:

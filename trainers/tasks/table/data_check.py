@@ -33,7 +33,7 @@ _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan
 _PLACEHOLDER = re.compile(r"-?([1-9])\1+(\.\1*0?)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3,}(\.0)?|0(\.0)?")
 _NO_DATE = re.compile(r".*(9999|0001|1900|1899|1970|2099|2999|1111|1753).*")
 _MOST_PLACEHOLDERS = 3
-"""Most values at each end of a column that can stand for a missing number."""
+"""Most values at each end of a column that can mean a missing number."""
 
 
 def table_findings(
@@ -240,7 +240,7 @@ def _cells(raw: Table, table: Table, name: str, rows: Any) -> list[str]:
 
 
 def _placeholders(raw: Table, table: Table, encoding: Encoding) -> list[str]:
-    """Return lines about numbers and dates of features that seem to stand for a missing one, such as -999."""
+    """Return lines about numbers and dates of features that seem to mean a missing value, such as -999."""
     found: list[tuple[str, int, list[str]]] = []
     for one in encoding.numbers:
         numbers = values_of(table, one.name, is_date=one.is_date)
