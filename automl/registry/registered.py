@@ -49,7 +49,7 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 COMPARED_WITH = "automl.compared_with"
 """Tag of a version: number of the champion at its promotion."""
 PROGRAMS_TAG = "automl.programs_sha256"
-"""Tag of a version: digests of its program files. Whoever may write the registry is trusted to run code."""
+"""Tag of a version: digests of its program files. Users who may write the registry are trusted to run code."""
 DEFAULT_URI = "sqlite:///mlflow.db"
 _SCHEME = "models:/"
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
