@@ -18,6 +18,9 @@ def attacks(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     import attacks  # type: ignore[import-not-found]
 
+    # The benchmark measures seconds; here a machine with company is not a defect, and a server that hangs is one.
+    monkeypatch.setattr(attacks, "SLOWEST_SECONDS", 30.0)
+    monkeypatch.setattr(attacks, "END_SECONDS", 40.0)
     return attacks
 
 
