@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from studies.control.dead_controllers import settle_dead_pools
@@ -12,6 +13,7 @@ from studies.control.machine.confirmation import train_again
 from studies.gangs.pool_protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.ledger import SlotMeter
+from studies.records.records import ChargeKind
 from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
 from studies.storage.study_store import Store
@@ -59,8 +61,8 @@ def control(store: Store, lease: leases.Lease) -> None:
         ]
 
 
-def confirm(store: Store, lease: leases.Lease) -> None:
-    """Train one configuration again, as `automl confirm` does."""
+def confirm(store: Store, lease: leases.Lease, kind: ChargeKind = "confirm") -> None:
+    """Train one configuration again, as `automl confirm` does, or measure it as at a study's end."""
     settle_dead_pools(store, lease)
 
     class Telling(Store):
@@ -70,7 +72,7 @@ def confirm(store: Store, lease: leases.Lease) -> None:
 
     spec = TrialSpec(study="digits", trial=0, task="digits", params={}, training={"epochs": 999}, test_at=(999,))
     pool = RealTimePool(endless_curve, opened_at=time.time())
-    machine = confirming_machine(pool, spec, slots=SLOTS)
+    machine = confirming_machine(pool, spec, slots=SLOTS, kind=kind)
     train_again(machine, pool, Telling(store.url), study_id=lease.study_id, lease_token=lease.token)
 
 
@@ -82,7 +84,10 @@ def main() -> None:
     if not isinstance(lease, leases.Lease):
         raise SystemExit(f"the lease is held by {lease}")
     with heartbeat.kept(store, lease, on_stop=lambda: None):
-        {"control": control, "confirm": confirm}[what](store, lease)
+        actions: dict[str, Callable[[Store, leases.Lease], None]] = {
+            "control": control, "confirm": confirm, "test": partial(confirm, kind="test"),
+        }  # fmt: skip
+        actions[what](store, lease)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR, StudySet
 from studies.gangs.pool_protocol import Event, GangPool, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records.records import Constraint, Objective, StudyRecord
+from studies.records.records import ChargeKind, Constraint, Objective, StudyRecord
 from studies.records.resume_state import ResumeState
 from studies.results import analysis
 from studies.results.extrapolation import milestones
@@ -449,6 +449,7 @@ def confirming_machine(
     faults: FaultsSpec | None = None,
     autoscale: bool = False,
     most_nano_usd: int | None = None,
+    kind: ChargeKind = "confirm",
 ) -> ConfirmingMachine:
     """A machine that trains specs again, for 36 dollars per slot and hour; each confirms the trial of its number."""
     setup = StudySetup(
@@ -457,4 +458,4 @@ def confirming_machine(
         checkpoint_folder="/nowhere", faults=faults or FaultsSpec(), autoscale=autoscale,
     )  # fmt: skip
     ids = {spec.trial: spec.trial for spec in specs}
-    return ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd)
+    return ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind=kind)

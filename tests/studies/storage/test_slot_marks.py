@@ -88,10 +88,11 @@ def killed(store: Store, what: str) -> None:
 
 
 @pytest.mark.medium
-def test_a_confirm_that_dies_after_a_dead_controller_charges_nothing_twice(store: Store) -> None:
+@pytest.mark.parametrize("kind", ["confirm", "test"])
+def test_a_confirm_that_dies_after_a_dead_controller_charges_nothing_twice(store: Store, kind: str) -> None:
     """The trial that the controller left running is none of the pools of those who come later."""
     started_at = time.time()
-    for what in ("control", "confirm"):
+    for what in ("control", kind):
         killed(store, what)
         time.sleep(0.2)  # time in which nobody holds a slot
     lease = taken(store)
@@ -112,3 +113,4 @@ def test_a_confirm_that_dies_after_a_dead_controller_charges_nothing_twice(store
     assert sum(row.slots * row.seconds for row in every) <= 2 * lived
     assert {row.lease_id for row in every if row.trial_id is not None} == {pools[0].id}
     assert [row.kind for row in every if row.trial_id is not None][-1] == "lost"
+    assert {row.kind for row in every if row.lease_id == pools[1].id} == {kind}
