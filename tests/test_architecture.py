@@ -53,7 +53,7 @@ DOORS: dict[str, dict[str, str]] = {
         "automl.standalone.programs": "runs exported models, where nothing else of us is",
     },
     "onnx": {"automl.exporting.formats": "its home"},
-    "onnxruntime": {"automl.standalone.programs": "runs exported models"},
+    "onnxruntime": {"automl.standalone.onnx_process": "runs exported models"},
     "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
             "studies.gangs.ray_cluster": "its home",
             "studies.gangs.rank_deaths_and_reports": "its home", "studies.gangs.progress_polling": "its home",

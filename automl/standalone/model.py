@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -85,11 +85,12 @@ def load(path: str | Path, device: str = "cpu", *, trust: bool = False) -> Model
     A .pt2 file can run code while it is loaded. Without `trust`, one that this user has not exported is refused.
     """
     place = Path(path)
-    manifest = read_manifest(place)
     if place.suffix == ".onnx":
         if device != "cpu":
             raise ModelError(f"{path}: found the device {device}, allowed: cpu, or a .pt2 file or folder, for torch")
-        return Model(manifest, [OnnxProgram(place)])
+        program = OnnxProgram(place)
+        return Model(_manifest(place, lambda: program.notes[MANIFEST]), [program])
+    manifest = read_manifest(place)
     files = [place / name for name in program_names(manifest)] if place.is_dir() else [place]
     return Model(manifest, [TorchProgram(file, device, trust=trust) for file in files])
 
@@ -104,10 +105,14 @@ def load_problem(path: str | Path, error: Exception) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a model. ModelError for other files."""
+    """Return the manifest of a folder or .pt2 file. ModelError for other files."""
+    return _manifest(path, lambda: _manifest_text(path))
+
+
+def _manifest(path: Path, text: Callable[[], str | bytes]) -> dict[str, Any]:
     allowed = "a folder, .pt2 or .onnx file that `automl export` wrote"
     try:
-        manifest = json.loads(_manifest_text(path))
+        manifest = json.loads(text())
     except (KeyError, RecursionError, *_NO_ARCHIVE) as error:
         reason = " ".join(str(error).split())[:100]
         raise ModelError(f"{path} is no model ({reason}). Name {allowed}") from None
@@ -157,8 +162,6 @@ def _manifest_text(path: Path) -> str | bytes:
         if (path / MANIFEST).stat().st_size > _MOST_MANIFEST_BYTES:
             raise ValueError(f"{MANIFEST} is very large")
         return (path / MANIFEST).read_bytes()
-    if path.suffix == ".onnx":
-        return OnnxProgram(path).notes[MANIFEST]
     with zipfile.ZipFile(path) as archive:
         inside = [name for name in archive.namelist() if name.endswith(f"/extra/{MANIFEST}")]
         if not inside:

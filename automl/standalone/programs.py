@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from .batches import Encoded
 from .errors import ModelError
+from .onnx_process import OnnxProcess
 from .provenance import trusted_program
 
 
@@ -30,7 +31,8 @@ class TorchProgram:
         flat = torch.frombuffer(batch.numbers, dtype=getattr(torch, batch.dtype))
         with torch.no_grad():
             outputs = self._module(flat.view(batch.shape).to(self._device))
-        return _listed(outputs, last=last)
+        listed: list[Any] = (outputs[:, -1] if last else outputs).tolist()
+        return listed
 
 
 def _moved(program: Any, device: Any) -> Any:
@@ -45,37 +47,25 @@ def _moved(program: Any, device: Any) -> Any:
 
 
 class OnnxProgram:
-    """An ONNX model. It needs only ONNX Runtime, with its numpy."""
+    """An ONNX model. It needs only ONNX Runtime, with its numpy. OnnxRuntimeError if it cannot be loaded or run."""
 
     def __init__(self, path: str | Path) -> None:
-        import numpy as np
-        import onnxruntime
-
-        self._numpy = np
-        self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        self._input = self._session.get_inputs()[0].name
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """Return texts stored in the file beside the model, by name."""
-        return dict(self._session.get_modelmeta().custom_metadata_map)
+        self._process = OnnxProcess(str(path))
+        self.notes = self._process.notes()
+        """Texts stored in the file beside the model, by name."""
 
     def arrays(self, inputs: Sequence[Any]) -> list[Any]:
         """Return all outputs of the file for its inputs, as numpy arrays."""
-        names = [one.name for one in self._session.get_inputs()]
-        outputs: list[Any] = self._session.run(None, dict(zip(names, inputs, strict=True)))
-        return outputs
+        return self._process.outputs(inputs)
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
         """Return the outputs of each row, or only at its last place, as nested lists."""
-        numbers = self._numpy.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)
-        return _listed(self._session.run(None, {self._input: numbers})[0], last=last)
+        import numpy as np
+
+        numbers = np.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)
+        listed: list[Any] = self._process.outputs([numbers], last=last)[0].tolist()
+        return listed
 
 
 Program: TypeAlias = TorchProgram | OnnxProgram
 """Turns a batch into outputs. Computing only the outputs at each row's last place takes far less time."""
-
-
-def _listed(outputs: Any, *, last: bool) -> list[Any]:
-    listed: list[Any] = (outputs[:, -1] if last else outputs).tolist()
-    return listed
