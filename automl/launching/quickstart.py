@@ -21,7 +21,8 @@ from studies.spec.yaml_reader import write_yaml
 from trainers.contract.task import Task, declared_metrics, first_trials_of, space_of
 from trainers.contract.task_loading import built_in_tasks, load_task, options_of_new_studies
 from trainers.protocol import TaskError
-from trainers.tasks.shared.split_task import METRIC_OF_RARE, RareClass
+from trainers.tasks.shared.class_metric_names import METRIC_OF_RARE
+from trainers.tasks.shared.split_task import RareClass
 
 HOURS, USD = 0.25, 2.0
 """Budget of a study without a spec. A limit on the number of trials would end a search of short trials early."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainers.protocol import STDERR
-from trainers.tasks.shared.split_task import whole_class_metrics
+from trainers.tasks.shared.class_metric_names import whole_class_metrics
 
 
 class ClassMetrics:

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainers.contract.task import BaseTask, Params
 from trainers.protocol import NoTestPartError, TaskError
+from trainers.tasks.shared.class_metric_names import rare_share, whole_class_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,22 +18,6 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 """Indices of rows, int64 [n], ascending."""
 
 _SEED = 0
-_MOST_RANKED_CLASSES = 100
-METRIC_OF_RARE = "val_auprc"
-"""Objective for a rare class. `val_balanced_error` counts decisions, whose threshold is chosen after the search."""
-
-
-def rare_share(classes: int) -> float:
-    """Return the share of the rows below which a class is rare: 5 %, or a quarter of its even share."""
-    return min(0.05, 0.25 / classes)
-
-
-def whole_class_metrics(classes: int) -> tuple[str, ...]:
-    """Return the names of a classifier's metrics that are not means over samples."""
-    ranked = ("val_auroc", "val_auprc") if classes <= _MOST_RANKED_CLASSES else ()
-    return (*ranked, "val_f1", "val_balanced_error")
-
-
 Share = float | Literal["auto"]
 _FEWEST_ROWS = 2_000
 _MOST_TEST_ROWS = 5_000

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from search_spaces.wording import listed, shown
-from trainers.tasks.shared.split_task import METRIC_OF_RARE, Rows, rare_share
+from trainers.tasks.shared.class_metric_names import METRIC_OF_RARE, rare_share
+from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.cell_formats import READ
 from trainers.tasks.table.columns import Encoding, Vector, values_of
 from trainers.tasks.table.files import Table, as_text, texts
