@@ -96,7 +96,8 @@ def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
         return StorageError(f"cannot read {path}: {error}")
     if isinstance(found := classify(error), OutOfMemoryError):
         return found
-    return CheckpointError(f"checkpoint {path} is damaged: {type(error).__name__}: {error}")
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return CheckpointError(f"checkpoint {path} is damaged: {reason}")
 
 
 def _is_folder(path: Path) -> bool:

@@ -22,7 +22,7 @@ from .text_rows import TextRows
 MANIFEST = "manifest.json"
 FORMAT = 1
 _MOST_MANIFEST_BYTES = 64 * 2**20
-_MOST_WEIGHT = 1000
+_MOST_WEIGHT = _MOST_PROGRAMS = 1000
 _NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib.error)
 """Exceptions for a file that is no archive, or a damaged archive."""
 BATCH, BATCH_OF_TABLES = 256, 4096
@@ -125,7 +125,8 @@ def _manifest(path: Path, text: Callable[[], str | bytes]) -> dict[str, Any]:
 def program_names(manifest: Mapping[str, Any]) -> list[str]:
     """Return the names of the program files of a folder. ModelError for names outside the folder."""
     found = manifest.get("programs")
-    names = [one for one in found if isinstance(one, str) and Path(one).name == one] if isinstance(found, list) else []
+    some = found[:_MOST_PROGRAMS] if isinstance(found, list) else []
+    names = [one for one in some if isinstance(one, str) and Path(one).name == one]
     if not names or names != found:
         raise ModelError(f"the manifest names the programs {found!r:.200}, allowed: a list of files in the folder")
     return names

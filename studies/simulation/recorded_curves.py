@@ -7,7 +7,6 @@ each metric and each constant one array `metric_NAME` [n, T] or `static_NAME` [n
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +120,9 @@ def read_table(path: str | Path) -> CurveTable:
     """
     path = Path(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except Exception as error:  # a damaged file may raise any error
         reason = getattr(error, "strerror", None) or f"cannot be read as .npz ({type(error).__name__})"
         raise CurvesError(f"{path}: {reason}. Name a table of the format {FORMAT}") from None
     try:
