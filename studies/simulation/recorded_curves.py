@@ -122,7 +122,7 @@ def read_table(path: str | Path) -> CurveTable:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except Exception as error:  # a damaged file may raise any error
+    except Exception as error:  # noqa: BLE001 - a damaged file may raise any error
         reason = getattr(error, "strerror", None) or f"cannot be read as .npz ({type(error).__name__})"
         raise CurvesError(f"{path}: {reason}. Name a table of the format {FORMAT}") from None
     try:
