@@ -99,7 +99,7 @@ def predict(model: Path, base: Path) -> None:
 
 def _manifest(model: Path) -> str:
     path = model / "manifest.json"
-    return path.read_text() if path.is_file() and path.stat().st_size < 10**7 else ""
+    return path.read_text(errors="replace") if path.is_file() and path.stat().st_size < 10**7 else ""
 
 
 def simulated(path: Path, _: Path) -> None:
