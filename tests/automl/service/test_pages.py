@@ -118,7 +118,7 @@ def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService,
     assert ">stopped<" in client.get("/studies/a").text
     refused = client.post("/studies/a/delete")
     assert refused.status_code == 422
-    assert "tick" in problem(refused.text)
+    assert "Tick the box" in problem(refused.text)
     assert client.post("/studies/a/resume").status_code == 303
     assert ">queued<" in client.get("/studies/a").text
     running = client.post("/studies/a/delete", data={"sure": "yes"})

@@ -288,7 +288,9 @@ def test_a_load_that_hangs_is_told_and_holds_up_no_other_worker(
     over, said = threading.Event(), list[str]()
     monkeypatch.setattr(served_model, "LOAD_SECONDS", 0.2)
     good = SimpleNamespace(version="good")
-    monkeypatch.setattr(served_model, "load_served", lambda path, *_: over.wait(30.0) if path == "hangs" else good)
+    monkeypatch.setattr(
+        served_model, "load_served", lambda path, *_, **__: over.wait(30.0) if path == "hangs" else good
+    )
     first = ServedModel(settings_of({}), PathSource("model"), tmp_path, said.append)
     second = copy.copy(first)
 
