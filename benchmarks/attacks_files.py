@@ -34,7 +34,9 @@ import hostile_files as files
 import onnxruntime  # noqa: F401 - imported before the processes are forked
 import pyarrow.parquet  # noqa: F401 - as above
 import tokenizers  # noqa: F401 - as above
-import torch.export
+import torch.export.passes
+import torch.export.pt2_archive
+import torch.fx.experimental.proxy_tensor  # noqa: F401 - imported before the processes are forked
 
 import automl.commands.predict
 from automl import cli
@@ -149,8 +151,8 @@ def attacks() -> Iterator[Attack]:
 
 def opened(door: Door, path: Path, base: Path, log: Path) -> Ended:
     """Open a file in a forked process."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    log.touch()
+    own = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+    log.write_bytes(b"")
     child = os.fork()
     if not child:
         _open(door, path, base, log)
@@ -267,6 +269,9 @@ def attack(some: Iterator[Attack], folder: Path) -> dict[str, Any]:
     """Open all files. Returns their number by format, what happened, and the most that one took."""
     base = folder / "base"
     _fork(lambda: _prepare(base))
+    for kind in ("table", "array", "text", "image"):
+        if (honest := opened(predict, base / kind, base, folder / "log")).code != 0:
+            raise RuntimeError(f"an honest model is refused, so no refusal says anything: {honest.said}")
     counts: Counter[str] = Counter()
     ends: Counter[str] = Counter()
     found: list[str] = []
@@ -292,7 +297,7 @@ def attack(some: Iterator[Attack], folder: Path) -> dict[str, Any]:
 def _prepare(base: Path) -> None:
     files.base_models(base)
     (base / "rows.csv").write_text(files.ROWS)
-    (base / "rows.txt").write_text("a b\n")
+    (base / "rows.txt").write_text("a b a b a\n")
     (base / "rows.jsonl").write_text("[1, 2, 3]\n")
     (base / "a.png").write_bytes(files.png(8, 8))
 
