@@ -84,6 +84,8 @@ def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
         except InputError as error:
             message = str(error).removeprefix(f"row {number + 1}")
             raise ExportError(f"{where}{message}") from None
+        except Exception as error:  # the manifest may be damaged
+            raise _failed(where, error) from error
 
 
 def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:

@@ -199,8 +199,9 @@ def _check_differ(path: Path, names: Sequence[str]) -> None:
 def _encoding(form: Mapping[str, Any]) -> str:
     encoding = str(form.get("encoding", _UTF_8))
     try:
+        b" ".decode(encoding, "ignore")  # fails for codecs that are no encodings of texts
         return codecs.lookup(encoding).name
-    except LookupError:
+    except (LookupError, ValueError):
         raise ExportError(f"rows.encoding of the model: found {encoding!r}, allowed: utf-8, latin-1, ...") from None
 
 

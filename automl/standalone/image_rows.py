@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,10 +65,12 @@ class ImageRows:
 def opened_image(source: Any) -> Iterator[Any]:
     """Open an image file of a usual format; other readers of Pillow start programs or are rarely tested.
 
-    ValueError for more pixels; else Pillow's errors.
+    ValueError for more pixels, or no regular file; else Pillow's errors.
     """
     from PIL import Image
 
+    if isinstance(source, str | Path) and not stat.S_ISREG(Path(source).stat().st_mode):
+        raise ValueError("it is no regular file")
     try:
         opened = Image.open(source, formats=IMAGE_FORMATS)
     except Image.DecompressionBombError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from .batches import Encoded, stacked
 from .errors import ModelError
 from .image_rows import ImageRows
 from .programs import OnnxProgram, Program, TorchProgram
+from .provenance import content_of
 from .table_rows import TableRows
 from .text_rows import TextRows
 
@@ -23,6 +25,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 _MOST_MANIFEST_BYTES = 64 * 2**20
 _MOST_WEIGHT = _MOST_PROGRAMS = 1000
+_MOST_NUMBERS = 2**26
 _NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib.error)
 """Exceptions for a file that is no archive, or a damaged archive."""
 BATCH, BATCH_OF_TABLES = 256, 4096
@@ -40,6 +43,8 @@ class Model:
         self.manifest, self._programs = manifest, programs
         self._weights = counts_of(manifest, len(programs))
         self.rows = rows_of(manifest["rows"])
+        if math.prod(max(1, length) for length in self.rows.shape) > _MOST_NUMBERS:
+            raise ModelError(f"a row has the shape {list(self.rows.shape)}, allowed: at most {_MOST_NUMBERS:,} numbers")
         self.answers = answers_of(manifest["answers"], self.rows, self._weights)
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
@@ -160,9 +165,7 @@ def answers_of(form: Mapping[str, Any], rows: Rows, weights: Sequence[int]) -> A
 
 def _manifest_text(path: Path) -> str | bytes:
     if path.is_dir():
-        if (path / MANIFEST).stat().st_size > _MOST_MANIFEST_BYTES:
-            raise ValueError(f"{MANIFEST} is very large")
-        return (path / MANIFEST).read_bytes()
+        return content_of(path / MANIFEST, _MOST_MANIFEST_BYTES)
     with zipfile.ZipFile(path) as archive:
         inside = [name for name in archive.namelist() if name.endswith(f"/extra/{MANIFEST}")]
         if not inside:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -20,13 +21,23 @@ _OWN_NAME = "automl.standalone"
 
 def trusted_program(path: str | Path, *, trust: bool) -> io.BytesIO:
     """Return the bytes of a program file to load. UntrustedProgramError without `trust`, unless its origin is known."""
-    content = Path(path).read_bytes()  # once: the file may change between the check and the loading
+    content = content_of(Path(path))  # once: the file may change between the check and the loading
     if trust or _lies_beside(Path(path)) or hashlib.sha256(content).hexdigest() in _known():
         return io.BytesIO(content)
     raise UntrustedProgramError(
         f"{path} was not exported by you on this machine, and loading it runs code that the file names. If you trust "
         "its author, use --trust (AUTOML_SERVE_TRUST=1 for a server). An .onnx file needs no trust"
     )
+
+
+def content_of(path: Path, most_bytes: int | None = None) -> bytes:
+    """Return the content of a regular file. OSError for others: a device may have no end, and a FIFO no writer."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path.name} is no regular file")
+    if most_bytes is not None and found.st_size > most_bytes:
+        raise OSError(f"{path.name} has more than {most_bytes:,} bytes")
+    return path.read_bytes()
 
 
 def digest_of(path: Path) -> str:

@@ -38,6 +38,7 @@ class TextRows:
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_str(form["tokenizer"])
+        self._tokenizer.no_padding()  # a file of someone else could pad to any length
         self._cleaning = {name: form.get(name) for name in CLEANING}
         self._longest, self._unknown = int(form["longest"]), int(form["unknown"])
         self._keeps_end = form["keep"] == "end"

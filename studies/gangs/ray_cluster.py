@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from studies.gangs.node_watch import slots_of_nodes
@@ -176,6 +177,13 @@ def connect(address: str | None, **options: Any) -> None:
     except Exception as error:  # Ray also raises plain Exception, for instance when a node is slow to start
         where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
         raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+    hide_token()
+
+
+def hide_token() -> None:
+    """Make Ray's token unreadable for other users, who could run code with it."""
+    with contextlib.suppress(OSError, RuntimeError):  # it is elsewhere
+        (Path("~/.ray").expanduser() / "auth_token").chmod(0o600)
 
 
 def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:

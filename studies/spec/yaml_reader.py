@@ -83,7 +83,8 @@ def read_yaml_file(path: FilePath) -> object:
     """Read a file; raises `SpecError` if it cannot be read, or as `read_yaml` does."""
     allowed = "Name a readable YAML file"
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)  # a device may never end
     except UnicodeDecodeError:
         raise SpecError(str(path), (), f"the file is not UTF-8 text. {allowed}") from None
     except FileNotFoundError:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from automl.exporting.export_errors import ExportError
+from automl.exporting.formats import save_program
+from automl.predicting.predict_rows import opened_model
 from automl.registry.promotion import newer_champion
-from automl.registry.registered import CHAMPION, Registry, registry_of
+from automl.registry.registered import CHAMPION, Registry, local_model, registry_of
 from studies.storage.views.mlflow_connect import open_client
 from tests.support.databases import mlflow_database
+from trainers.model.traced_program import example_call, traced
 
 
 @pytest.fixture
@@ -113,3 +119,31 @@ def test_a_version_that_is_not_there_is_told_with_those_that_are(folder: Path, u
     with pytest.raises(ExportError, match=f"the registry .* has no '{uri}'; {allowed}$"):
         Registry(None).find(uri)
     assert Registry(None).champion("moons") is None
+
+
+@pytest.mark.medium
+def test_a_version_gives_its_programs_by_its_tag_and_another_one_needs_trust(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has exported nothing on this machine."""
+    made = folder / "made" / "artifacts" / "model"
+    made.mkdir(parents=True)
+    manifest = {
+        "format": 1, "programs": ["m.pt2"], "rows": {"kind": "array", "dtype": "float32", "shape": [3]},
+        "answers": {"kind": "array"},
+    }  # fmt: skip
+    (made / "manifest.json").write_text(json.dumps(manifest))
+    program = traced(example_call(torch.nn.Linear(3, 2), (torch.rand(4, 3),)))
+    save_program(program, manifest, made / "m.pt2")
+    registry = Registry(None)
+    values: dict[str, Any] = {"tags": {}, "metrics": {}, "params": {}, "spec": {}}
+    registry.register("moons", folder / "made", experiment="moons", at=1e9, **values)
+    copied = folder / "copied" / "artifacts" / "model"
+    shutil.copytree(made, copied)
+    save_program(program, {**manifest, "note": "of someone else"}, copied / "m.pt2")
+    open_client(f"sqlite:///{folder}/mlflow.db").create_model_version("moons", str(folder / "copied"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "of_the_reader"))
+    with local_model("models:/moons/2") as (place, _), pytest.raises(ExportError, match=r"--trust"):
+        opened_model(place)
+    with local_model("models:/moons/1") as (place, _):
+        assert len(opened_model(place).predict([[1.0] * 3])) == 1

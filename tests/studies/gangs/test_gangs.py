@@ -16,7 +16,7 @@ import torch
 
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import Event, GangFailed, GangStarted, Measured, PoolError, Progress, SlotsReady
-from studies.gangs.ray_cluster import check_reachable
+from studies.gangs.ray_cluster import check_reachable, hide_token
 from tests.support.ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 
 pytestmark = pytest.mark.ray
@@ -346,3 +346,14 @@ def _words(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return list(process.cmdline())
     return []
+
+
+def test_the_token_of_ray_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray writes it readable for everyone; who can read it, can run code."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    hide_token()
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.touch(0o644)
+    hide_token()
+    assert token.stat().st_mode & 0o777 == 0o600
