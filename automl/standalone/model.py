@@ -44,7 +44,7 @@ class Model:
         self._weights = counts_of(manifest, len(programs))
         self.rows = rows_of(manifest["rows"])
         if math.prod(max(1, length) for length in self.rows.shape) > _MOST_NUMBERS:
-            raise ModelError(f"a row has the shape {list(self.rows.shape)}, allowed: at most {_MOST_NUMBERS:,} numbers")
+            raise ModelError(f"a row has the shape {list(self.rows.shape)}, more than {_MOST_NUMBERS:,} numbers")
         self.answers = answers_of(manifest["answers"], self.rows, self._weights)
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
