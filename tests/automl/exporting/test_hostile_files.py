@@ -360,6 +360,11 @@ FILES: dict[str, dict[str, tuple[Callable[[Path], None], Make]]] = {
     },
     "skops": {"an object": (as_estimator, skops_file)},
 }  # fmt: skip
+HARMLESS = {
+    ("csv", "zeros"), ("csv", "a formula"), ("jsonl", "no objects"), ("parquet", "a pickled type"),
+    ("zip", "names outside"), ("zip", "absolute names"),
+}  # fmt: skip
+"""Files that are read, as far as they are data; archives are unpacked inside their folder."""
 CASES = [(ending, what) for ending, some in FILES.items() for what in some]
 
 
@@ -386,7 +391,7 @@ def test_a_file_of_others_runs_nothing_and_stays_within_bounds(tmp_path: Path, e
         said = str(error)
     took = time.perf_counter() - began
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    assert said
+    assert bool(said) != ((ending, what) in HARMLESS)
     assert "\n" not in said
     assert len(said) < 2000
     assert took < MOST_SECONDS * TOLERANCE

@@ -131,16 +131,17 @@ def test_a_request_that_takes_too_long_is_given_up_and_the_next_one_answered(gua
 def test_clients_that_send_half_a_request_stop_nobody(guarded_server: Server) -> None:
     head = POST + f"Authorization: Bearer {TOKEN}\r\nContent-Length: 20\r\n".encode()
     with ExitStack() as stack:
-        halves = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", guarded_server.port), timeout=60))
-            for _ in range(1500)  # more than the 1024 files that a process may have open by default
-        ]
-        for number, half in enumerate(halves):
-            half.sendall(head + b'\r\n{"row"' if number < 20 else head)
+        halves = []
+        for number in range(1500):  # more than the 1024 files that a process may have open by default
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", guarded_server.port), timeout=60))
+            half.sendall(head + b'\r\n{"row"' if number < 20 else head)  # at once: the oldest without a head are closed
+            halves.append(half)
         assert guarded_server.ask("/predict", lasting(3), token=TOKEN).status == 200
         answer = halves[0].recv(65_536)
         while b"}" not in answer:  # head and body may come apart
-            answer += halves[0].recv(65_536)
+            more = halves[0].recv(65_536)
+            assert more, answer
+            answer += more
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"body: incomplete after 2 seconds" in answer
 
