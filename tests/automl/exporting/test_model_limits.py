@@ -19,6 +19,7 @@ from automl.standalone.model import Model
 from automl.standalone.text_rows import TextRows
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import load_spec
+from tests.support import optional
 
 ARRAY = {"kind": "array", "dtype": "float32", "shape": [3]}
 TABLE = {
@@ -92,7 +93,7 @@ def test_a_damaged_scale_names_the_row(tmp_path: Path) -> None:
 
 def test_a_tokenizer_does_not_pad() -> None:
     """Padding to a billion tokens would take 8 GiB."""
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = optional.module("tokenizers")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     tokenizer.enable_padding(length=1000)
     form = {"longest": 9, "keep": "start", "pad": 0, "unknown": 0, "first": None, "tokenizer": tokenizer.to_str()}
