@@ -14,6 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from automl.exporting.origins import named_point
+from automl.launching.expected_cost import warm_up_seconds
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import pool_of
 from automl.signals import draining_signals, private_files
@@ -237,7 +238,7 @@ def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: in
         trial=number,
         task=spec.task,
         task_options=dict(spec.task_options),
-        params={name: value for name, value in trial.params.items() if name not in trial.asked},
+        params=trial.declared_params,
         proposed=trial.asked if spec.search.learn_space else None,
         training=spec.training.model_dump(),
         world_size=trial.world_size,
@@ -258,8 +259,7 @@ def _expected_seconds(
     """Estimate how long the pool is open. The first start on a slot takes as long as the search's first starts."""
     starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
     first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
-    warm_up = next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)
-    free = [(warm_up, slot) for slot in range(slots)]
+    free = [(warm_up_seconds(record), slot) for slot in range(slots)]
     fresh = set(range(slots))
     for spec in specs:
         held = [heapq.heappop(free) for _ in range(spec.world_size)]

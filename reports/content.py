@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from reports.learning_rates import with_learning_rate
 from reports.parameter_figures import parameter_names
-from reports.phrases import CENT, NOTHING, duration, listed, mapping, metric, number, plural, usd
+from reports.phrases import CENT, NOTHING, budget_amount, duration, listed, mapping, metric, number, plural, usd
 from reports.plotting import cut
 from reports.recommending import (
     command_of,
@@ -187,7 +187,7 @@ def _of_limit(study: StudyRecord, name: str) -> str:
     line = study.budget.get(name)
     if line is None or line.limit is None:
         return "no limit"
-    words = {"usd": usd(line.limit), "hours": duration(line.limit * 3600), "trials": number(line.limit)}[name]
+    words = budget_amount(name, line.limit)
     if name == "hours" and study.confirmations:
         return f"of {words} for the search; automl confirm, which has no limit of hours, is included"
     share = f" ({number(100 * line.spent / line.limit, 2)} %)" if line.limit > 0 else ""

@@ -186,3 +186,8 @@ def listed(items: list[str]) -> str:
 def mapping(value: object) -> Mapping[str, object]:
     """Return the value if it is a mapping, else an empty mapping: stored specs are not validated."""
     return value if isinstance(value, Mapping) else {}
+
+
+def budget_amount(name: str, value: float) -> str:
+    """Return an amount of the budget's `usd`, `hours` or `trials`; trials without a word."""
+    return usd(value) if name == "usd" else duration(value * 3600) if name == "hours" else number(value)

@@ -206,7 +206,7 @@ def last_quarter_in_words(study: StudyRecord) -> str:
     found = analysis.last_quarter(study)
     if found is None or study.state == "running":
         return ""
-    name = judged_objective(study.objectives).metric
+    name = judged_of(study)
     before, after = (value_in_words(name, value) for value in found)
     if found[0] == found[1]:
         return f"did not improve {name}"

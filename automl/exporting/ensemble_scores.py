@@ -11,6 +11,7 @@ from torch import Tensor
 
 from automl.exporting.export_errors import ExportError, as_a_line
 from automl.exporting.source import Source
+from trainers.contract.task import has_test_part
 from trainers.data.samples import TensorSamples, load_samples
 from trainers.data.streams import StreamSamples
 from trainers.loop.evaluation import evaluate_samples
@@ -46,7 +47,8 @@ def meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def part_of_test(sources: Sequence[Source]) -> Part | None:
     """Return the predictions of models on the test part, or None if the task has none."""
-    if not hasattr(sources[0].task, "test_data"):
+    task = sources[0].task
+    if task is None or not has_test_part(task):
         return None
     try:
         return part_of(sources, "test")

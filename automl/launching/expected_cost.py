@@ -164,3 +164,8 @@ def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
 
 def _slot_seconds_per_epoch(trial: TrialRecord) -> float:
     return trial.world_size * sum(epoch.wall_seconds for epoch in trial.epochs) / len(trial.epochs)
+
+
+def warm_up_seconds(record: StudyRecord) -> float:
+    """Return how long the first slots of a study took to warm up, which is its first idle time; 0 if unknown."""
+    return next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)

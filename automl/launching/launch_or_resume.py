@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from automl.launching.changed_since import changed_since
 from automl.launching.earlier_studies import with_earlier
+from automl.launching.expected_cost import warm_up_seconds
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import Outcome, Watcher, drive
 from automl.signals import private_files
@@ -170,8 +171,7 @@ def hardly_enough(record: StudyRecord, spec: StudySpec, usd_per_hour: float) -> 
     epochs = [epoch.wall_seconds for trial in record.started for epoch in trial.epochs]
     if not lefts or not starts or not epochs or min(lefts) <= 0:
         return ""
-    warm_up = next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)
-    needed = warm_up + median(starts) + median(epochs)
+    needed = warm_up_seconds(record) + median(starts) + median(epochs)
     if min(lefts) >= needed:
         return ""
     return (

@@ -18,7 +18,7 @@ from automl.exporting.source import Source
 from automl.standalone.model import counts_of, program_names, read_manifest
 from automl.standalone.provenance import trusted_program
 from automl.standalone.text_rows import CLEANING
-from trainers.contract.task import Task
+from trainers.contract.task import Task, has_test_part
 from trainers.data.samples import load_samples
 from trainers.data.streams import Sharing, StreamSamples
 from trainers.loop.evaluation import LOSS, per_sample, weights_of
@@ -157,7 +157,7 @@ def _together(models: Sequence[_Answering], weights: Sequence[int], kind: str) -
 
 
 def _part(task: Task, source: Source) -> str:
-    if not hasattr(task, "test_data"):
+    if not has_test_part(task):
         return "validation"
     try:
         load_samples(task, "test", source.content["spec"]["params"], torch.device("cpu"))

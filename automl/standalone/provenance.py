@@ -48,7 +48,9 @@ def digest_of(path: Path) -> str:
 
 def remember(digests: Iterable[str]) -> None:
     """Note that these programs may be loaded by this user. A home that cannot be written is no error."""
-    new = [one for one in digests if one not in _known()]
+    new = set(digests) - _known()
+    if not new:
+        return
     with suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -16,7 +16,7 @@ from automl.terminal.tables import print_archive, print_running
 from automl.terminal.texts import cut, late_views_text
 from reports.baselines_on_page import baseline_lines
 from reports.hypervolume import hypervolume_in_words
-from reports.phrases import duration, plural, usd, value_in_words
+from reports.phrases import budget_amount, plural, usd, value_in_words
 from reports.recommending import last_quarter_in_words, recommendation_lines
 from reports.state_wording import study_sentence
 from search_spaces.wording import listed
@@ -131,12 +131,7 @@ def _budget(record: StudyRecord) -> str:
     lines = []
     for name, line in record.budget.items():
         if line.limit is not None:
-            spent, limit, reserved = (_amount(name, value) for value in (line.spent, line.limit, line.reserved))
-            limit = plural(round(line.limit), "trial") if name == "trials" else limit
-            lines.append(f"{spent} of {limit}" + (f" ({reserved} reserved)" if line.reserved else ""))
+            of_limit = plural(round(line.limit), "trial") if name == "trials" else budget_amount(name, line.limit)
+            reserved = f" ({budget_amount(name, line.reserved)} reserved)" if line.reserved else ""
+            lines.append(f"{budget_amount(name, line.spent)} of {of_limit}{reserved}")
     return ", ".join(lines)
-
-
-def _amount(name: str, value: float) -> str:
-    """Return an amount of `budget.usd`, `hours` or `trials` with its unit."""
-    return usd(value) if name == "usd" else duration(value * 3600) if name == "hours" else f"{value:.0f}"

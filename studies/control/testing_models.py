@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from search_spaces.untrusted_text import last_line
 from search_spaces.user_errors import RunError, UserError
@@ -44,18 +45,8 @@ def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
 def test_specs(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
     """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
     return [
-        TrialSpec(
-            study=setup.study,
-            trial=number,
-            task=setup.task,
-            task_options=setup.task_options,
-            params={name: value for name, value in trial.params.items() if name not in trial.asked},
-            training=setup.training,
-            world_size=trial.world_size,
-            seed=setup.seed,
-            device=setup.device,
-            cpus_per_rank=setup.cpus_per_rank,
-            python_path=setup.python_path,
+        replace(
+            setup.trial_spec(number, trial.declared_params, trial.world_size),
             resume_from=checkpoint,
             test_at=(epoch,),
         )

@@ -70,7 +70,7 @@ class SlotMeter:
 
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
         self._prices = PriceHistory(usd_per_slot_hour)
-        self._opened_at = opened_at
+        self.opened_at = opened_at
         self._charged_until = dict.fromkeys(range(slots), opened_at)
         # Number of charged slots, and the sum of their charged seconds since the opening.
         self._charged_count, self._charged_seconds = slots, 0.0
@@ -149,7 +149,7 @@ class SlotMeter:
         for slot in slots:
             if (since := self._charged_until[slot]) != math.inf:
                 self._charged_count -= 1
-                self._charged_seconds -= since - self._opened_at
+                self._charged_seconds -= since - self.opened_at
             self._charged_until[slot] = math.inf
 
     def go_on(self, slots: Iterable[int], now: float) -> None:
@@ -157,7 +157,7 @@ class SlotMeter:
         for slot in slots:
             if self._charged_until.get(slot, math.inf) == math.inf:
                 self._charged_count += 1
-                self._charged_seconds += now - self._opened_at
+                self._charged_seconds += now - self.opened_at
                 self._charged_until[slot] = now
 
     def _cost(self, slots: int, seconds: float, usd_per_slot_hour: float, *, exactly: bool) -> int:
@@ -172,7 +172,7 @@ class SlotMeter:
     def uncharged_nano_usd(self, now: float) -> int:
         """Return the cost of the pool since the last charges, in nano-dollars."""
         if self._prices.changed_at == -math.inf:  # fast path: called at every commit, and a pool may have 1000 slots
-            seconds = self._charged_count * (now - self._opened_at) - self._charged_seconds
+            seconds = self._charged_count * (now - self.opened_at) - self._charged_seconds
             return cost_nano_usd(1, max(seconds, 0.0), self.usd_per_slot_hour)
         slot_seconds: dict[float, float] = {}
         for since in self._charged_until.values():

@@ -207,6 +207,11 @@ class TrialRecord:
         """Return the name for commands: its number, or `q` and the id of its row before it has a number."""
         return name_of_trial(self.id, self.number)
 
+    @property
+    def declared_params(self) -> dict[str, ParameterValue]:
+        """Return the parameters without those that the trial requested at run time."""
+        return {name: value for name, value in self.params.items() if name not in self.asked}
+
     def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:
         """Return the objectives of the last epoch by name, in the spec's order; empty before the first epoch."""
         if not self.epochs:

@@ -39,14 +39,13 @@ class BudgetAccount:
         self._alive_seconds, self._alive_since = alive_seconds, alive_since
         self._meter: SlotMeter | None = None
         self._clock: BudgetClock | None = None
-        self._opened_at = 0.0
         self._late_seconds: deque[float] = deque(maxlen=LATE_TICKS)
         self._warm_up_seconds: float | None = None
         self._test_seconds = 0.0
 
     def open(self, now: float) -> None:
         """Start charging for the slots of the pool."""
-        setup, self._opened_at = self._setup, now
+        setup = self._setup
         self._meter = SlotMeter(slots=setup.slots, usd_per_slot_hour=setup.usd_per_slot_hour, opened_at=now)
         self._clock = BudgetClock(
             limits=setup.limits,
@@ -99,7 +98,7 @@ class BudgetAccount:
     def slots_ready(self, now: float) -> None:
         """Note how long the first slots of the pool have warmed up."""
         if self._warm_up_seconds is None and self._meter is not None:
-            self._warm_up_seconds = now - self._opened_at
+            self._warm_up_seconds = now - self._meter.opened_at
 
     def looked(self, late_seconds: float) -> None:
         """Record the delay of the watchdog."""

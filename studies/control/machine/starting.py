@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from search_spaces.suggestions import Asked, as_plain
 from studies.control.machine.commands import StartGang
@@ -86,23 +87,13 @@ def _write(live: LiveStudy, trial: Trial, slots: tuple[int, ...], *, is_fresh: b
 
 def _trial_spec(live: LiveStudy, trial: Trial, slots: tuple[int, ...]) -> TrialSpec:
     setup, number, ranks = live.setup, trial.started_number, len(slots)
-    return TrialSpec(
-        study=setup.study,
-        trial=number,
+    return replace(
+        setup.trial_spec(number, params_on(setup, trial, ranks), ranks),
         attempt=trial.attempts,
-        task=setup.task,
-        task_options=setup.task_options,
-        params=params_on(setup, trial, ranks),
-        training=setup.training,
-        world_size=ranks,
-        seed=setup.seed,
-        device=setup.device,
-        cpus_per_rank=setup.cpus_per_rank,
         milestones=setup.milestones,
         checkpoint_folder=joined(setup.checkpoint_folder, trial_folder(number)),
         checkpoint_every_seconds=setup.checkpoint_every_seconds,
         resume_from=trial.resume_checkpoint,
-        python_path=setup.python_path,
         proposed=proposed(setup, trial),
         environment={} if setup.own_logging is None else setup.own_logging.variables(number, trial.attempts),
         diagnostics=Diagnostics() if setup.own_logging is None else setup.own_logging.diagnostics,

@@ -12,6 +12,7 @@ from studies.money.budget import Limits
 from studies.records.records import Constraint, Objective
 from studies.search.policy import Policy
 from studies.spec.sections import FaultsSpec
+from trainers.protocol import Params, TrialSpec
 
 FREE_USD_PER_SLOT_HOUR = 1.0
 """Price per slot-hour at which the search compares trials on free slots, so that it saves time."""
@@ -52,6 +53,22 @@ class StudySetup:
     baselines: tuple[Mapping[str, object], ...] = ()  # parameters of trials that no pruner pauses or stops
     own_logging: OwnLogging | None = None  # destination of the user code's own logging; None leaves it unchanged
     cut_seconds: float = 0.25  # time before the deadline at which epochs are cut, to notice, commit and kill in time
+
+    def trial_spec(self, number: int, params: Params, world_size: int) -> TrialSpec:
+        """Return what all trials of the study share, for a trial that starts from its beginning and saves nothing."""
+        return TrialSpec(
+            study=self.study,
+            trial=number,
+            task=self.task,
+            task_options=self.task_options,
+            params=params,
+            training=self.training,
+            world_size=world_size,
+            seed=self.seed,
+            device=self.device,
+            cpus_per_rank=self.cpus_per_rank,
+            python_path=self.python_path,
+        )
 
     @property
     def rungs(self) -> tuple[int, ...]:
