@@ -9,13 +9,16 @@ acquisition function by p(u)^(BETA / n) after n trials: piBO (Hvarfner et al. 20
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
+from scipy.special import ndtr
 
 from search_spaces.parameters import Categorical, Conditional
 from search_spaces.space import Space
+from studies.search.acquisition.rate_recipe import RateRecipe
 from studies.search.arrays import Array
 from studies.search.model.encoding import Encoder
 from trainers.protocol import ParameterValue, Params
@@ -32,19 +35,18 @@ AT_CENTRE = {"high": 0.8, "medium": 0.6, "low": 0.4}
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    centre: float
+    centre: float | Array  # one for all points, or one for each [m]
     sd: float
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        found = np.full(count, np.nan)
+        found, centres = np.full(count, np.nan), np.broadcast_to(self.centre, count)
         while (missing := np.flatnonzero(np.isnan(found))).size:
-            drawn = self.centre + self.sd * rng.standard_normal(missing.size)
+            drawn = centres[missing] + self.sd * rng.standard_normal(missing.size)
             found[missing] = np.where((drawn >= 0.0) & (drawn < 1.0), drawn, np.nan)
         return found
 
     def density(self, units: Array) -> Array:
-        root = self.sd * math.sqrt(2.0)
-        inside = 0.5 * (math.erf((1.0 - self.centre) / root) + math.erf(self.centre / root))
+        inside = ndtr((1.0 - self.centre) / self.sd) - ndtr(-self.centre / self.sd)
         normal: Array = np.exp(-0.5 * ((units - self.centre) / self.sd) ** 2)
         return normal / (self.sd * math.sqrt(2.0 * math.pi) * inside)
 
@@ -65,10 +67,10 @@ class _Choice:
 
 
 class UserPrior:
-    """The user priors of all parameters of a space; false if no parameter has a prior."""
+    """The user priors of all parameters of a space, and a recipe for its rate; false if there are none."""
 
-    def __init__(self, space: Space) -> None:
-        self._encoder = Encoder(space)
+    def __init__(self, space: Space, recipe: RateRecipe | None = None) -> None:
+        self._encoder, self._recipe = Encoder(space), recipe or None
         self._axes: dict[int, _Number | _Choice] = {}
         for axis, (name, entry) in enumerate(space.entries()):
             parameter = entry.parameter if isinstance(entry, Conditional) else entry
@@ -82,14 +84,26 @@ class UserPrior:
                 self._axes[axis] = _Number(centre, SD[confidence])
 
     def __bool__(self) -> bool:
-        return bool(self._axes)
+        return bool(self._axes or self._recipe)
 
-    def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Return random points of the unit cube [count, P] (`Encoder.decode`); a share `UNIFORM` is uniform."""
+    def draw(self, rng: np.random.Generator, count: int, fixed: Mapping[int, float] = MappingProxyType({})) -> Array:
+        """Return random points of the unit cube [count, P] (`Encoder.decode`); a share `UNIFORM` is uniform.
+
+        `fixed` has coordinates by parameter that are taken as they are.
+        """
         units = rng.random((count, self._encoder.parameters))
         is_prior = rng.random(count) >= UNIFORM
         for axis, prior in self._axes.items():
             units[:, axis] = np.where(is_prior, prior.draw(rng, count), units[:, axis])
+        for axis, unit in fixed.items():
+            units[:, axis] = unit
+        if self._recipe is not None and self._recipe.axis not in fixed:
+            usual, sd = self._recipe.usual(units)
+            inside = np.clip(np.nan_to_num(usual), 0.0, 1.0)
+            is_known = is_prior & ~np.isnan(usual)
+            units[:, self._recipe.axis] = np.where(
+                is_known, _Number(inside, sd).draw(rng, count), units[:, self._recipe.axis]
+            )
         return units
 
     def drawn(self, seed: int) -> dict[str, ParameterValue]:
@@ -98,21 +112,25 @@ class UserPrior:
 
     def density(self, configurations: Sequence[Params]) -> Array:
         """Return the density of each configuration [m]; 1 without priors. Absent parameters do not change it."""
-        if not self._axes or not len(configurations):
+        if not self or not len(configurations):
             return np.ones(len(configurations))
         return self._density(np.array([self._encoder.units(params) for params in configurations]))
 
     def density_at(self, units: Array) -> Array:
         """Return the density [m] at points of the unit cube [m, P]."""
-        if not self._axes:
+        if not self:
             return np.ones(len(units))
         return self._density(np.where(self._encoder.present(units), units, np.nan))
 
     def _density(self, units: Array) -> Array:
+        priors: dict[int, _Number | _Choice] = dict(self._axes)
+        if self._recipe is not None and self._recipe.axis is not None:
+            usual, sd = self._recipe.usual(units)
+            priors[self._recipe.axis] = _Number(np.clip(usual, 0.0, 1.0), sd)
         density = np.ones(len(units))
-        for axis, prior in self._axes.items():
+        for axis, prior in priors.items():
             own = (1.0 - UNIFORM) * prior.density(units[:, axis]) + UNIFORM
-            density *= np.where(np.isnan(units[:, axis]), 1.0, own)
+            density *= np.where(np.isnan(own), 1.0, own)
         return density
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from search_spaces.derived_seeds import derived_seed
 from search_spaces.parameters import Int
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
+from studies.search.acquisition.rate_recipe import RateRecipe
 from studies.search.acquisition.user_prior import UserPrior, faded
 from studies.search.arrays import Array, Rows
 from studies.search.model.candidate_batch import CandidateBatch
@@ -54,7 +55,7 @@ class AcquisitionOptimizer:
         self._best_rows: Rows = np.zeros(0, dtype=np.intp)
         self._is_stagnating = False
         transfer = model.problem.transfer
-        self._user_prior = UserPrior(model.problem.space)
+        self._user_prior = UserPrior(model.problem.space, RateRecipe(model.problem.space))
         self._density = self._user_prior.density(candidates or ())
         self._known_good: list[Params] = []
         for params in [] if transfer is None else transfer.starters(KNOWN_GOOD):
@@ -79,7 +80,7 @@ class AcquisitionOptimizer:
                 self._choices = 0  # the next pass covers the whole list again
             return dict(self._candidates[row])
         if acquisition is None:
-            return self._model.encoder.decode(self._with_untried(self._user_prior.draw(rng, 1), untried, rng)[0])
+            return self._model.encoder.decode(self._user_prior.draw(rng, 1, self._fixed(untried, rng))[0])
         if is_random:
             units = rng.random((1, self._model.encoder.parameters))
             return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
@@ -137,11 +138,16 @@ class AcquisitionOptimizer:
         self._choices += 1
         return int(rows[self._best(screened.acquisition, batch, order, weights)])
 
+    def _fixed(self, untried: Untried, rng: np.random.Generator) -> dict[int, float]:
+        """Return coordinates by parameter: choices of the start design, while it has untried choices."""
+        names = [name for name, _ in self._model.problem.space.entries()]
+        drawn = start_design.drawn(untried, rng)
+        return {names.index(name): self._model.encoder.unit(name, value) for name, value in drawn.items()}
+
     def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
         """Return points of the unit cube [m, P] with choices of the start design, while it has untried choices."""
-        names = [name for name, _ in self._model.problem.space.entries()]
-        for name, value in start_design.drawn(untried, rng).items():
-            units[:, names.index(name)] = self._model.encoder.unit(name, value)
+        for axis, unit in self._fixed(untried, rng).items():
+            units[:, axis] = unit
         return units
 
     def _best_of_space(
