@@ -306,7 +306,7 @@ class SimulatedStudy:
     @property
     def problem(self) -> Problem:
         """What the model of `cokriging` and `break_even` has to know of this study."""
-        rungs = decision_rungs(self.epochs)
+        rungs = decision_rungs(self.epochs, least=1)
         return Problem(
             space=self.space, objectives=self.objectives, constraints=self.constraints, epochs=self.epochs,
             milestones=milestones(self.epochs, 3, rungs), usd_per_slot_hour=self.price or FREE_USD_PER_SLOT_HOUR,

@@ -54,8 +54,6 @@ LINK_PRIOR = Prior(
 )
 """Prior fitted in the same way, with more noise: warped inputs would fit the few trials that cross a link too closely
 (docs/search-experiments.md)."""
-START, SLOPE = -2, -1
-"""Keys of the start and of the slope among the processes of a chain; a link's key is the index of its rung."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,8 +97,10 @@ class Chain:
         self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
         self._inputs = inputs
         links = len(self.rungs) - 1
-        self._start, self._slope = _Process(START, START_PRIOR), _Process(SLOPE, LINK_PRIOR)
-        self._links = [_Process(k, LINK_PRIOR) for k in range(links)]
+        # Keys of fits: a link's is its rung; those of start and slope depend on the first rung too.
+        first = self.rungs[0]
+        self._start, self._slope = _Process(-2 * first, START_PRIOR), _Process(-2 * first - 1, LINK_PRIOR)
+        self._links = [_Process(rung, LINK_PRIOR) for rung in self.rungs[:-1]]
         self._start_scores, self._slope_scale = NormalScores.of(np.zeros(0)), IDENTITY
         self._increments = [IDENTITY] * links
         self._z_feature = [IDENTITY] * (links + 1)

@@ -28,6 +28,7 @@ from studies.search.model.size_model import SizeModel
 from studies.search.model.transfer import TransferMean
 from studies.search.model.trial_arrays import TrialTable
 from studies.search.observations import Snapshot
+from studies.search.rungs import decision_rungs, first_epoch_tells
 from trainers.protocol import ParameterValue
 
 START_EPOCHS = 0.3
@@ -59,7 +60,7 @@ class CurveModel:
     def __init__(self, problem: Problem, shared: _Shared | None = None) -> None:
         self.problem = problem
         self.encoder = Encoder(problem.space)
-        self.rungs = problem.rungs()
+        self.all_rungs = decision_rungs(problem.epochs, least=1)
         self._columns = columns(problem.objectives, problem.constraints)
         self.limits = ColumnLimits(self._columns, problem.constraints)
         names, objectives = [column.metric for column in self._columns], len(problem.objectives)
@@ -73,19 +74,31 @@ class CurveModel:
             costs=CostModel(self._columns, self._static),
             reach=(None, np.zeros(0)),
         )
-        self._chains = {j: self._chain(j) for j in self.learned}
+        self._use(problem.rungs())
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self.learned}
         self._failures = FailureModel(self._shared.failures)
         self._features = FeatureExtractor(problem, self.encoder, self._columns, self._static)
         self._examples = self.features(problem.examples or self.encoder.random(np.random.default_rng(0), EXAMPLES))
         self._start_epochs = START_EPOCHS
-        self.count_milestones(problem.milestones)
-        earlier = None if problem.transfer is None else problem.transfer.cost_covariates
-        self.table = TrialTable(self.encoder, self.rungs, len(names), problem.covariates, earlier)
         self.archive: Array = np.zeros((0, objectives))
         self.reference: Array = np.zeros(objectives)
         self.reachable_reference: Array = self.reference
         self.progress = Progress()
+
+    def _use(self, rungs: tuple[int, ...]) -> None:
+        """Forecast between these rungs from now on, with nothing learned yet."""
+        self.rungs = rungs
+        self._chains = {j: self._chain(j) for j in self.learned}
+        problem, transfer = self.problem, self.problem.transfer
+        earlier = None if transfer is None else transfer.cost_covariates
+        self.table = TrialTable(self.encoder, rungs, len(self._columns), problem.covariates, earlier)
+        self.count_milestones(problem.milestones)
+
+    def settle_rungs(self, trials: Sequence[Snapshot]) -> None:
+        """Make epoch 1 a rung once the first trials have shown that it tells something."""
+        objectives = [j for j in self.learned if j < len(self.problem.objectives)]
+        if self.rungs != self.all_rungs and objectives and first_epoch_tells(trials, self.rungs[0], objectives[0]):
+            self._use(self.all_rungs)
 
     def _chain(self, j: int) -> Chain:
         # Earlier studies are informative about the objectives only.
@@ -109,6 +122,7 @@ class CurveModel:
 
         A snapshot counts as unchanged if it is the same object as in the last call.
         """
+        self.settle_rungs(trials)
         changed, counted = self.table.update(trials), self.problem.counted()
         has_come = counted is not self._shared.costs.counted
         if not changed and not has_come and len(trials):

@@ -125,13 +125,15 @@ class BreakEven:
         return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
-        """Return the epochs between which the model forecasts, without the last epoch."""
-        return self._model.rungs[:-1]
+        """Return the epochs between which the model may forecast, without the last epoch."""
+        return self._model.all_rungs[:-1]
 
     @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
         """Continue if the trial's own index is at least as large as all others, or at random."""
         measured = self._measured(history)
+        if rung not in self._model.rungs:
+            return Decision(action="continue", reason=f"continues: epoch {rung} is not known to tell enough")
         if measured < INITIAL_TRIALS:
             numbers = {"trials_at_first_rung": measured}
             if self._waits_in_vain(history):
@@ -185,6 +187,7 @@ class BreakEven:
         return self._number(waiting[np.argmin(found.values)]) if len(waiting) else None
 
     def _measured(self, history: History) -> int:
+        self._model.settle_rungs(history.trials)
         return len(history.at_rung.get(self._model.rungs[0], {}))
 
     def _waits_in_vain(self, history: History) -> bool:

@@ -80,7 +80,7 @@ def test_what_a_trial_cannot_reach_adds_nothing_to_its_index_and_its_full_traini
 def test_candidates_that_cannot_reach_their_next_rung_are_compared_by_it() -> None:
     (model, bound), (_, free) = searched(TrialLimits(usd=1e-6)), searched(TrialLimits())
     untried = model.forecast(model.untried(model.features([{"learning_rate": 0.03, "width": 200}])))
-    assert untried.within(bound.trial_limits).tolist() == [[True, False, False, False]]
+    assert untried.within(bound.trial_limits).tolist() == [[True] + [False] * (len(model.rungs) - 1)]
     assert bound.index(untried, exact=True) == free.index(up_to_the_next_rung(untried), exact=True)
 
 

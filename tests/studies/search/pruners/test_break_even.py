@@ -27,6 +27,8 @@ from tests.support.indices import acquisition_of
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EPOCHS = 26
+FIRST = decision_rungs(EPOCHS)[0]
+"""The first rung of the first trials; later ones have epoch 1 as well, since it tells much in these curves."""
 
 
 def dollars(made_up: CurveTable, row: int, epoch: int) -> float:
@@ -57,15 +59,18 @@ def policy_and_history(made_up: CurveTable, complete: list[int], waiting: list[i
             usd_per_slot_hour=1.0, reference=(1.0, 1.1 * max(dollars(made_up, row, EPOCHS) for row in range(120))),
         )
     )  # fmt: skip
-    first = model.rungs[0]
-    rows = [*((row, EPOCHS) for row in complete), *((row, first) for row in waiting)]
+    rows = [*((row, EPOCHS) for row in complete), *((row, FIRST) for row in waiting)]
     trials = [seen(made_up, number, row, epochs) for number, (row, epochs) in enumerate(rows)]
+    policy = BreakEven(model, seed=0)
     history = History(
-        at_rung={first: {trial.number: trial.at[first] for trial in trials}},
-        paused={trial.number: first for trial in trials if trial.state == "paused"},
+        at_rung={
+            rung: {trial.number: trial.at[rung] for trial in trials if rung in trial.at}
+            for rung in policy.rungs(EPOCHS)
+        },
+        paused={trial.number: FIRST for trial in trials if trial.state == "paused"},
         trials=trials,
     )
-    return BreakEven(model, seed=0), history
+    return policy, history
 
 
 def by_error(made_up: CurveTable) -> list[int]:
@@ -107,8 +112,8 @@ def test_no_price_of_what_may_not_be_started_keeps_a_trial_from_going_on(made_up
     history.upcoming, history.fresh_allowed = None, False
     thaw = policy.thaw(history)
     assert thaw is None or thaw.decision.numbers["best_untried_price"] == 0.0
-    trial = max(history.paused, key=lambda number: -history.trials[number].at[policy.rungs(EPOCHS)[0]][0])
-    made = policy.decide(history, trial, policy.rungs(EPOCHS)[0])
+    trial = max(history.paused, key=lambda number: -history.trials[number].at[FIRST][0])
+    made = policy.decide(history, trial, FIRST)
     assert made.numbers["best_untried_price"] == 0.0
 
 
@@ -119,7 +124,7 @@ def test_a_free_slot_takes_what_the_trial_that_waits_was_compared_with(made_up: 
     for row in order[30:90:10]:
         policy, history = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
         fresh, _ = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
-        first, history.upcoming = policy.rungs(EPOCHS)[0], made_up.params[order[-1]]
+        first, history.upcoming = FIRST, made_up.params[order[-1]]
         trial = seen(made_up, len(history.trials), row, first)
         history.at_rung[first][trial.number] = trial.at[first]
         history.trials = [*history.trials, replace(trial, state="running")]
@@ -146,7 +151,7 @@ def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_el
         return bool(asked)
 
     order = by_error(made_up)
-    policy, history = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
+    policy, history = policy_and_history(made_up, order[1:25:3], order[-30::3])
     runs = replace(seen(made_up, len(history.trials), order[40], EPOCHS), state="running")
     history.trials, history.upcoming = [*history.trials, runs], made_up.params[order[0]]
     assert costs(policy.prepare)
@@ -192,7 +197,7 @@ def test_what_one_model_learned_of_costs_serves_one_that_shares_its_fits(
 
 def test_while_nothing_promises_anything_more_trials_go_on_to_their_ends(made_up: CurveTable) -> None:
     policy, _ = policy_and_history(made_up, by_error(made_up)[:4], [])
-    rungs = policy.rungs(EPOCHS)
+    rungs = decision_rungs(EPOCHS)[:-1]
     for stagnates, shares in ((False, [0.1] * len(rungs)), (True, [0.3, 0.5, 0.7])):
         thrown = [
             sum(policy._is_random_continuation(n, rung, is_stagnating=stagnates) for n in range(2000)) / 2000
@@ -212,7 +217,7 @@ def test_the_search_stagnates_only_as_long_as_there_is_something_else_to_try(
         monkeypatch.setattr(Acquisition, "is_stagnating", lambda _self, _index, answer=not worthwhile: answer)
         policy, history = policy_and_history(made_up, order[-20:], order[30:60])
         history.upcoming, history.fresh_allowed = made_up.params[order[-21]], fresh_allowed
-        first = policy.rungs(EPOCHS)[0]
+        first = FIRST
         waiting = [number for number in history.paused if policy.decide(history, number, first).action == "continue"]
         went_on[worthwhile] = len(waiting)
     assert (went_on[False] > went_on[True] + 5) == fresh_allowed
@@ -299,9 +304,10 @@ def test_the_first_trials_wait_at_the_first_rung_however_few_slots_there_are(mad
     study = simulate(
         made_up, objectives=OBJECTIVES, slots=2, budget_full_trials=4, sampler="auto", pruner="auto", seed=1
     )  # fmt: skip
-    first = decision_rungs(EPOCHS)[0]
-    starters = study.record.started[:INITIAL_TRIALS]
-    assert [trial.decisions[0].epoch for trial in starters] == [first] * INITIAL_TRIALS
+    first, starters = FIRST, study.record.started[:INITIAL_TRIALS]
+    paused = [next(one.epoch for one in trial.decisions if one.action == "pause") for trial in starters]
+    assert paused == [first] * INITIAL_TRIALS
+    assert [trial.decisions[0].epoch for trial in starters] == [1] * INITIAL_TRIALS
     measured_at = max(trial.epochs[first - 1].measured_at for trial in starters)
     early = [epoch.epoch for trial in starters for epoch in trial.epochs if epoch.measured_at < measured_at]
     assert max(early) == first, "nobody trains beyond the first rung before four can be compared"
