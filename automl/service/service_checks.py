@@ -78,18 +78,23 @@ def _store(text: str) -> str:
             f"{redact(text)}: has no automl tables",
             "run `automl serve`, which creates the tables, or name another store",
         )
-    found, known = schemas(text)
-    if found != known and str(found) > str(known):
-        raise WrongError(f"{redact(text)}: schema {found}, this version knows {known}", "update automl on this machine")
+    found, oldest, known = schemas(text)
     if found != known:
         raise WrongError(
-            f"{redact(text)}: schema {found}, this version writes {known}",
-            "end service and workers of the older version, copy the database, and run `automl list`, which upgrades it",
+            f"{redact(text)}: schema {found}, this version knows {oldest} to {known}", _cure(found, oldest, known)
         )
     url = parse_url(text)
     if url.get_backend_name() == "sqlite" and not os.access(str(url.database), os.W_OK):
         raise WrongError(f"{url.database}: cannot be written", "run as the user of the service, or fix its mode")
     return f"{redact(text)}: schema {found}, which is current"
+
+
+def _cure(found: str | None, oldest: str, known: str) -> str:
+    if str(found) > known:
+        return "update automl on this machine"
+    if str(found) < oldest:
+        return "name another store: this one is too old to be upgraded"
+    return "end service and workers of the older version, copy the database, and run `automl list`, which upgrades it"
 
 
 class _Service:

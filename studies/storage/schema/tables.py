@@ -1,4 +1,4 @@
-"""The tables, prefixed `automl_` because they share a database with Optuna's tables. Alembic migrations create them.
+"""The tables, prefixed `automl_` because they share a database with Optuna's tables. Migrations upgrade older stores.
 
     studies ─┬─ trials ─┬─ attempts
              │          ├─ epochs        unique (trial_id, epoch)
