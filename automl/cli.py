@@ -1,7 +1,5 @@
 """The command line: loads a command's module when it is run, and prints errors with their cures."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import sys

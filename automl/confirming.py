@@ -1,7 +1,5 @@
 """`automl confirm`: trains points of the archive with other seeds, and measures them on unseen data."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import threading

@@ -1,7 +1,5 @@
 """A store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard with plots."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import signal

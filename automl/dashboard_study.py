@@ -1,7 +1,5 @@
 """Adds curves, archive, timeline and reasons to Optuna Dashboard, as plots and notes in Optuna's tables."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator, Sequence

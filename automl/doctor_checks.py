@@ -1,7 +1,5 @@
 """Checks of `automl doctor`. They import Torch, Ray and MLflow themselves, so that a failing import is a finding."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Mapping

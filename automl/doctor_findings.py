@@ -1,7 +1,5 @@
 """Findings of `automl doctor`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

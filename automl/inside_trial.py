@@ -13,8 +13,6 @@ It imports only the standard library, because the user's modules may have the sa
 Other end: `trainers.commands.channel`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Studies over recorded learning curves, as one document (`automl simulate`)."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

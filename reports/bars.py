@@ -1,7 +1,5 @@
 """Small bar charts of the page: dollars by purpose, and the importance of parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Baselines as sentences, and as dotted lines in figures."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Several studies as one HTML page: results by dollars, measured from one reference point."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts and tables of the page: plain values for the template, from a study."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

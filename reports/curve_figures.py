@@ -1,7 +1,5 @@
 """Learning curves: every trial's objective by epoch, with marks for pauses, thaws, pruning and failures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Forecasts of unfinished trials: bands on learning curves, and uncertain points on the trade-off."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

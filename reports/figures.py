@@ -1,7 +1,5 @@
 """Figures of a study as plain plotly data: trade-offs and bars; `as_plotly` converts a `Figure` for other viewers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import combinations

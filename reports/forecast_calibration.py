@@ -1,7 +1,5 @@
 """Calibration of the forecasts: a figure and a sentence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

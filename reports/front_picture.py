@@ -1,7 +1,5 @@
 """The trade-off figure as inline SVG, which needs no script, with the same data, colours and axes as plotly's."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

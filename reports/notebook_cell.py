@@ -1,7 +1,5 @@
 """Notebook cell of a study or its progress, in the notebook's own colours; the template escapes every value."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

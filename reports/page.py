@@ -4,8 +4,6 @@ Three measures keep users' text from becoming code: the template escapes values,
 content security policy runs scripts by hash and loads nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

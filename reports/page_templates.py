@@ -1,7 +1,5 @@
 """The templates of this folder. They escape every value, and refuse undefined names."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from dataclasses import dataclass

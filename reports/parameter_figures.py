@@ -1,7 +1,5 @@
 """Parameters by objective: a small panel for each parameter, with every trial's last epoch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

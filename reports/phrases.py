@@ -1,7 +1,5 @@
 """Numbers for people: dollars, durations, parameters."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping

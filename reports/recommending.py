@@ -1,7 +1,5 @@
 """The recommended model in words, for the terminal and the page."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A pruner with random continuations sometimes continues trials that it would have
 stopped trials. Their share among the best models estimates how many the others would have given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """An objective over its most important parameters: a surface over two, and parallel coordinates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Timeline of devices: charges as bars, faults as marks; times without a pool cost nothing and are left out."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A trial's columns as texts for terminal, report and pages, by the names of the CSV."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

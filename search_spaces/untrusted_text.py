@@ -1,7 +1,5 @@
 """Makes outside text safe: `storable` where text enters a store, `escaped` where text reaches a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Values and names in messages for people: short, on one line, without passwords."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Maps exceptions to `TrainingError`s, which are picklable. Only this module reads the texts of torch's errors."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -7,8 +7,6 @@ TrainingError
 └── LostError          a rank or its connection died              the trial goes on from its checkpoint
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trainer's own parameters: meaning and allowed values. No torch: the spec is checked against this table first."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """Options of the commands that ask a cluster for machines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Folders for Kubernetes and compose: manifests of a study, of one training, or of the service, and their image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Waits until NODES nodes have joined the Ray cluster at ADDRESS, because a study would count too few slots."""
 
-from __future__ import annotations
-
 import sys
 
 from studies.gangs.pool_protocol import PoolError

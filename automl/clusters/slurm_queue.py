@@ -1,7 +1,5 @@
 """SLURM commands: submit a script, query a job's state."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The sbatch script of a study: starts Ray and the study on the allocation, and requeues at each time limit."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

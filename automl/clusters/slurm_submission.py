@@ -1,7 +1,5 @@
 """Submits a study to SLURM, and follows it (`automl submit --slurm`)."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping

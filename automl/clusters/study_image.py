@@ -1,7 +1,5 @@
 """The image of a study, its service and its workers: Dockerfiles, the files they copy, and paths in the image."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Mapping

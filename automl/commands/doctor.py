@@ -1,7 +1,5 @@
 """`automl doctor`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`automl launch`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

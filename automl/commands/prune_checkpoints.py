@@ -1,7 +1,5 @@
 """`automl prune-checkpoints`."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from typing import Any

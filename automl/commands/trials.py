@@ -1,7 +1,5 @@
 """`automl trials`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """An exported model as a ZIP archive: the model's file or folder, and the description of the export."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Thresholds of two classes and intervals of numbers, learned on the validation part."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The model card of an export: purpose, quality, cost and use of the model."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Predictions and metrics of several models together: an ensemble averages probabilities or numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`automl ensemble`: combines kept models of a study, selected greedily on the validation part."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writers of the export formats; each output is complete or absent."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The manifest of an exported model: one JSON object, the same in every format."""
 
-from __future__ import annotations
-
 import math
 import platform
 import statistics

@@ -1,7 +1,5 @@
 """The model of a checkpoint with all that an export needs: the eager model, its rows, and its predictions."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`automl launch --dry-run`: prints the plan and its possible cost, and writes nothing."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

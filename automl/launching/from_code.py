@@ -1,7 +1,5 @@
 """`automl launch train.py:train`: chooses a spec for the user's own training function or task; `--set` changes it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

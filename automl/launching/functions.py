@@ -1,7 +1,5 @@
 """Names training functions for ranks and `automl resume`, and saves functions that other processes cannot import."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import inspect

@@ -4,8 +4,6 @@ Trials of this project have their parameters before they start, since slots and 
 are learned as trials run.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Turns a parsed spec into a study that can be launched; finds mistakes before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -10,8 +10,6 @@ The trainer uses the ranks of the gang. All logged metrics are reported after ea
 own checkpoint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`automl train` and `automl compare` in processes that are stopped before they exceed their budget."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

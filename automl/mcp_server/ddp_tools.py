@@ -1,7 +1,5 @@
 """Tools about DDP: a real training on this machine, a measured comparison, and the concepts in its figures."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

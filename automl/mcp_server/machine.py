@@ -1,7 +1,5 @@
 """Figures of this machine that DDP depends on: slots, cores, price, and exchange rate between processes."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

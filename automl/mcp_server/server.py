@@ -1,7 +1,5 @@
 """The MCP server: lists tools, checks arguments, and turns results and errors into answers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any

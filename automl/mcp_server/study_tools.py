@@ -1,7 +1,5 @@
 """Tools that read, start and stop studies. Spending tools first report the expected cost."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

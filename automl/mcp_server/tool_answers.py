@@ -1,7 +1,5 @@
 """Answers of tools: plain data of limited length, and errors with the next step."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Streams rows from files to a model, so that files may be larger than the memory."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Live progress of a study in the notebook cell that launched it. Updates do not need the blocked event loop."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

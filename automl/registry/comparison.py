@@ -1,7 +1,5 @@
 """Comparison of two models on the same samples, by a paired test of the differences."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

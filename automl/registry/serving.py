@@ -1,7 +1,5 @@
 """Polls versions of the registry for a server, in a separate process, since MLflow's threads forbid a later fork."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

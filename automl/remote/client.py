@@ -1,7 +1,5 @@
 """HTTP client of the service (`automl serve`): sends the user's token, and turns refusals and outages into errors."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import time

@@ -1,7 +1,5 @@
 """Follows a study of a service until it ends, with progress lines, summary, and the exit code of a local launch."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping

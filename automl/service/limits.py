@@ -1,7 +1,5 @@
 """Limits of the work that a request may cause: size and depth of specs, concurrent work, and expansion of uploads."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 import zlib

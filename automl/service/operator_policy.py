@@ -1,7 +1,5 @@
 """The operator's policy: allowed code and data, places of outputs, and the price of a slot."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

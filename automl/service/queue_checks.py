@@ -1,7 +1,5 @@
 """Checks of `automl doctor --service` in the store: tokens, workers, queue, limits, clocks and views."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 

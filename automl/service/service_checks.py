@@ -3,8 +3,6 @@
 Read-only: a store of another schema is not upgraded, and no folder is created.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A team's studies with the rights of an identity, for all routes, pages and tools."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

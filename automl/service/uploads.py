@@ -4,8 +4,6 @@ A file has a hidden name until it is complete, and counts from its first byte. O
 studies resolve relative paths in this folder, and could import a Python file from it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Predictions as plain values for JSON and CSV, from a model's outputs."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows of numbers: nested lists of the model's input shape."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

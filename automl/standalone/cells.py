@@ -1,7 +1,5 @@
 """Numbers and dates as people write them: `1.234,50 €`, `(12)`, `3 May 2024`. Training and exported models share it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """A trained model: `load("model").predict([{"age": 39}])` predicts rows with a folder, or a .pt2 or .onnx file."""
 
-from __future__ import annotations
-
 import json
 import math
 import zipfile

@@ -4,8 +4,6 @@ This file is also the program of that process. Messages both ways are a kind (on
 is JSON, or arrays in numpy's format. Neither side unpickles anything.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json

@@ -4,8 +4,6 @@ A cell is a text as in a CSV file, or a Python number, boolean or date. None and
 Some columns encode missing values, others replace them by the median.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

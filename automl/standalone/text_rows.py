@@ -1,7 +1,5 @@
 """Texts as rows of token numbers, from the tokenizer of the trained model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 It has its own SQL, because code shared with the rest of the program would hide that code's mistakes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

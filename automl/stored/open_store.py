@@ -1,7 +1,5 @@
 """Opens a store, and finds studies and trials in it; creates nothing."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Location and writing of a study's HTML report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from studies.records.records import StudyRecord

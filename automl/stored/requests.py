@@ -1,7 +1,5 @@
 """Requests of people to a study: to drain, to end a trial, to try parameters next, to change the price."""
 
-from __future__ import annotations
-
 import random
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Deletes a study for good: its rows, its files, and its copies in Optuna and MLflow (`automl delete`)."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Trial events of a running study as lines, for `--verbose` and log files."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Options and argument types shared by several commands."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The state of a study as figures, tables and lines for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Tables of a study: its trials, its running trials, its archive, and its confirmed points."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Error output of `automl train` and `automl compare`."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A single training on this machine as a study of one trial, as on a service."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Charges for the slots of dead controllers, from their last charges to their last heartbeat."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from studies.money.ledger import PricedSpan, cost_nano_usd

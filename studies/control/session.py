@@ -1,7 +1,5 @@
 """Session of a controller with a study: takes the lease, settles dead pools, drives, and releases the lease."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import shlex

@@ -3,8 +3,6 @@
 The saved models are measured, nothing is trained. The rows are `Confirmed` rows of 0 epochs, the charges `test`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Ray notices a silent node only after 10 to 40 seconds, which the study would pay
 port of each raylet: a dead node refuses the connection if its host lives, and is silent otherwise.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import select

@@ -7,8 +7,6 @@
 Ray places processes, keeps them alive and reports deaths. Only the actors import torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

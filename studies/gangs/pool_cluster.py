@@ -1,7 +1,5 @@
 """Cluster of a pool: a joined cluster, or the pool's own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Reports of a gang's ranks: rank 0's stream of measurements, and the end of each rank."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """Environment variables of the user's shell that ranks on other machines need, such as settings of NCCL."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """Joining a Ray cluster or starting one here, and the number of slots that it can hold."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -3,8 +3,6 @@
 A call that ends only with its process reveals each death, so that no trial starts on a dead process.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

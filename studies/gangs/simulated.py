@@ -1,7 +1,5 @@
 """A pool in virtual time, on recorded learning curves, with the same protocol as the pool on Ray."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -6,8 +6,6 @@ forever (pytorch #141510, #180611, nccl #863). If a member's process is gone, th
 each member leaves by itself, so gangs of one rank leave a group standing, and dead members do no harm.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

@@ -5,8 +5,6 @@ promised time beyond the deadline at which they are spent. Hours work the same w
 reserved up to the latest expected end of a running gang. The deadline moves with the price and the number of slots.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Arithmetic of the ledger: each slot-second between opening and closing the pool is in exactly one charge."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

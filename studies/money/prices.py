@@ -4,8 +4,6 @@ Source: AWS EC2 on-demand list prices for Linux in us-east-1, as known in Novemb
 devices. They make trials comparable; set the price that you pay by `resources.price_per_slot_hour`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Tokens of the service, each of which gives a user and a role. The store holds digests only."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -6,8 +6,6 @@ its cap counts until the pool is settled. A job that confirms another user's stu
 paid by the job's user. A job whose run ended at its cap waits for more money: the rest pays for no epoch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Number of slots that a job needs from a worker, and workers that have them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from search_spaces.parameters import Categorical, SpaceError

@@ -1,7 +1,5 @@
 """The queue in the store: submits jobs, takes turns and ends runs, each in one transaction."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

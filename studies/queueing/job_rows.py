@@ -1,7 +1,5 @@
 """Reads jobs, runs and accounts from their rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ queued ─► running ─► done       the study is closed
 Rows are in `automl_jobs` and `automl_job_runs`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

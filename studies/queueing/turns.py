@@ -5,8 +5,6 @@ head of the line: the worker keeps its free slots for it, since otherwise small 
 priority drain, latest first, to make room for it, on one worker only, and lose no training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Heartbeats of workers, measured by the database's clock only."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Forecasts behind a decision: mean and standard deviation of each objective at the next rungs, as plain values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

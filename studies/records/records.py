@@ -1,7 +1,5 @@
 """Records: a study as frozen plain values without SQL, for every reader of the store."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field

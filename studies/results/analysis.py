@@ -1,7 +1,5 @@
 """Results and costs of a study, as frozen values and dicts; amounts are whole nano-dollars, so that sums are exact."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 The value already includes starts and thaws, since a full training pays once. A complete trial keeps its own value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 

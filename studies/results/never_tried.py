@@ -1,7 +1,5 @@
 """Choices of categorical parameters that no trial of a study has tried."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from search_spaces.parameters import Value

@@ -4,8 +4,6 @@ Callers negate maximised objectives first (`Objective.signed`); coordinates are 
 case: a layer is then a distinct value, and the front is the set of the smallest values.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence

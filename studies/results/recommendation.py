@@ -1,7 +1,5 @@
 """The model to take from a study, and the best one by an objective among the models that keep bounds on the others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ A table is one `.npz` of the format `curves-v1`: `meta_json` (a string), `params
 each metric and each constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings of a simulated study: table, objectives, slots, budget, and its sampler and pruner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

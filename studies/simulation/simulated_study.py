@@ -4,8 +4,6 @@ Only training is replayed, with the table's times and metrics. The search sees v
 also scored on test metrics.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Differences between two specs, to check that a repeated launch has the spec of the stored study."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 

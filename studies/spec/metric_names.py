@@ -1,7 +1,5 @@
 """Metrics by their names: the metric to optimise, and the direction in which each is better."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A spec with typed objects in it, as the plain mapping that a YAML file would hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from search_spaces.parameters import Categorical, Conditional, Float, Int

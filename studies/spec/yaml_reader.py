@@ -1,7 +1,5 @@
 """YAML for specs: safe loading, no repeated keys, `1e-4` is a number, and no numbers that are ambiguous."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

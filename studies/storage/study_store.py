@@ -1,7 +1,5 @@
 """The store: studies that their controllers write, in transactions guarded by a lease, and that all commands read."""
 
-from __future__ import annotations
-
 import functools
 import time
 import uuid

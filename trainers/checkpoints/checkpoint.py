@@ -13,8 +13,6 @@
 Readers see whole tensors, also of sharded ones. A path may be a URL.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ AUTOML_CACHE_FOLDER   folder of the copies; default ~/.cache/automl/checkpoints
 AUTOML_CACHE_GIB      their limit in GiB; default 20, and never more than the free space
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Interface of the places that store checkpoints; its operations raise `OSError` if the place fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

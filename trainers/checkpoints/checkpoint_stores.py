@@ -5,8 +5,6 @@ A checkpoint exists completely or not at all, even if its writer dies: any rank 
 stores are loaded on first use: the controller imports this module.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

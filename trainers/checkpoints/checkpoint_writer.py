@@ -3,8 +3,6 @@
 A thread writes files while training goes on; messages that name a file wait until it is whole (`Pending`).
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ A checkpoint is named by its main file, written last, `epoch-0003.attempt-1.pt`;
 sharded weights and optimizer state, `epoch-0003.attempt-1.rank-0-of-4.bin`.
 """
 
-from __future__ import annotations
-
 import glob
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Loads a study's task, training function or command by name. Does not import torch."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import importlib.machinery

@@ -1,7 +1,5 @@
 """Parameters that a trial requests at run time: proposed or drawn values."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The user's code and data: hashes of files, and the line of an error."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Loads a task's samples, and brings batches to a rank's device. n samples in a batch, N in the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

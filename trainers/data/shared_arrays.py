@@ -5,8 +5,6 @@ touched pages. Every process that maps a file holds a shared lock on it; the nex
 unlocked files.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging

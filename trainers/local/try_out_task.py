@@ -7,8 +7,6 @@ prints {parameters, metrics, space, samples, error} as JSON; `error` is one line
 and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.model_size`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

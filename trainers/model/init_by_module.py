@@ -5,8 +5,6 @@ module's name: they do not depend on ranks or sharding. Values that a constructo
 silently, so all writes to tensors are recorded while the model is built; a model with any other write is refused.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Iterator

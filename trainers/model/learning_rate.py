@@ -8,8 +8,6 @@ The searched learning rate is meant for `reference_batch`; with k = effective_ba
     adascale  base, times a gain measured in each step: `trainers.loop.gradient_noise`
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ fp16 and bf16 compression halve the traffic. PowerSGD (Vogels et al. 2019, arXiv
 each weight matrix where that saves at least half, and adds the error to the next step's gradient.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ of it; and, for the trainer's optimizers, `rate_factors(model, params)`, ratios 
 trainer sets each group's rate, keeping its initial ratio to the scheduled rate.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping

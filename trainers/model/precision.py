@@ -4,8 +4,6 @@ TF32, cuDNN's algorithms and channels-last speed up GPUs. They are process-wide;
 them before the next trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Options of a training's process group: backend and deadline. Does not import torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The store with which process groups form: a torch store, client of `trainers.ranks.group_store_server`."""
 
-from __future__ import annotations
-
 import hmac
 import secrets
 import socket

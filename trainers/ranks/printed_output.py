@@ -4,8 +4,6 @@ The file replaces the process's output descriptor, so it includes libraries and 
 and a crash's last words. A pipe could deadlock: a writer that holds Python's lock would wait for the reader.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -4,8 +4,6 @@
 signal handlers. Imported or patched modules, open files and the task's own objects stay.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ R` in a store, sets `here R` once it has loaded, and then waits while the others
 watches instead (`trainers.ranks.process_group`).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -5,8 +5,6 @@ the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie
 `--open`, the service listens only on loopback, and every user of the machine is an admin.
 """
 
-from __future__ import annotations
-
 import asyncio
 import getpass
 from collections.abc import Awaitable, Callable, MutableMapping

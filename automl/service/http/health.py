@@ -1,7 +1,5 @@
 """Endpoints for monitoring: liveness, readiness, and Prometheus metrics."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import sqlalchemy as sa

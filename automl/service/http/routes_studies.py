@@ -1,7 +1,5 @@
 """Routes of studies: submit, list, watch, stop, resume, cancel, delete."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The service as an ASGI application: routes, error answers, and the gate around them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Runs the service: the socket, the token file, an optional worker, and an orderly end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

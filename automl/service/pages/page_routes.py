@@ -1,7 +1,5 @@
 """Pages for people: login, queue, study, trial."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any

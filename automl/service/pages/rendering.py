@@ -1,7 +1,5 @@
 """Rendering of pages: templates that escape every value, and errors as one-line pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from functools import cache

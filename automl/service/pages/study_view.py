@@ -1,7 +1,5 @@
 """Data of the study page: texts and numbers from the store's last commit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

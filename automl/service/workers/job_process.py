@@ -5,8 +5,6 @@
 A worker starts it. When the worker dies, the kernel signals the process to drain, and another worker continues the job.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

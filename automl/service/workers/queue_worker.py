@@ -1,7 +1,5 @@
 """A worker: polls the queue, and runs each job in a separate process on some of its slots."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

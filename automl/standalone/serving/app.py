@@ -1,7 +1,5 @@
 """The HTTP interface as an ASGI application: takes rows, returns predictions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

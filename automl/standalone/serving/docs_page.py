@@ -1,7 +1,5 @@
 """The page at /docs: the API, an example to edit and send, and a field for the token. Loads nothing from elsewhere."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

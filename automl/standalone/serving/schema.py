@@ -1,7 +1,5 @@
 """The OpenAPI document of a model, from its manifest."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Any

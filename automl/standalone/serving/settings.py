@@ -1,7 +1,5 @@
 """Settings of the server: from arguments, environment variables AUTOML_SERVE_..., a settings file, or defaults."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sources of models, polled for newer models."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import dataclass

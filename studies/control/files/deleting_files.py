@@ -1,7 +1,5 @@
 """Deletion of checkpoints, without making the controller wait for an object store."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

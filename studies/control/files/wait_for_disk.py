@@ -1,7 +1,5 @@
 """Waiting while a study's checkpoints cannot be written."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@ The second line never grows under one controller, so a released slot is never re
 and the policy has not used a free slot for `PATIENCE_SECONDS`, the slot is released too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

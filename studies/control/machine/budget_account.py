@@ -1,7 +1,5 @@
 """The budget of a study while its pool is open: money spent, time promised to gangs, and the deadline."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence

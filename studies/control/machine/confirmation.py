@@ -4,8 +4,6 @@ To the machine, the trainings are trials that were paused before their first ste
 checkpoint is saved: a training lost by a fault starts over.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """State of a study that a controller drives, shared by the parts of the state machine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Ends of attempts that were lost or hung, whose trials are tried again up to `faults.attempts` times."""
 
-from __future__ import annotations
-
 from search_spaces.untrusted_text import last_line
 from studies.control.machine.commands import KillGang
 from studies.control.machine.live_study import LiveStudy

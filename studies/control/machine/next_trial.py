@@ -1,7 +1,5 @@
 """Choice of the next trial for a free slot; one suggestion is kept ready."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

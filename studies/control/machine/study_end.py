@@ -1,7 +1,5 @@
 """End of a study: its pool, its state, its reference point, and the limits that closed it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ends of attempts and trials; their slots are freed."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from search_spaces.untrusted_text import last_line

@@ -1,7 +1,5 @@
 """Detection of hanging ranks, by their silence while the controller listened."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from studies.spec.sections import FaultsSpec

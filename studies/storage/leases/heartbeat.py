@@ -1,7 +1,5 @@
 """Heartbeat of a lease: a thread that renews the lease while its holder lives."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

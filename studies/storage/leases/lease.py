@@ -7,8 +7,6 @@ Expiry is decided by the database's clock alone, since hosts' clocks may differ 
 and its charges are the holder's: its clock when the lease begins, and from then on its monotonic clock.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -4,8 +4,6 @@ A process id is valid only within one boot of one host and one pid namespace: co
 has a process 1. Start times count from the boot, so that changes of the clock do not matter.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Reads the state for a controller that resumes a study; of most epochs only duration and cost."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator

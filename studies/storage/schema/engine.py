@@ -1,7 +1,5 @@
 """Opening of a database: pragmas, migrations, and errors with the URL (without its password) and the cause."""
 
-from __future__ import annotations
-
 import functools
 import sqlite3
 import time

@@ -14,8 +14,6 @@
 Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

@@ -4,8 +4,6 @@ If a core is idle, a pass runs in idle time only. Beside busy processes, a lowes
 holds locks in the store, so there a pass has normal priority, and a budget of processor time protects the ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

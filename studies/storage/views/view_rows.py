@@ -1,7 +1,5 @@
 """Rows that the views read, as committed: a study, and its trials that changed since a revision."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Statements of a commit: changes written as rows of tables."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """Copy of a store into an empty store of any kind, in one transaction, with every row compared at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

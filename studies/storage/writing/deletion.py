@@ -1,7 +1,5 @@
 """Deletion of a study from the store, and of its copies in Optuna's tables and in MLflow."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from studies.storage.reading.reader import mentioned_checkpoints

@@ -1,7 +1,5 @@
 """Retries of database actions with growing pauses, for a while, or as long as the database's disk is full."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading

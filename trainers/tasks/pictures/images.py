@@ -1,7 +1,5 @@
 """Images from idx files (MNIST's format) or from a folder for each class; uint8 [n, c, h, w], 1 or 3 channels."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections import Counter

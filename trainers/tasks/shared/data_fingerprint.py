@@ -1,7 +1,5 @@
 """A fingerprint of the training data's encoding, stored with a model's weights."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Finds how people wrote the numbers, dates and codes of a column of text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ mean and deviation, cut at 10; or, robust, median and quartile distance, bent sm
 arXiv 2407.04491, section 3).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass

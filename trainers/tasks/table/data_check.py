@@ -1,7 +1,5 @@
 """Findings of unusual data in a table, each with the option that changes it, and a summary of its columns."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Conventions of table files, for training rows and for new rows; imports nothing heavy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

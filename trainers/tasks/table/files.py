@@ -3,8 +3,6 @@
 Text stays text here: the meaning of a column is decided where the training rows are known.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Cross-validation within a trial: each row is evaluated by a model that has not seen it. Shapes: n rows, k folds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Finds out if the first row of a text file names the columns."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Finds columns that number or name the rows, from which a model would learn the order of the file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

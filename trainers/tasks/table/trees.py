@@ -3,8 +3,6 @@
 Shapes: n rows, d dense columns, c categories, t trees of 2 l - 1 nodes with l leaves at most, m margins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Networks for texts. Shapes: n texts, t tokens of the longest text in the batch, w width, h heads."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any
