@@ -184,9 +184,7 @@ class Study:
         Raises:
             StoreError: No such model is kept. The message lists the kept models.
         """
-        from trainers.checkpoints.checkpoint import (
-            load_model,  # loads torch, which only models need
-        )
+        from trainers.checkpoints.checkpoint import load_model  # loads torch, which only models need
 
         path, row = self.checkpoint(trial, epoch), self._store.require(self._name)
         return load_model(path, str(row.spec["task"]), (str(row.base_folder),))

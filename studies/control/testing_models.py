@@ -44,9 +44,7 @@ def test_specs(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
     """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
     return [
         replace(
-            setup.trial_spec(number, trial.declared_params, trial.world_size),
-            resume_from=checkpoint,
-            test_at=(epoch,),
+            setup.trial_spec(number, trial.declared_params, trial.world_size), resume_from=checkpoint, test_at=(epoch,)
         )
         for (number, epoch), checkpoint in models_to_test(record).items()
         for trial in (record.started[number],)

@@ -71,11 +71,7 @@ class StandingGroups:
     """
 
     def __init__(
-        self,
-        prefix: str,
-        *,
-        leaves_together: bool = False,
-        leave: Leave = lambda _group, _is_hopeless: (),
+        self, prefix: str, *, leaves_together: bool = False, leave: Leave = lambda _group, _is_hopeless: ()
     ) -> None:
         self._prefix, self._leaves_together, self._leave = prefix, leaves_together, leave
         self._counter = itertools.count()

@@ -152,10 +152,7 @@ def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = (
 
 
 def _scaled(
-    points: Sequence[Sequence[float]],
-    ids: Sequence[int],
-    lows: Sequence[float] | None,
-    highs: Sequence[float] | None,
+    points: Sequence[Sequence[float]], ids: Sequence[int], lows: Sequence[float] | None, highs: Sequence[float] | None
 ) -> tuple[list[int], NDArray[np.float64]]:
     """Return the order of the points by value and number, and their scaled values in that order."""
     order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))

@@ -6,14 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    create_model,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_serializer, model_validator
 
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown

@@ -273,8 +273,7 @@ class Store:
             columns = {name: value for one in of_study for name, value in one.items()}
             commit_id = commit_id or new_id()
             revision = connection.execute(
-                _new_revision(tuple(sorted(columns))),
-                {**columns, "of_study": study_id, "commit_id": commit_id},
+                _new_revision(tuple(sorted(columns))), {**columns, "of_study": study_id, "commit_id": commit_id}
             ).scalar()
             if revision is not None:
                 CommitWriter(connection, study_id, lease_id, int(revision)).write(rows)

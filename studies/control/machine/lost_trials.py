@@ -6,10 +6,7 @@ from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Trial
 from studies.control.machine.trial_endings import close_attempt, mark_paused, write_failure
 from studies.control.machine.watchdog import no_sign_of_life
-from studies.storage.writing.changes import (
-    TrialChanged,
-    TrialColumns,
-)
+from studies.storage.writing.changes import TrialChanged, TrialColumns
 from trainers.protocol import Failure
 
 RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})

@@ -9,13 +9,7 @@ from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.study_setup import StudySetup
 from studies.records.records import StopReason, StudyState
 from studies.results.pareto import reference_coordinate
-from studies.storage.writing.changes import (
-    PoolChanged,
-    StudyChanged,
-    StudyColumns,
-    TrialChanged,
-    TrialColumns,
-)
+from studies.storage.writing.changes import PoolChanged, StudyChanged, StudyColumns, TrialChanged, TrialColumns
 
 _LIMITS = ("usd", "hours", "trials", "usd_per_trial", "hours_per_trial")
 

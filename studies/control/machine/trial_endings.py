@@ -7,12 +7,7 @@ from studies.control.machine.commands import EndGang, KillGang
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
 from studies.results import constraints
-from studies.storage.writing.changes import (
-    AttemptChanged,
-    AttemptColumns,
-    TrialChanged,
-    TrialColumns,
-)
+from studies.storage.writing.changes import AttemptChanged, AttemptColumns, TrialChanged, TrialColumns
 from trainers.protocol import Failure
 
 COMPLETE_FOR_REFERENCE = 3

@@ -225,12 +225,7 @@ def _living(connection: sa.Connection, study_id: int) -> Holder | None:
 
 
 def _holder(row: sa.Row[Any]) -> Holder:
-    return Holder(
-        lease_id=row.id,
-        host=row.host,
-        pid=row.pid,
-        stop_requested=row.stop_requested,
-    )
+    return Holder(lease_id=row.id, host=row.host, pid=row.pid, stop_requested=row.stop_requested)
 
 
 def _alive(row: sa.Row[Any]) -> bool:

@@ -283,9 +283,7 @@ def _budget_lines(
             limit=limits.get("usd"), spent=spent, reserved=int(row.reserved_nano_usd) / NANO if live else 0.0
         ),
         "hours": BudgetLine(
-            limit=limits.get("hours"),
-            spent=alive / 3600,
-            reserved=row.reserved_seconds / 3600 if live else 0.0,
+            limit=limits.get("hours"), spent=alive / 3600, reserved=row.reserved_seconds / 3600 if live else 0.0
         ),
         "trials": BudgetLine(limit=limits.get("trials"), spent=sum(trial.number is not None for trial in trials)),
     }

@@ -197,11 +197,7 @@ class _Writer:
     """Writes the trials of one pass, and tracks the content of the view."""
 
     def __init__(
-        self,
-        study: optuna.Study,
-        storage: optuna.storages.RDBStorage,
-        known: dict[int, _KnownTrial],
-        pending: Pending,
+        self, study: optuna.Study, storage: optuna.storages.RDBStorage, known: dict[int, _KnownTrial], pending: Pending
     ) -> None:
         self._study, self._storage, self._known = study, storage, known
         self._study_id = storage.get_study_id_from_name(pending.study.name)

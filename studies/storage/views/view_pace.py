@@ -51,9 +51,7 @@ class FreeCores:
     """Measures the number of idle cores since the last measurement, from cumulative `idle_seconds` (or None)."""
 
     def __init__(
-        self,
-        idle_seconds: Callable[[], float | None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, idle_seconds: Callable[[], float | None] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._idle_seconds, self._clock = idle_seconds or idle_core_seconds, clock
         self._at, self._idle = clock(), self._idle_seconds()

@@ -14,9 +14,7 @@ from studies.storage.schema.tables import SafeJson
 from studies.storage.study_store import Store, new_id
 
 BATCH = 1000
-_NOT_COPIED: dict[str, dict[str, Any]] = {
-    t.view_cursors.name: {"rebuild": True, "details": {}},
-}
+_NOT_COPIED: dict[str, dict[str, Any]] = {t.view_cursors.name: {"rebuild": True, "details": {}}}
 """Columns, by table, with other values in the copy: its views are rebuilt."""
 
 

@@ -25,10 +25,7 @@ _OTHER_ENDINGS = frozenset({
     ".arw", ".dcm",
 })  # fmt: skip
 _UNSIGNED_BYTE = 0x08
-_IDX_NAMES = {
-    "train": ("*train-images*idx3*", "*train-labels*idx1*"),
-    "test": ("*t*-images*idx3*", "*t*-labels*idx1*"),
-}
+_IDX_NAMES = {"train": ("*train-images*idx3*", "*train-labels*idx1*"), "test": ("*t*-images*idx3*", "*t*-labels*idx1*")}
 """Names as in MNIST and similar data sets: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
 _PART_NAMES = {
@@ -155,12 +152,7 @@ def _range(mode: str, low: float, high: float) -> tuple[float, float]:
 
 
 def read_folder(
-    source: Source,
-    classes: Sequence[str],
-    *,
-    size: tuple[int, int] | None,
-    channels: int | None,
-    ranges: Ranges | None,
+    source: Source, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None, ranges: Ranges | None
 ) -> Images:
     """Read images from one sub-folder for each class; TaskError for a sub-folder of another name.
 
