@@ -63,10 +63,8 @@ def packages_of(source: Source) -> tuple[str, ...]:
 def _answers(
     sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None
 ) -> dict[str, Any]:
-    """Return the meaning of outputs, with what the validation part tells: the error, a threshold, intervals.
-
-    If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
-    """
+    """Return the meaning of outputs, with what the validation part tells: the error, a threshold, intervals."""
+    # If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
     answers = _means([one.answers for one in sources])
     task: Any = sources[0].task
     is_number = answers.get("mse") is not None and hasattr(task, "postprocessing")
@@ -89,10 +87,8 @@ def _answers(
 
 
 def _intervals(answers: Mapping[str, Any], outputs: Tensor, targets: Tensor, error: float) -> dict[str, Any]:
-    """Return intervals of numbers; nothing if the differences to the targets do not have the measured error.
-
-    Targets of a user's task may have another scale than its outputs.
-    """
+    """Return intervals of numbers; nothing if the differences to the targets do not have the measured error."""
+    # Targets of a user's task may have another scale than its outputs.
     targets = targets if targets.dim() == 1 else targets[:, 0]  # rows that are ranked have more columns
     values, truth = (_numbers(one, answers) for one in (outputs, targets))
     if values.shape != truth.shape or not math.isclose(float(((values - truth) ** 2).mean()), error, rel_tol=0.01):

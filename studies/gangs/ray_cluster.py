@@ -77,11 +77,9 @@ def _vital_processes_only() -> Iterator[None]:
 
 
 def _without_its_signals(start: Callable[[], None]) -> None:
-    """Call a function in a thread, so that this process keeps its handlers and Ray's processes survive a terminal.
-
-    In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP is
-    blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
-    """
+    """Call a function in a thread, so that this process keeps its handlers and Ray's processes outlive a terminal."""
+    # In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP
+    # is blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
     if threading.current_thread() is not threading.main_thread():
         start()
         return

@@ -231,9 +231,7 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 
 
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
-    """Return the standard deviation of the next value, given `count` values and the sum of their squared deviations.
-
-    The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict the next.
-    """
+    """Return the standard deviation of the next value, by `count` values and the sum of their squared deviations."""
+    # The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict.
     variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)

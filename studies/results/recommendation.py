@@ -237,11 +237,9 @@ def _trade_offs(
 
 
 def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float | None) -> Baseline | None:
-    """Return the best feasible baseline, if `value` (signed) is not better by more than the noise of their difference.
-
-    Both are measured on the same samples: if their errors correlate by a half, the error of the difference is one of
-    the two, here the larger one.
-    """
+    """Return the best feasible baseline, if `value` (signed) is not better by more than their noise."""
+    # Both are measured on the same samples: if their errors correlate by a half, the error of the difference is one of
+    # the two, here the larger one.
     known = [one for one in baselines(study) if judged.metric in one.values and not one.broken]
     if not known:
         return None

@@ -248,10 +248,8 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps while every rank has one, with the number of samples of all ranks; a collective per step.
-
-    `even` fills up missing passes by samples that count nothing; steps that follow others (`is_begun`) may be empty.
-    """
+    """Yield this rank's steps while every rank has one, with the samples of all ranks; a collective per step."""
+    # `even` fills up missing passes by samples without weight; steps that follow others (`is_begun`) may be empty.
     iterator = iter(steps)
     while True:
         step = list(next(iterator, ()))

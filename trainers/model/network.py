@@ -289,11 +289,9 @@ def shards_fully(settings: Settings, group: Group) -> bool:
 
 
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
-    """Normalise with running statistics, and join the other ranks' exchange without samples, forward and backward.
-
-    Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the format of the
-    inputs, others in at least single precision: NCCL would wait for the missing bytes forever.
-    """
+    """Normalise with running statistics, and join the other ranks' exchange without samples, forward and backward."""
+    # Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the
+    # inputs' format, others in at least single precision: NCCL would wait for the missing bytes forever.
     nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))
     nothing = type(norm).forward(norm, nobody).sum()  # 0, whose gradient is exchanged
     if norm.running_mean is None or norm.running_var is None:
@@ -315,10 +313,8 @@ def _distributed(module: nn.Module, settings: Settings, group: Group) -> Distrib
 
 
 def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
-    """Return the megabytes of a gradient bucket; None for torch's default.
-
-    PowerSGD sends twice for each bucket, and gloo matches messages by order alone, which differs between ranks.
-    """
+    """Return the megabytes of a gradient bucket; None for torch's default."""
+    # PowerSGD sends twice for each bucket, and gloo matches messages by order alone, which differs between ranks.
     if settings.compress == "powersgd" and dist.get_backend() == "gloo":
         return 1.0 + sum(one.numel() * one.element_size() for one in module.parameters()) / 2**20
     return None if isinstance(settings.bucket_mb, str) else settings.bucket_mb

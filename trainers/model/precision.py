@@ -50,10 +50,8 @@ def exact_products() -> Iterator[None]:
 
 
 def _switches() -> tuple[Any, Any]:
-    """Return the owners of `allow_tf32`.
-
-    Once the newer names (torch 2.9) are set, torch refuses to read `allow_tf32`, which its compiler and Lightning need.
-    """
+    """Return the owners of `allow_tf32`."""
+    # With the newer names (torch 2.9) set, torch refuses to read `allow_tf32`, which its compiler and Lightning need.
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
 
@@ -63,10 +61,8 @@ def _parts(switch: Any) -> list[Any]:
 
 
 def _cpu_parts(switch: Any) -> list[Any]:
-    """Return the CPU's counterpart of matrix products.
-
-    `torch.set_float32_matmul_precision` sets it as well, and torch refuses to read that precision where the two differ.
-    """
+    """Return the CPU's counterpart of matrix products."""
+    # `torch.set_float32_matmul_precision` sets it as well, and torch refuses to read it where the two differ.
     return [cast("Any", torch.backends).mkldnn.matmul] if _parts(switch) == [switch] else []
 
 

@@ -206,10 +206,8 @@ def presence_in_environment(deadline_seconds: float) -> Presence | None:
 
 
 def _forget_faults_of_earlier_starts(store: Store) -> None:
-    """Delete NCCL's failure key from torchrun's store, else it would end each later start after 8 minutes.
-
-    torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
-    """
+    """Delete NCCL's failure key from torchrun's store, else it would end each later start after 8 minutes."""
+    # torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     store.delete_key(_FAULT_OF_NCCL)

@@ -133,10 +133,8 @@ class Gate:
         return None
 
     async def _identity(self, scope: Scope) -> Identity | None:
-        """Return who asks, or None. TimeoutError if the store does not answer, at once if an earlier read still waits.
-
-        A database that hangs would otherwise hold a thread of each request.
-        """
+        """Return who asks, or None. TimeoutError if the store does not answer, at once if a read still waits."""
+        # A database that hangs would otherwise hold a thread of each request.
         if self._is_open:
             return local_identity()
         if self._late is not None and not self._late.done():

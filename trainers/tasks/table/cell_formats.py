@@ -140,10 +140,8 @@ def _sample(cells: Collection[str]) -> list[str]:
 def _read(
     cells: Collection[str], usual: bool, read: Callable[[str, bool], float | None]
 ) -> tuple[bool, dict[str, float], str | None]:
-    """Return which of two ways reads more cells, their values, and a cell that both read differently in a tie.
-
-    `read` takes a text and the way; `usual` decides a tie. A sample often decides.
-    """
+    """Return which of two ways reads more cells, their values, and a cell that both read differently in a tie."""
+    # `read` takes a text and the way; `usual` decides a tie. A sample often decides.
     some = _sample(cells)
     found = {way: sum(read(text, way) is not None for text in some) for way in (True, False)}
     ways = [True, False] if found[True] == found[False] else [found[True] > found[False]]

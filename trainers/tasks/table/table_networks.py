@@ -209,11 +209,10 @@ class TabularNetwork(nn.Module):
 
 
 class _Members(nn.Module):
-    """The own parts of an ensemble's members: scales of the inputs, and the last layer.
+    """The own parts of an ensemble's members: scales of the inputs, and the last layer."""
 
-    TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): members share all other weights, which is cheap, and
-    regularises.
-    """
+    # TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): members share all other weights, which is cheap, and
+    # regularises.
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -271,10 +270,9 @@ class Waves(nn.Module):
 
 
 class _Categories(nn.Module):
-    """A vector for each level of each category, from one table.
+    """A vector for each level of each category, from one table."""
 
-    A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
-    """
+    # A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
 
     offsets: Tensor
     trained: Tensor

@@ -92,10 +92,8 @@ class Ngrams:
         self.count = count_of(vocabulary, longest)
 
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the number of each n-gram, int64 [n, t * longest], and whether it is in the text, bool of that shape.
-
-        `tokens` are texts, int64 [n, t], filled up with PAD.
-        """
+        """Return the number of each n-gram, int64 [n, t * longest], and whether the text has it, bool of that shape."""
+        # `tokens` are texts, int64 [n, t], filled up with PAD.
         length = tokens.shape[1]
         places = torch.arange(length, device=tokens.device)
         numbers, present = [tokens], [tokens != PAD]
