@@ -43,7 +43,7 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
     check_backend(group, places, _ranks_on(places))
     carrier = group.backend_of(places.device, ranks=_ranks_on(places), devices=places.slots)
     checks: list[tuple[str, Callable[[], str], str]] = [
-        ("Python", _python, ""),
+        ("Python", lambda: sys.version.split()[0], ""),
         ("packages", _packages, "run `make install`"),
         ("devices", _devices, "check the driver with nvidia-smi, or set resources.device: cpu"),
         ("torch", _torch, "pip install torch for this machine; a GPU build needs the matching driver"),
@@ -58,10 +58,6 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
         found = finding("exchanges", lambda: _exchanges(places, group, exchanges), _CURES[carrier])
         findings.append(found | {"exchanges": exchanges})
     return findings
-
-
-def _python() -> str:
-    return sys.version.split()[0]
 
 
 def _packages() -> str:

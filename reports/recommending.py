@@ -11,7 +11,7 @@ from search_spaces.wording import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint
-from studies.results.baselines import Baseline, baselines
+from studies.results.baselines import baselines
 from studies.results.confirmations import confirmation_of, test_of
 from studies.results.constraints import is_feasible, wanted_in_words
 from studies.results.judged import SUNK, judged_objective
@@ -45,7 +45,7 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     """Return a recommendation as sentences; without a recommendation the trial to train again."""
     if found is None:
         return _to_train_again(study)
-    lines = [_unbeaten(found.unbeaten)] if found.unbeaten is not None else []
+    lines = [] if found.unbeaten is None else [f"No model beats {found.unbeaten.called} by more than chance."]
     lines += filter(None, (_on_test_part(study, found),))
     lines.append(f"Take {name_of(found.point)}: {_told(study, found)}.")
     lines += filter(None, (
@@ -57,10 +57,6 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     if params := _params(found.params):
         lines.append(f"Its parameters: {params}.")
     return lines
-
-
-def _unbeaten(baseline: Baseline) -> str:
-    return f"No model beats {baseline.called} by more than chance."
 
 
 def _on_test_part(study: StudyRecord, found: Recommendation) -> str:

@@ -28,7 +28,8 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
         write_package(programs, manifest, folder / _MODEL)
-        for name, text in texts(manifest, _bytes_below(folder / _MODEL)).items():
+        size = sum(file.stat().st_size for file in (folder / _MODEL).rglob("*") if file.is_file())
+        for name, text in texts(manifest, size).items():
             (folder / name).write_text(text, encoding="utf-8")
         (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in needed), encoding="utf-8")
 
@@ -54,7 +55,3 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
 def _what(manifest: Mapping[str, Any]) -> str:
     members = manifest.get("members")
     return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -184,7 +184,8 @@ def compare_trials(
     if missing:
         raise ToolProblem(f"trials: found {missing[0]}, allowed: 0 to {len(known) - 1}", "call compare_trials again")
     chosen = [known[number] for number in trials] or rows[:40]
-    differing = sorted(name for name in {name for row in chosen for name in row["params"]} if _differs(chosen, name))
+    names = sorted({name for row in chosen for name in row["params"]})
+    differing = [name for name in names if len({repr(row["params"].get(name)) for row in chosen}) > 1]
     return {"study": study, "of": len(rows), "differing_parameters": differing, "trials": chosen}
 
 
@@ -249,10 +250,6 @@ def _version(found: Mapping[str, Any]) -> str:
     counts = "-".join(str(trials.get(state, 0)) for state in sorted(trials))
     epochs = sum(one.get("epochs", 0) for one in study.get("running") or ())
     return f"{job['state']}.{job['request']}.{study.get('state')}.{counts}.{epochs}"
-
-
-def _differs(rows: list[dict[str, Any]], name: str) -> bool:
-    return len({repr(row["params"].get(name)) for row in rows}) > 1
 
 
 CHANGING = (launch, resume, stop, confirm)

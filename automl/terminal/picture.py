@@ -136,7 +136,7 @@ class Picture:
         for one in self.objectives if self.archive else ():
             if one.metric not in CUMULATIVE_METRICS:
                 named = [model for model in self.archive if model.name == self.best.get(one.metric)]
-                found = named[0] if named else _best_of(self.archive, one)
+                found = named[0] if named else min(self.archive, key=lambda model: one.signed(model.values[one.metric]))
                 best.append(f"{one.metric} {value_in_words(one.metric, found.values[one.metric])} ({found.name})")
         return ", ".join(best)
 
@@ -152,10 +152,6 @@ class Picture:
         if self.estimate_seconds < self.deadline_seconds:
             return f"about {duration(self.estimate_seconds)}"
         return f"at most {duration(self.deadline_seconds)}" if math.isfinite(self.deadline_seconds) else ""
-
-
-def _best_of(models: Sequence[Model], objective: Objective) -> Model:
-    return min(models, key=lambda model: objective.signed(model.values[objective.metric]))
 
 
 def picture_of(record: StudyRecord, now: float) -> Picture:

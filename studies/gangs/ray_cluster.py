@@ -26,7 +26,7 @@ def init(address: str | None, **options: Any) -> None:
 
     if address is None:
         options["_node_ip_address"] = LOOPBACK
-    on_loopback = address is None or _host_of(address) in _LOOPBACK_NAMES
+    on_loopback = address is None or address.removeprefix("ray://").rpartition(":")[0].strip("[]") in _LOOPBACK_NAMES
 
     def start() -> None:
         starts_here = _vital_processes_only() if address is None else contextlib.nullcontext()
@@ -35,16 +35,8 @@ def init(address: str | None, **options: Any) -> None:
 
     # `ray.init` warns that it cannot set the handler of SIGTERM, which is intended here.
     said_by = logging.getLogger("ray._private.worker")
-    said_by.addFilter(_is_worth_saying)
+    said_by.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
     _without_its_signals(start)
-
-
-def _is_worth_saying(record: logging.LogRecord) -> bool:
-    return "SIGTERM handler is not set" not in record.getMessage()
-
-
-def _host_of(address: str) -> str:
-    return address.removeprefix("ray://").rpartition(":")[0].strip("[]")
 
 
 @contextlib.contextmanager

@@ -179,8 +179,9 @@ def load(
         query = query.where(t.jobs.c.study == study)
     rows = connection.execute(query).all()
     is_filtered = not (project is None and states is None and study is None)
-    charges = _charges(connection, {_of_study(row.study) for row in rows} if is_filtered else None)
-    runs, used_up = _runs(connection, OPEN_RUNS), _caps_that_ended_runs(connection)
+    charges = _charges(connection, {row.study.partition(CONFIRM_MARK)[0] for row in rows} if is_filtered else None)
+    runs = _runs(connection, OPEN_RUNS)
+    used_up = {row.job_id: row.cap_nano_usd for row in connection.execute(CAPS_THAT_ENDED_RUNS)}
     left = _runs(connection, LEFT_RUNS)
     return [_job(row, charges, runs.get(row.id), left.get(row.id), used_up.get(row.id)) for row in rows]
 
@@ -284,10 +285,6 @@ def open_runs_of(connection: sa.Connection, worker_id: int) -> list[int]:
     return list(connection.execute(sa.select(t.job_runs.c.id).where(*mine)).scalars())
 
 
-def _of_study(job: str) -> str:
-    return job.partition(CONFIRM_MARK)[0]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Charges:
     own: Counter[str] = field(default_factory=Counter)
@@ -314,10 +311,6 @@ def left_studies(connection: sa.Connection) -> list[int]:
 
 def _runs(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, Run]:
     return {row.job_id: _run(row) for row in connection.execute(query)}
-
-
-def _caps_that_ended_runs(connection: sa.Connection) -> dict[int, int]:
-    return {row.job_id: row.cap_nano_usd for row in connection.execute(CAPS_THAT_ENDED_RUNS)}
 
 
 def _run(row: sa.Row[Any]) -> Run:

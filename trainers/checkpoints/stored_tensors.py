@@ -317,15 +317,12 @@ def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFac
     text = json.dumps(header).encode()
     text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNMENT)
     size, crc = 0, 0
-    parts: Iterator[Any] = chain([_LENGTH.pack(len(text)), text], map(_bytes_of, tensors))
+    contents = (memoryview(byte_view(tensor.cpu().contiguous())) for tensor in tensors)
+    parts: Iterator[Any] = chain([_LENGTH.pack(len(text)), text], contents)
     for data in parts:
         file.write(data)
         size, crc = size + len(data), zlib.crc32(data, crc)
     return ShareFacts(bytes=size, crc32=crc)
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(byte_view(tensor.cpu().contiguous()))
 
 
 def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts]]) -> None:

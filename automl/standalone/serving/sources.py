@@ -41,16 +41,14 @@ class PathSource:
         try:
             if self._path.suffix != ".onnx" or not self._path.is_file():  # .onnx needs ONNX Runtime loaded
                 read_manifest(self._path)
-            stats = [(one.name, one.stat()) for one in sorted(self._files())]
+            files = [one for one in self._path.iterdir() if one.is_file()] if self._path.is_dir() else [self._path]
+            stats = [(one.name, one.stat()) for one in sorted(files)]
         except ModelError as error:
             raise ServeError(f"MODEL: {error}") from None
         except OSError as error:
             raise ServeError(f"MODEL: {self._path} cannot be read: {error.strerror}") from None
         parts = [f"{name} {one.st_ino} {one.st_size} {one.st_mtime_ns}" for name, one in stats]
         return Place(path=str(self._path.absolute()), version=None, fingerprint="\n".join(parts))
-
-    def _files(self) -> list[Path]:
-        return [one for one in self._path.iterdir() if one.is_file()] if self._path.is_dir() else [self._path]
 
 
 class FollowedSource:

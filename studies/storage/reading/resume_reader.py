@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -81,13 +81,9 @@ def _epochs(
         query = query.where(sa.or_(e.is_milestone, e.epoch.in_(sorted(looked_at)), is_last))
     found: dict[int, list[EpochRecord]] = defaultdict(list)
     for rows in connection.execute(query.order_by(e.trial_id, e.epoch)).partitions(ROWS_AT_ONCE):
-        for row, metrics in zip(rows, _parsed(row[1] for row in rows), strict=True):
+        for row, metrics in zip(rows, json.loads(f"[{','.join(row[1] for row in rows)}]"), strict=True):
             found[row.trial_id].append(record_of(EpochRecord, row, metrics=numbers(metrics)))
     return found
-
-
-def _parsed(documents: Iterable[str]) -> Iterator[dict[str, float | None]]:
-    return iter(json.loads(f"[{','.join(documents)}]"))
 
 
 def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, list[str]]:

@@ -346,11 +346,7 @@ def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
     except pa.ArrowInvalid:
         return None
     columns = [_one_chunk(read.column(name)) for name in names]
-    return columns if quoting else [_unquoted(column) for column in columns]
-
-
-def _unquoted(column: Any) -> Any:
-    return pc.replace_substring_regex(column, QUOTED, r"\1")
+    return columns if quoting else [pc.replace_substring_regex(column, QUOTED, r"\1") for column in columns]
 
 
 def _ragged(path: Path, form: Form) -> TaskError:
