@@ -1,7 +1,5 @@
 """Domains of a parameter: `Float`, `Int` or `Categorical`, frozen and checked when created."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -34,7 +32,7 @@ class SpaceError(UserError, ValueError):
     def __str__(self) -> str:
         return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
 
-    def under(self, *names: str) -> SpaceError:
+    def under(self, *names: str) -> "SpaceError":
         """Return the same error with these names in front of its path."""
         return SpaceError(self.problem, (*names, *self.path))
 
@@ -77,7 +75,7 @@ class Prior:
 class _WithWhen:
     __slots__ = ()
 
-    def when(self, /, **parent: Value | Sequence[Value]) -> Conditional:
+    def when(self, /, **parent: Value | Sequence[Value]) -> "Conditional":
         """Return this parameter as a child: `Float(low=0, high=1).when(optimizer="sgd")`."""
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 

@@ -1,7 +1,5 @@
 """Runs a study's controller in this process, with its pool, its drain at a signal, its views and its final report."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -221,7 +219,7 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
-def _hurrying(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
+def _hurrying(views: ViewsProcess, watcher: Watcher, budget: "SmallBudget") -> Callable[[StudyMachine], None]:
     """Hurry the views at the last commit, so that they catch up while the pool ends."""
 
     def on_commit(machine: StudyMachine) -> None:

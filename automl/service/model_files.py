@@ -1,7 +1,5 @@
 """A model of a study as a download, written by a separate process that imports the user's code."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -43,7 +41,7 @@ class ModelArchive:
         self.file, self.name = file, "model.zip"
 
     @classmethod
-    def begun(cls) -> ModelArchive:
+    def begun(cls) -> "ModelArchive":
         """Return an empty archive. BusyError if `MOST_ARCHIVES` others wait for their readers."""
         if not _archives.acquire(blocking=False):
             raise BusyError(f"export: {MOST_ARCHIVES} downloads are under way, the most at once. Try again later")

@@ -1,7 +1,5 @@
 """Questions to programs of this project in a separate process that reads users' data or imports their code."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -54,7 +52,7 @@ class Kind:
     turns: Turns
 
     @classmethod
-    def of(cls, name: str, *, seconds: float, too_late: str, most: int, memory_bytes: int = _MEMORY_BYTES) -> Kind:
+    def of(cls, name: str, *, seconds: float, too_late: str, most: int, memory_bytes: int = _MEMORY_BYTES) -> "Kind":
         """Return a kind without running questions."""
         places, turns = threading.BoundedSemaphore(most), Turns(name, most=1, most_waiting=3)
         return cls(

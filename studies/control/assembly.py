@@ -1,7 +1,5 @@
 """Policy, suggester and settings of a study, built from its spec and pool, for launches, adapters and simulations."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +42,7 @@ class PoolSpec:
     slots: int
     usd_per_slot_hour: float
 
-    def at_price(self, usd_per_slot_hour: float | None) -> PoolSpec:
+    def at_price(self, usd_per_slot_hour: float | None) -> "PoolSpec":
         """Return the same slots at the price set by `automl price set`; None keeps the price."""
         return self if usd_per_slot_hour is None else replace(self, usd_per_slot_hour=usd_per_slot_hour)
 

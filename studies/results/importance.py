@@ -1,7 +1,5 @@
 """Main effects of the parameters on an objective (functional ANOVA), by a forest fitted to the trials."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +47,7 @@ def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
     return dict(found.shares) if found else {}
 
 
-def effects(study: StudyRecord, objective: Objective) -> Effects | None:
+def effects(study: StudyRecord, objective: Objective) -> "Effects | None":
     """Return an objective's dependence on the parameters; None if unknown.
 
     Trials are compared at the last epoch: a trial that was stopped before counts with its latest forecast for that

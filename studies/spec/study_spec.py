@@ -1,7 +1,5 @@
 """The spec as a frozen value with every default filled in; reading it imports nothing heavier than pydantic."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -193,7 +191,7 @@ class StudySpec(Section):
         return "off" if mlflow is False or mlflow is None else mlflow
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> StudySpec:
+    def _sections_agree(self) -> "StudySpec":
         if isinstance(self.reference_point, dict):
             _check_reference(self.reference_point, [objective.metric for objective in self.objectives])
         for path, problem in doubly_given(self.training, self.space):

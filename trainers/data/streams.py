@@ -5,8 +5,6 @@ a method `set_rank` gives each rank and worker its own samples; then ranks excha
 the first rank without a sample ends the pass for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -154,7 +152,7 @@ class StreamSamples:
 
 
 class _Reading:
-    def __init__(self, steps: _Steps, workers: int, *, pins: bool) -> None:
+    def __init__(self, steps: "_Steps", workers: int, *, pins: bool) -> None:
         self._steps, self._generators = steps, HostGenerators()
         self._pins = pins
         self._loader: DataLoader[Any] | None = None

@@ -1,7 +1,5 @@
 """Logs the loss of each batch of a rank as CSV, to find a rank or batch that differs."""
 
-from __future__ import annotations
-
 import csv
 import math
 import sys
@@ -49,7 +47,7 @@ class BatchLog:
         self._file: IO[str] | None = path.open("a", newline="", buffering=_BUFFER_BYTES)
         self._flushed_at = time.monotonic()
 
-    def __enter__(self) -> BatchLog:
+    def __enter__(self) -> "BatchLog":
         return self
 
     def __exit__(

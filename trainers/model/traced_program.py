@@ -4,8 +4,6 @@ A training function is run again with the checkpoint's state, up to the first pa
 are captured instead of being passed.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import warnings
@@ -46,7 +44,7 @@ class _Called(BaseException):
 
 def model_of_function(
     function: TrainingFunction, spec: TrialSpec, content: Mapping[str, Any], path: str, name: str | None = None
-) -> Call:
+) -> "Call":
     """Return a training function's saved model, with a checkpoint's weights, and a call of it.
 
     `name` is the model's name in `trial.epochs`; None selects `model`, or the only model.

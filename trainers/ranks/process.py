@@ -1,7 +1,5 @@
 """Threads, CPUs and memory of the process that trials run in; `trainers.ranks.process_state` has its global state."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os
@@ -103,7 +101,7 @@ def return_freed_tensors(*, at_once: bool) -> None:
         mallopt(_M_TRIM_THRESHOLD, 2 * (_SMALL_BLOCK if at_once else _LARGE_BLOCK))
 
 
-def free_memory(parameters: Remains | None) -> None:
+def free_memory(parameters: "Remains | None") -> None:
     """Free a trial's leftovers: its model in reference cycles, compiled code, cached device memory.
 
     A slow garbage collection is skipped if the parameters are gone; None is unknown, as after a failed start. torch

@@ -1,7 +1,5 @@
 """Messages and orders of a trial's rank process, and their transfer between its threads."""
 
-from __future__ import annotations
-
 import math
 import queue
 import threading
@@ -35,7 +33,7 @@ class Failed:
     message: str
 
     @classmethod
-    def of(cls, error: BaseException, *, has_begun: bool) -> Failed:
+    def of(cls, error: BaseException, *, has_begun: bool) -> "Failed":
         """Return the failure of an error; before the first step (`has_begun`) checkpoints are only read."""
         failure = classify(error)
         # A store that does not answer still has the checkpoint: the trial must not go back to an earlier one.

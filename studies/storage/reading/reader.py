@@ -1,7 +1,5 @@
 """Reads rows and converts them to records, the only form of a study that other code sees."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -194,7 +192,7 @@ def trial_record(
     )
 
 
-def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
+def record_of(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record":
     """Convert a row to a record: fields that are columns come from the row, all other fields from `others`."""
     read = {
         name: getattr(row, name) if convert is None else convert(getattr(row, name))

@@ -1,7 +1,5 @@
 """Separate process for the views of a study, so that Optuna and MLflow cannot slow down its controller."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -38,7 +36,7 @@ class Order:
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
-    def from_line(cls, line: str) -> Order:
+    def from_line(cls, line: str) -> "Order":
         """Parse a line of `to_line`."""
         return cls(**json.loads(line))
 

@@ -5,8 +5,6 @@ data workers, and a resumed epoch, change each image alike. Mixup (Zhang et al. 
 and its class with any training image and its class: images of the batch would depend on the number of ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +25,7 @@ class Partners:
     def __init__(self, pixels: Tensor, labels: Tensor) -> None:
         self.pixels, self.labels = pixels, labels
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Partners:
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "Partners":
         """Return this object: it is read-only, and as large as the data."""
         return self
 

@@ -4,8 +4,6 @@ Published weights are torchvision's residual networks (He et al. 2016, arXiv 151
 The network in a file is recognised by the names and shapes of its weights.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 import warnings
@@ -166,7 +164,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in found.items()}
 
 
-def layout_of(weights: Mapping[str, Tensor], path: str) -> Layout:
+def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
     """Return the network that weights belong to; TaskError unless their names and shapes fit it."""
     blocks = [0] * len(_STAGES)
     for name in weights:
@@ -197,7 +195,7 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> Layout:
     return layout
 
 
-def fill(body: ResidualBody, head: nn.Linear, path: str) -> None:
+def fill(body: "ResidualBody", head: nn.Linear, path: str) -> None:
     """Load a file's weights into a body, and into the head if the number of classes is equal; skips meta tensors."""
     own = body.state_dict()
     if any(value.is_meta for value in own.values()):

@@ -3,8 +3,6 @@
 A `FoldModel` has several models that train together, one for each of k folds: m members, o outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -135,7 +133,7 @@ def tabular_model(
     )
 
 
-def _waves(params: Params, numbers: int) -> Waves | None:
+def _waves(params: Params, numbers: int) -> "Waves | None":
     waves = task_options.whole_parameter(params, "waves", 0, low=0, high=256)
     scale = task_options.number_parameter(params, "wave_scale", 0.1, low=1e-3, high=100.0)
     return Waves(numbers, waves, scale) if waves and numbers else None
@@ -163,7 +161,7 @@ class TabularNetwork(nn.Module):
         category_sizes: Sequence[int],
         levels: NDArray[np.bool_],
         edges: Matrix | None,
-        waves: Waves | None,
+        waves: "Waves | None",
         outputs: int | None,
         architecture: str,
         width: int,

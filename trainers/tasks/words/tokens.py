@@ -5,8 +5,6 @@ the order of a hash map in version 0.23 (https://github.com/huggingface/tokenize
 byte-level BPE, whose alphabet of 256 bytes loses nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +78,7 @@ def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     return tokenizer
 
 
-def joined(tokenizer: Any, texts: Sequence[str]) -> Tokens:
+def joined(tokenizer: Any, texts: Sequence[str]) -> "Tokens":
     """Return the tokens of all texts in a row, int64 [tokens], each text followed by `END`."""
     rows = [np.asarray([*one.ids, END], dtype=np.int64) for one in tokenizer.encode_batch_fast(list(texts))]
     return np.concatenate(rows)
