@@ -202,7 +202,7 @@ def setup_of(
     folder: str = NOWHERE,
 ) -> StudySetup:
     """Return the settings of a study for its state machine; without checkpoints its folder is `NOWHERE`."""
-    epochs, budget = spec.training.epochs, spec.budget
+    epochs = spec.training.epochs
     return StudySetup(
         study=spec.study,
         objectives=spec.objective_records,
@@ -213,15 +213,7 @@ def setup_of(
         epochs=epochs,
         milestones=kept_epochs(policy.pruner, epochs),
         policy=policy,
-        limits=Limits(
-            usd=budget.usd,
-            hours=budget.hours,
-            trials=budget.trials,
-            usd_per_trial=budget.usd_per_trial,
-            hours_per_trial=budget.hours_per_trial,
-            least_percent_per_10_usd=budget.least_percent_per_10_usd,
-            finish=budget.finish,
-        ),
+        limits=Limits(**spec.budget.model_dump()),
         slots=pool.slots,
         usd_per_slot_hour=pool.usd_per_slot_hour,
         seed=spec.search.seed,

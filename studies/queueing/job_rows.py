@@ -12,6 +12,7 @@ from studies.queueing.accounts import Account, account
 from studies.queueing.job_needs import largest_gang
 from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, JobState, Run, WorkerLine
 from studies.queueing.turns import HALF_LIFE_SECONDS, Room, Stay
+from studies.storage.reading.reader import of_row
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError, clock_of
 
@@ -244,17 +245,7 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
     for row in connection.execute(runs):
         busy[row.worker_id] += len(row.slot_numbers)
     rows = connection.execute(sa.select(t.workers).where(*alive).order_by(w.id))
-    return [
-        WorkerLine(
-            name=row.name,
-            host=row.host,
-            device=row.device,
-            slots=row.slots,
-            busy=busy[row.id],
-            started_at=row.started_at,
-        )
-        for row in rows
-    ]
+    return [of_row(WorkerLine, row, busy=busy[row.id]) for row in rows]
 
 
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
@@ -310,45 +301,21 @@ def left_studies(connection: sa.Connection) -> list[int]:
 
 
 def _runs(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, Run]:
-    return {row.job_id: _run(row) for row in connection.execute(query)}
-
-
-def _run(row: sa.Row[Any]) -> Run:
-    return Run(
-        id=row.id,
-        worker=row.name,
-        device=row.device,
-        slot_numbers=tuple(row.slot_numbers),
-        cap_nano_usd=row.cap_nano_usd,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        outcome=row.outcome,
-    )
+    rows = connection.execute(query)
+    return {row.job_id: of_row(Run, row, worker=row.name, slot_numbers=tuple(row.slot_numbers)) for row in rows}
 
 
 def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, used_up_nano_usd: int | None) -> Job:
     is_confirm = row.kind == "confirm"
     charged = charges.by_job[row.id] if is_confirm else charges.own[row.study]
-    return Job(
-        id=row.id,
-        kind=row.kind,
-        study=row.study,
-        project=row.project,
-        user=row.user,
-        priority=row.priority,
-        state=row.state,
-        reason=row.reason,
-        slots=row.slots,
+    return of_row(
+        Job,
+        row,
         least_slots=largest_gang(row.stored_gangs or row.submitted_gangs),
         device=row.device or "auto",
         cpus_per_rank=row.cpus_per_rank or 1,
-        limit_nano_usd=row.limit_nano_usd,
         spent_nano_usd=max(int(row.spent_nano_usd), charged),
         confirmed_nano_usd=charges.confirmed[row.study],
-        request=row.request,
-        submitted_at=row.submitted_at,
-        queued_at=row.queued_at,
-        ended_at=row.ended_at,
         used_up_nano_usd=used_up_nano_usd,
         run=run,
         left_run=left_run,

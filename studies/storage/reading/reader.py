@@ -82,14 +82,7 @@ def list_studies(store: Store) -> list[StudyLine]:
     with store.snapshot() as connection:
         driven = driven_studies(connection)
         return [
-            StudyLine(
-                name=row.name,
-                state=row.state,
-                driven=row.id in driven,
-                trials=row.trials,
-                cost_nano_usd=int(row.cost or 0),
-                created_at=created_at,
-            )
+            of_row(StudyLine, row, driven=row.id in driven, cost_nano_usd=int(row.cost or 0), created_at=created_at)
             for row in connection.execute(query)
             if (created_at := as_time(row.created_at)) is not None
         ]
@@ -200,6 +193,12 @@ def record_of(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record
         if name not in others
     }
     return kind(**read, **others)
+
+
+def of_row(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record":
+    """Return a dataclass whose fields are columns of the row by the same name, except `others`."""
+    names = (one.name for one in dataclasses.fields(cast("Any", kind)) if one.name not in others)
+    return kind(**{name: getattr(row, name) for name in names}, **others)
 
 
 @functools.cache
