@@ -31,33 +31,10 @@ if TYPE_CHECKING:
     from trainers.functions.trial import Trial
 
 __all__ = [
-    "Baseline",
-    "Budget",
-    "Categorical",
-    "Checkpoints",
-    "Constraint",
-    "Faults",
-    "Float",
-    "Int",
-    "Objective",
-    "Prior",
-    "Pruner",
-    "Resources",
-    "Search",
-    "Space",
-    "Study",
-    "Training",
-    "Trial",
-    "TrialOver",
-    "checkpoint",
-    "heartbeat",
-    "launch",
-    "load",
-    "params",
-    "report",
-    "resume",
-    "search",
-]
+    "Baseline", "Budget", "Categorical", "Checkpoints", "Constraint", "Faults", "Float", "Int", "Objective", "Prior",
+    "Pruner", "Resources", "Search", "Space", "Study", "Training", "Trial", "TrialOver", "checkpoint", "heartbeat",
+    "launch", "load", "params", "report", "resume", "search",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _API = ("Study", "launch", "load", "search")

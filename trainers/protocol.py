@@ -23,18 +23,9 @@ Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unre
 """Reasons of an attempt's failure. `unreadable` (checkpoint) and `storage` (full or broken disk) fail no trial."""
 
 ALWAYS_MEASURED = (
-    "cost_usd",
-    "wall_seconds",
-    "model_parameters",
-    "latency_ms",
-    "train_loss",
-    "val_loss",
-    "samples_per_second",
-    "train_seconds",
-    "data_seconds",
-    "evaluation_seconds",
-    "peak_memory_bytes",
-)
+    "cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss", "samples_per_second",
+    "train_seconds", "data_seconds", "evaluation_seconds", "peak_memory_bytes",
+)  # fmt: skip
 """Metrics of every trial; the first two are added by the controller, which knows prices."""
 
 TEST_SAMPLES = "test_samples"

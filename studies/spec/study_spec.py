@@ -41,18 +41,9 @@ _TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
 
 _NULL_IS_ABSENT = (
-    "study",
-    "task_options",
-    "objectives",
-    "reference_point",
-    "constraints",
-    "training",
-    "search",
-    "budget",
-    "resources",
-    "checkpoints",
-    "faults",
-)
+    "study", "task_options", "objectives", "reference_point", "constraints", "training", "search", "budget",
+    "resources", "checkpoints", "faults",
+)  # fmt: skip
 
 
 class StudySpec(Section):

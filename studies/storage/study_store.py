@@ -319,13 +319,6 @@ def as_time(seconds: float | None) -> datetime | None:
 
 
 __all__ = [
-    "LeaseLostError",
-    "QueuedTrial",
-    "Store",
-    "StoreError",
-    "StudyExistsError",
-    "StudyRow",
-    "as_time",
-    "held_lease",
+    "LeaseLostError", "QueuedTrial", "Store", "StoreError", "StudyExistsError", "StudyRow", "as_time", "held_lease",
     "new_id",
-]
+]  # fmt: skip
