@@ -49,8 +49,7 @@ _MODULES = {
     "Trial": "trainers.functions.trial",
 }
 """Modules of names that are the same in the module. The other names are sections of a spec, such as `BudgetSpec`."""
-_SECTIONS = {"Baseline": "studies.spec.baseline_section"}
-"""Modules of sections that are not in `studies.spec.sections`."""
+_SECTIONS = {"Baseline": "studies.spec.baseline_section"}  # modules of sections that are not in `studies.spec.sections`
 
 
 def __getattr__(name: str) -> Any:

@@ -28,8 +28,7 @@ from studies.storage.views.optuna_view import open_storage
 
 DEFAULT_PORT = 8080
 PORTS_TRIED = 20
-LOOK_SECONDS = 5.0
-"""Seconds between scans of the studies for new plots."""
+LOOK_SECONDS = 5.0  # seconds between scans of the studies for new plots
 log = logging.getLogger(__name__)
 
 

@@ -18,12 +18,10 @@ from reports.state_wording import trial_reason
 from studies.records.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
 from studies.results import analysis
 
-MOST_BARS = 200
-"""Most trials in the timeline, the latest. More bars would be too thin to distinguish."""
+MOST_BARS = 200  # most trials in the timeline, the latest. More bars would be too thin to distinguish.
 MOST_NOTES = 300
 """Most trials with notes, the confirmed and the latest: the dashboard reads all notes once for each trial."""
-HEADING = "**Decisions**"
-"""First line of this project's notes. A note with another beginning is a user's, and stays."""
+HEADING = "**Decisions**"  # first line of this project's notes. A note with another beginning is a user's, and stays.
 
 
 def show(storage: Any, study: StudyRecord) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 from studies.redact import redact
 
-LONGEST = 300
-"""Most characters of an unexpected error's message."""
+LONGEST = 300  # most characters of an unexpected error's message
 
 
 class WrongError(Exception):

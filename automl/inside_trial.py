@@ -20,8 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-CHANNEL = "AUTOML_CHANNEL"
-"""Environment variable with the path of the socket, set inside trials."""
+CHANNEL = "AUTOML_CHANNEL"  # environment variable with the path of the socket, set inside trials
 _PARAMS = "AUTOML_PARAMS"
 
 

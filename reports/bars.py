@@ -17,8 +17,7 @@ KIND_WORDS = {
     "test": "measuring models on the test part",
 }
 OVERHEAD_COLOUR = "#6d7fb3"
-LEAST_SHOWN = 0.005
-"""Smallest share of a parameter that has a bar of its own."""
+LEAST_SHOWN = 0.005  # smallest share of a parameter that has a bar of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,7 @@ from studies.results.feasibility import hypervolume
 from studies.results.pareto import reference_of
 
 COLOUR = "#8a7a96"
-MOST_LABEL = 40
-"""Most characters of a line's label."""
+MOST_LABEL = 40  # most characters of a line's label
 
 
 def baseline_lines(study: StudyRecord) -> list[str]:

@@ -31,10 +31,8 @@ from studies.results.pareto import last_epoch, reference_of
 from studies.results.recommendation import best_points, ranked_points, recommended, takeable
 
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
-MOST_MATTERING = 2
-"""Most parameters that the headline names for an objective."""
-LEAST_MATTERING = 0.05
-"""Smallest share of a parameter that the headline names."""
+MOST_MATTERING = 2  # most parameters that the headline names for an objective
+LEAST_MATTERING = 0.05  # smallest share of a parameter that the headline names
 _HEADINGS = {
     "cost_usd": "paid",
     "world_size": "workers",

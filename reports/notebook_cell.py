@@ -13,8 +13,7 @@ from search_spaces.untrusted_text import escaped
 from studies.records.records import StudyRecord
 from studies.results import analysis
 
-MOST_ROWS = 10
-"""Most points of the archive that a cell shows."""
+MOST_ROWS = 10  # most points of the archive that a cell shows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,8 +24,7 @@ from studies.records.records import Objective, StudyRecord, TrialRecord
 from studies.records.suggested_parameters import known_space
 from trainers.protocol import ParameterValue
 
-MOST_DOTS = 1500
-"""Most trials in a panel, an even sample of them: there are as many panels as parameters."""
+MOST_DOTS = 1500  # most trials in a panel, an even sample of them: there are as many panels as parameters
 
 
 def parameter_names(study: StudyRecord) -> list[str]:

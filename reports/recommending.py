@@ -19,8 +19,7 @@ from studies.results.recommendation import Recommendation, best_to_train_again, 
 from trainers.commands.command import COMMAND
 from trainers.protocol import STDERR, TEST_SAMPLES
 
-INTERVAL = 1.96
-"""Standard errors on each side of a value that hold the value on endless data in 95 % of cases."""
+INTERVAL = 1.96  # standard errors on each side of a value that hold the value on endless data in 95 % of cases
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_usd": ("cheaper", "more expensive", "as expensive"),
     "wall_seconds": ("faster to train", "slower to train", "as slow to train"),

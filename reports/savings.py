@@ -13,8 +13,7 @@ from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialReco
 from studies.results.analysis import ArchivePoint
 from studies.results.pareto import last_epoch
 
-RANDOM_CONTINUATION = "random continuation"
-"""Prefix of the reason of a decision that continued a trial by chance."""
+RANDOM_CONTINUATION = "random continuation"  # prefix of the reason of a decision that continued a trial by chance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,8 +26,7 @@ from studies.results.importance import Effects
 from studies.results.recommendation import Recommendation
 from trainers.protocol import ParameterValue
 
-MOST_LINES = 300
-"""Most trials in parallel coordinates: more lines hide each other."""
+MOST_LINES = 300  # most trials in parallel coordinates: more lines hide each other
 MOST_AXES = 9
 MOST_DOTS = 1500
 BANDS: tuple[tuple[str, str], ...] = (

@@ -33,10 +33,8 @@ FAULTS = frozenset({"lost", "timeout", "unreadable", "storage", "failed", "unsta
 MOST_BARS = 1500
 """Most bars in the figure; with more of them the time is divided, and each part shows what took most of it."""
 MOST_FAULTS = 200
-PARTS = 400
-"""Number of parts of the time if there are too many bars; fewer with several devices."""
-_TINY = 1 / 2000
-"""Share of the whole time below which a gap between two bars, or an idle moment, is invisible."""
+PARTS = 400  # number of parts of the time if there are too many bars; fewer with several devices
+_TINY = 1 / 2000  # share of the whole time below which a gap between two bars, or an idle moment, is invisible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

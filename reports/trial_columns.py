@@ -35,8 +35,7 @@ class Cell:
         return f"number {self.kind}".strip() if self.numeric else self.kind
 
 
-Line = Mapping[str, Cell]
-"""Cells of a trial by column; an unknown value has no cell."""
+Line = Mapping[str, Cell]  # cells of a trial by column; an unknown value has no cell
 
 
 def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]:

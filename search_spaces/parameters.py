@@ -8,8 +8,7 @@ from typing import Literal, get_args
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed, nearest, shown
 
-Value = bool | int | float | str | None
-"""Types of a parameter's value; floats are finite."""
+Value = bool | int | float | str | None  # types of a parameter's value; floats are finite
 
 LARGEST_INT = 2**53
 """Largest integer: beyond it a float cannot hold every whole number, and samplers and databases compute with floats."""

@@ -28,26 +28,22 @@ ALWAYS_MEASURED = (
 )  # fmt: skip
 """Metrics of every trial; the first two are added by the controller, which knows prices."""
 
-TEST_SAMPLES = "test_samples"
-"""Number of samples of the test part, beside test metrics."""
+TEST_SAMPLES = "test_samples"  # number of samples of the test part, beside test metrics
 
 SOMETIMES_MEASURED = (
     "communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale", TEST_SAMPLES,
 )  # fmt: skip
 """Metrics that the trainer adds if it can measure them."""
 
-OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
-"""Names forbidden for a task's own metrics."""
+OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))  # names forbidden for a task's own metrics
 
 
 GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
 """Environment variable with the network interface over which all ranks of a pool reach each other, if known."""
 
-TEST_PREFIX = "test."
-"""Prefix of metrics measured on the test part."""
+TEST_PREFIX = "test."  # prefix of metrics measured on the test part
 
-STDERR = "_stderr"
-"""Ending of the name of a metric that is the standard error of another metric."""
+STDERR = "_stderr"  # ending of the name of a metric that is the standard error of another metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,8 +131,7 @@ def _check_room(spec: StudySpec, allocation: Allocation) -> None:
         )
 
 
-MARK = "`automl export-cluster"
-"""Marker in a comment of each written file; marked files may be overwritten."""
+MARK = "`automl export-cluster"  # marker in a comment of each written file; marked files may be overwritten
 
 
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:

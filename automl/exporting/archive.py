@@ -10,8 +10,7 @@ from automl.exporting.atomic_outputs import new_file, new_folder, told_as_output
 from automl.exporting.export_errors import ExportError
 from automl.standalone.provenance import digest_of, remember
 
-DESCRIPTION = "export.json"
-"""Archive member with the output of `automl export --json`."""
+DESCRIPTION = "export.json"  # archive member with the output of `automl export --json`
 
 
 def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:

@@ -167,8 +167,7 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-EXAMPLE_IMAGE = "input_example.png"
-"""File name of the example in a package of an image model."""
+EXAMPLE_IMAGE = "input_example.png"  # file name of the example in a package of an image model
 
 
 def example_rows(manifest: Mapping[str, Any]) -> list[Any]:

@@ -19,8 +19,7 @@ MEANS = ("classes", "number")
 _WHAT = "ensemble"
 _BATCH = 256
 _CPU = torch.device("cpu")
-_SMALLEST = 1e-30
-"""Lower bound on probabilities, so that each has a logarithm."""
+_SMALLEST = 1e-30  # lower bound on probabilities, so that each has a logarithm
 
 
 @dataclass(frozen=True, kw_only=True)

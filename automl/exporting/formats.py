@@ -24,8 +24,7 @@ from automl.standalone.provenance import digest_of, remember
 from search_spaces.wording import install_command
 from trainers.model.traced_program import quiet
 
-FAR = 1e-4
-"""Tolerance for predictions of an export, absolute and relative."""
+FAR = 1e-4  # tolerance for predictions of an export, absolute and relative
 MISSING = f"--format onnx needs more packages. Install them: {install_command('onnx')}"
 
 
@@ -62,8 +61,7 @@ def _check_near(expected: list[Tensor], found: list[Tensor]) -> None:
 
 CARD = "README.md"
 REQUIREMENTS = "requirements.txt"
-RUNTIME = "predictor"
-"""Folder in a package for the code that runs the model, a copy of `automl.standalone`."""
+RUNTIME = "predictor"  # folder in a package for the code that runs the model, a copy of `automl.standalone`
 _OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
 """Keys of torch's notes on the source code of each operation."""
 _EXAMPLE = "input_example.json"

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 SERVER_PACKAGES = ("fastapi", "gunicorn", "prometheus-client", "pydantic-settings", "uvicorn", "uvicorn-worker")
 _MODEL = "model"
-_PORT = 7860
-"""Port of a Hugging Face Space."""
+_PORT = 7860  # port of a Hugging Face Space
 _USER_ID = 1000
-_MIB_WITHOUT_MODEL = 768
-"""MiB of a worker's memory for torch, the server and batches of rows, without the model."""
+_MIB_WITHOUT_MODEL = 768  # MiB of a worker's memory for torch, the server and batches of rows, without the model
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:

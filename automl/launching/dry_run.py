@@ -25,8 +25,7 @@ from studies.spec.study_spec import spec_to_mapping
 from studies.spec.yaml_reader import write_yaml
 
 FIRST_TRIALS = 3
-LONGEST_TASK = 300
-"""Most characters of the line about task and data."""
+LONGEST_TASK = 300  # most characters of the line about task and data
 MOST_FINDINGS, MOST_COLUMNS, LONGEST_CELL = 12, 25, 28
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from studies.spec.spec_errors import SpecError
 from trainers.contract.training_function import is_training_function, problem_of
 
-FOLDER = "automl_functions"
-"""Folder for saved functions, beside a study."""
+FOLDER = "automl_functions"  # folder for saved functions, beside a study
 _PLACE = "automl.search"
 _WIDTH = 100
 _MOST_BYTES = 32 * 2**20

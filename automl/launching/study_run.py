@@ -240,8 +240,7 @@ def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool)
     return views.wait_until_caught_up(VIEWS_SECONDS)
 
 
-ASKED_WITHIN_SILENCE = 4
-"""Number of health checks of a rank within the longest silence."""
+ASKED_WITHIN_SILENCE = 4  # number of health checks of a rank within the longest silence
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
@@ -263,10 +262,8 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
     )
 
 
-FEWEST_TRAININGS = 3.0
-"""Fewest full trainings in a budget with which a search can compare anything."""
-_ENOUGH_EPOCHS = 3
-"""Number of epochs before their price is reported; the first epoch of a process takes longer."""
+FEWEST_TRAININGS = 3.0  # fewest full trainings in a budget with which a search can compare anything
+_ENOUGH_EPOCHS = 3  # number of epochs before their price is reported; the first epoch of a process takes longer
 
 
 class SmallBudget:

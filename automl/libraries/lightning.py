@@ -24,8 +24,7 @@ from automl.libraries.epoch_calls import EpochCalls
 from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
 
-_NAME = "checkpoint of the trial"
-"""Path that Lightning gets for a checkpoint in memory."""
+_NAME = "checkpoint of the trial"  # path that Lightning gets for a checkpoint in memory
 
 
 def options(trial: Trial) -> dict[str, Any]:

@@ -18,11 +18,9 @@ from studies.control.machine.state import StudyMachine
 log = logging.getLogger(__name__)
 FRAME_SECONDS = 0.5
 """Least seconds between updates, since each stays in the notebook's queue until the browser has drawn it."""
-MOST_LINES = 6
-"""Most lines for the user in the cell; older lines disappear."""
+MOST_LINES = 6  # most lines for the user in the cell; older lines disappear
 
-Show = Callable[[str], None]
-"""Function that replaces the shown HTML."""
+Show = Callable[[str], None]  # function that replaces the shown HTML
 
 
 def hide_widget_advice() -> None:

@@ -15,8 +15,7 @@ from automl.registry.registered import Registry, Version
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.sources import FollowedSource, write_place
 
-_KEPT = 2
-"""Number of versions whose files are kept, because a worker may still be loading the previous version."""
+_KEPT = 2  # number of versions whose files are kept, because a worker may still be loading the previous version
 
 
 class RegistryFolder:

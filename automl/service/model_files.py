@@ -27,8 +27,7 @@ from studies.storage.study_store import Store
 EXPORT = Kind.of(
     "export", seconds=600.0, too_late="it took longer than 600 s. Run `automl export` beside the store instead", most=1
 )
-MOST_ARCHIVES = 8
-"""Largest number of archives waiting for their clients, each as large as its model."""
+MOST_ARCHIVES = 8  # largest number of archives waiting for their clients, each as large as its model
 _CHUNK_BYTES = 2**20
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _archives = threading.BoundedSemaphore(MOST_ARCHIVES)

@@ -19,10 +19,8 @@ from studies.storage.schema import tables as t
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import VIEWS
 
-SOON_SECONDS = 7 * 86_400.0
-"""Remaining seconds below which a token should be rotated."""
-MOST_CLOCK_SECONDS = 2.0
-"""Largest tolerated clock difference in seconds. A loaded database may answer this late."""
+SOON_SECONDS = 7 * 86_400.0  # remaining seconds below which a token should be rotated
+MOST_CLOCK_SECONDS = 2.0  # largest tolerated clock difference in seconds. A loaded database may answer this late.
 _MOST_NAMES = 5
 
 

@@ -30,8 +30,7 @@ from studies.storage.study_store import Store
 from trainers.checkpoints.locations import is_url
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus-client", "pydantic-settings", "a2wsgi")
-LEAST_FREE_BYTES = 10**9
-"""Free bytes of the artifacts' disk below which checkpoints of a few trials may fill it."""
+LEAST_FREE_BYTES = 10**9  # free bytes of the artifacts' disk below which checkpoints of a few trials may fill it
 DEFAULT_ARTIFACTS = "artifacts"
 _EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp", "tools for agents"))
 

@@ -30,8 +30,7 @@ from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 
-MEMBERS_PRIORITY = 0
-"""Highest priority for a member; admins may exceed it."""
+MEMBERS_PRIORITY = 0  # highest priority for a member; admins may exceed it
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
 
 

@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 
 from .text_rows import TextRows
 
-_NORMAL_95 = 1.959963984540054
-"""97.5 % quantile of the normal distribution."""
+_NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
 class ClassAnswers:

@@ -22,8 +22,7 @@ from typing import IO, Any, cast
 ARRAYS, LAST_PLACES, NOTES, FAILURE = b"A", b"L", b"N", b"F"
 """Kinds of messages. `LAST_PLACES` asks only for the outputs at each row's last place."""
 MOST_ANSWER_BYTES = 512 * 2**20
-OLDEST = 1, 24
-"""First version of ONNX Runtime that reads external data only from the folder of the .onnx file."""
+OLDEST = 1, 24  # first version of ONNX Runtime that reads external data only from the folder of the .onnx file
 _HEAD = struct.Struct("<cQ")
 
 

@@ -15,8 +15,7 @@ from studies.storage.schema.engine import StoreError, absolute_url, exists, is_c
 from studies.storage.study_store import Store
 
 DEFAULT_STORE = "sqlite:///automl.db"
-STORES = "automl.stores"
-"""Key of the opened stores in a command's context."""
+STORES = "automl.stores"  # key of the opened stores in a command's context
 
 
 def store_url(given: str | None) -> str:

@@ -11,8 +11,7 @@ from studies.control.machine.state import StudyMachine
 from studies.records.records import TrialState
 from studies.storage.writing.changes import Decided
 
-LOOK_SECONDS = 0.5
-"""Least seconds between scans of all trials."""
+LOOK_SECONDS = 0.5  # least seconds between scans of all trials
 
 
 class Chronicle:

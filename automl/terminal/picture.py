@@ -26,13 +26,10 @@ from studies.results.recommendation import best_points, name_of
 
 HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
 """Words for decisions that end or interrupt the training of a trial."""
-LINE_SECONDS = 10.0
-"""Seconds between progress lines where there is no terminal."""
+LINE_SECONDS = 10.0  # seconds between progress lines where there is no terminal
 GANG_COLUMNS = ("trial", "epochs", "ranks", "slots", "since")
-LEAST_ROWS = 2
-"""Least number of rows of each table in a low terminal."""
-_FIXED_LINES = 17
-"""Lines besides the rows of the three tables: figures, titles and empty lines."""
+LEAST_ROWS = 2  # least number of rows of each table in a low terminal
+_FIXED_LINES = 17  # lines besides the rows of the three tables: figures, titles and empty lines
 _SHORTEST_REASON = 20
 
 

@@ -20,11 +20,9 @@ from studies.results.recommendation import ranked_points, recommended, takeable
 from trainers.protocol import ParameterValue
 
 COLUMN_GAP = 3
-LEAST_PARAMS_COLUMNS = 30
-"""Least useful width of the column of parameters, in characters."""
+LEAST_PARAMS_COLUMNS = 30  # least useful width of the column of parameters, in characters
 LEAST_REASON_COLUMNS = 12
-_HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}
-"""Headings of columns with another heading than their name."""
+_HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}  # headings of columns with another heading than their name
 
 
 def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:

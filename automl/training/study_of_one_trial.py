@@ -33,8 +33,7 @@ from trainers.commands.command import COMMAND
 from trainers.protocol import Diagnostics, TrainingError
 from trainers.ranks.group_options import GroupOptions
 
-_SUMS = ("cost_usd", "wall_seconds")
-"""Metrics that the controller adds to a trial's metrics."""
+_SUMS = ("cost_usd", "wall_seconds")  # metrics that the controller adds to a trial's metrics
 
 
 def train_as_study(

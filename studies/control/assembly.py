@@ -30,8 +30,7 @@ from studies.spec.study_spec import StudySpec
 from trainers.checkpoints.locations import study_folder
 from trainers.protocol import Params
 
-NOWHERE = "/nowhere"
-"""Checkpoint folder of a study that writes no checkpoints."""
+NOWHERE = "/nowhere"  # checkpoint folder of a study that writes no checkpoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,8 +17,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 1.0
-MOST_SILENT_LOOKS = 4
-"""Number of consecutive looks without an answer after which a node counts as dead."""
+MOST_SILENT_LOOKS = 4  # number of consecutive looks without an answer after which a node counts as dead
 
 Address = tuple[str, int]
 

@@ -106,8 +106,7 @@ def _without_its_signals(start: Callable[[], None]) -> None:
 log = logging.getLogger(__name__)
 
 CONNECT_DEADLINE_SECONDS = 10.0
-STARTS = 3
-"""Largest number of attempts to start a local cluster."""
+STARTS = 3  # largest number of attempts to start a local cluster
 _TOO_SLOW = "timed out during startup"
 OBJECT_STORE_BYTES = 128 * 1024**2
 SETTINGS: Mapping[str, str] = {

@@ -20,11 +20,9 @@ from studies.storage.leases.processes import started_at
 log = logging.getLogger(__name__)
 
 WARM_UP_DEADLINE_SECONDS = 180.0
-MOST_FAILURES = 3
-"""Number of consecutive failed starts of a slot's process after which the study ends."""
+MOST_FAILURES = 3  # number of consecutive failed starts of a slot's process after which the study ends
 RETRY_SECONDS = 1.0
-MOST_DOUBLINGS = 6
-"""Number of consecutive failures after which the retry interval stops growing."""
+MOST_DOUBLINGS = 6  # number of consecutive failures after which the retry interval stops growing
 LOOK_SECONDS = 0.5
 LOST_AFTER_SECONDS = 3.0
 """Seconds without a process after which the pool checks whether the cluster still has the slot's device."""

@@ -39,8 +39,7 @@ def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) 
 
 log = logging.getLogger(__name__)
 
-LEAVE_SECONDS = 60.0
-"""Seconds within which the idle members of a group must leave it."""
+LEAVE_SECONDS = 60.0  # seconds within which the idle members of a group must leave it
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,8 @@ from studies.records.records import NANO, StopReason
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5
 BOUND_MARGIN_SECONDS = 0.05
-OWN_EPOCHS = 5
-"""Number of a trial's latest epochs that its forecast uses."""
-STARTS = 20
-"""Number of latest gang starts from which the duration of a start is forecast."""
+OWN_EPOCHS = 5  # number of a trial's latest epochs that its forecast uses
+STARTS = 20  # number of latest gang starts from which the duration of a start is forecast
 OWN_DEVIATION, TRIALS_DEVIATION = 0.2, 0.66
 """Prior standard deviations of the logarithm of a duration: between epochs of one trial, and between trials.
 

@@ -14,8 +14,7 @@ from studies.queueing.jobs import Job
 from studies.records.records import NANO
 
 AccountKind = Literal["user", "project"]
-LEAST_SHARE = 0.01
-"""Share of a job's requested money below which it waits: less is not worth the start of a pool."""
+LEAST_SHARE = 0.01  # share of a job's requested money below which it waits: less is not worth the start of a pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,12 +106,10 @@ def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
 
 ALL_CHARGES = _charges_of_jobs(of_some=False)
 """Sums of charges in nano-dollars, by study id and confirming job (NULL for the study's own job)."""
-CHARGES_OF = _charges_of_jobs(of_some=True)
-"""Sums as in `ALL_CHARGES`, for the studies `study_ids`."""
+CHARGES_OF = _charges_of_jobs(of_some=True)  # sums as in `ALL_CHARGES`, for the studies `study_ids`
 
 
-MOST_NAMED = 500
-"""Largest number of studies that a query names; for more studies the query reads all."""
+MOST_NAMED = 500  # largest number of studies that a query names; for more studies the query reads all
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +157,7 @@ def _summed(connection: sa.Connection, study_ids: Collection[int]) -> dict[int, 
 
 
 _UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
-REMEMBERED_HALF_LIVES = 10
-"""Number of half-lives after which a stay counts less than a thousandth and is not read."""
+REMEMBERED_HALF_LIVES = 10  # number of half-lives after which a stay counts less than a thousandth and is not read
 
 
 def load(

@@ -12,8 +12,7 @@ from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError, clock_of
 from studies.storage.study_store import Store
 
-EXPIRY_SECONDS = 10.0
-"""Time without a heartbeat after which a worker counts as dead."""
+EXPIRY_SECONDS = 10.0  # time without a heartbeat after which a worker counts as dead
 
 
 class WorkerGoneError(StoreError):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
-INTERVAL = 0.8
-"""Probability of the intervals that reports show."""
+INTERVAL = 0.8  # probability of the intervals that reports show
 _NORMAL = NormalDist()
 
 
@@ -43,8 +42,7 @@ class Forecast:
         return math.exp(min(z, 700.0)) if self.is_log else z  # exp(710) overflows a float
 
 
-Forecasts: TypeAlias = Mapping[str, Forecast]
-"""Forecasts by the objective's metric."""
+Forecasts: TypeAlias = Mapping[str, Forecast]  # forecasts by the objective's metric
 
 
 def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:

@@ -13,19 +13,13 @@ from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
 from trainers.protocol import ParameterValue
 
-FEWEST_TRIALS = 10
-"""Fewest usable trials: with fewer trials, importance would be noise."""
-MOST_TRIALS = 1000
-"""Most trials that the forest is fitted to (an even sample): more would delay a report by seconds."""
+FEWEST_TRIALS = 10  # fewest usable trials: with fewer trials, importance would be noise
+MOST_TRIALS = 1000  # most trials that the forest is fitted to (an even sample): more would delay a report by seconds
 _TREES = 40
-_PARTS = 8
-"""Number of parts of the forest, whose shares span the band of a share."""
-_BACKGROUND = 128
-"""Number of configurations over which a main effect is averaged."""
-_GRID = 16
-"""Number of values of a parameter at which its main effect is computed."""
-_SURFACE = 24
-"""Number of values of each of the two parameters of a surface."""
+_PARTS = 8  # number of parts of the forest, whose shares span the band of a share
+_BACKGROUND = 128  # number of configurations over which a main effect is averaged
+_GRID = 16  # number of values of a parameter at which its main effect is computed
+_SURFACE = 24  # number of values of each of the two parameters of a surface
 _LEAST_SHARE = 1e-9
 
 

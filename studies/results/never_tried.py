@@ -9,8 +9,7 @@ from search_spaces.user_errors import UserError
 from search_spaces.wording import shown
 from studies.records.records import StudyRecord
 
-MOST_LISTED = 6
-"""Most choices of one parameter that a sentence lists."""
+MOST_LISTED = 6  # most choices of one parameter that a sentence lists
 
 
 def never_tried(study: StudyRecord) -> dict[str, list[Value]]:

@@ -23,10 +23,8 @@ Array = NDArray[np.float64]
 Split = Literal["validation", "test"]
 
 FORMAT = "curves-v1"
-CLIP_IQR = 100.0
-"""Distance from the third quartile, in interquartile ranges, beyond which values are clipped."""
-TABLE = "table"
-"""Name of the parameter that holds a configuration's table when tables are pooled."""
+CLIP_IQR = 100.0  # distance from the third quartile, in interquartile ranges, beyond which values are clipped
+TABLE = "table"  # name of the parameter that holds a configuration's table when tables are pooled
 WORLD_SIZE = "world_size"
 _EDGE = 1e-6  # relative tolerance: single precision may round a value at the edge of its range beyond the edge
 

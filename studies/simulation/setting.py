@@ -13,8 +13,7 @@ from studies.search.samplers.suggester import Suggester
 from studies.simulation.candidates import Candidates
 from studies.simulation.recorded_curves import CurvesError, CurveTable
 
-START_EPOCHS = 0.3
-"""Default cost of starting or thawing a gang, in mean epochs of its configuration."""
+START_EPOCHS = 0.3  # default cost of starting or thawing a gang, in mean epochs of its configuration
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:

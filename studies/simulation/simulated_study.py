@@ -35,8 +35,7 @@ from studies.simulation.wiring import SimulatedParts, spec_of, wired
 from studies.spec.sections import FINISH
 from studies.storage.study_store import Store
 
-LOST_ATTEMPTS = 2
-"""Largest number of faults of a configuration, since a third lost attempt would fail its trial."""
+LOST_ATTEMPTS = 2  # largest number of faults of a configuration, since a third lost attempt would fail its trial
 
 
 def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:

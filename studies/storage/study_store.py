@@ -21,8 +21,7 @@ from studies.storage.writing import changes as ch
 from studies.storage.writing.commit_writer import CommitWriter
 from studies.storage.writing.retrying import retry_patiently
 
-StudyRow = sa.Row[Any]
-"""Row of the table of studies."""
+StudyRow = sa.Row[Any]  # row of the table of studies
 
 
 class LeaseLostError(RunError):

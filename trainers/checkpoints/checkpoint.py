@@ -139,8 +139,7 @@ HOW_NOT_WHAT = frozenset({
 """Parameters that spread the same steps over other ranks, passes or memory: a resumed trial may change them."""
 
 _NAME = re.compile(r"epoch-(\d+)(?:\.step-(\d+))?\.attempt-\d+\.pt")
-_LATEST = "latest"
-"""Name of the object that names the checkpoint to resume from."""
+_LATEST = "latest"  # name of the object that names the checkpoint to resume from
 _ESSENTIALS = frozenset({"task", "task_options", "params", "seed"})
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 

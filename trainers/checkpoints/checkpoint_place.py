@@ -8,8 +8,7 @@ from typing import BinaryIO, Protocol
 from trainers.checkpoints.checkpoint_cache import Content
 
 Save = Callable[[BinaryIO], object]
-Parts = Mapping[str, Content]
-"""Contents of a checkpoint's parts, by file name."""
+Parts = Mapping[str, Content]  # contents of a checkpoint's parts, by file name
 NO_PARTS: Parts = {}
 _tick: ContextVar[Callable[[], None]] = ContextVar("_tick", default=lambda: None)
 

@@ -23,8 +23,7 @@ from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
-LOOK_SECONDS = 1.0
-"""Seconds between two checks of a waiting thread for progress of the write."""
+LOOK_SECONDS = 1.0  # seconds between two checks of a waiting thread for progress of the write
 
 N = TypeVar("N", Measurement, EpochPart)
 Save = Callable[[Mapping[str, Any]], int]

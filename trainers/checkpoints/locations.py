@@ -33,8 +33,7 @@ def shares_of(main: Path) -> Iterator[Path]:
     yield from main.parent.glob(f"{glob.escape(main.stem)}.rank-*-of-*.bin")
 
 
-EXTRA = "object-stores"
-"""Extra of the project with the libraries of all object stores."""
+EXTRA = "object-stores"  # extra of the project with the libraries of all object stores
 INSTALL = install_command(EXTRA)
 ALLOWED_FOLDER = "a folder, or a URL that begins with s3://, gs://, az:// or file://"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)

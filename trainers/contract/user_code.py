@@ -55,8 +55,7 @@ _HASH_CHARACTERS = 16
 WHOLE_BYTES, _END_BYTES = 2**28, 2**20
 _data_hashes: dict[tuple[str, int, int], str] = {}
 """Hashes of files of data by path, time of the last change in nanoseconds, and size."""
-_hashes: dict[str, str] = {}
-"""Hash of each file when first seen, at its loading: it may change later."""
+_hashes: dict[str, str] = {}  # hash of each file when first seen, at its loading: it may change later
 
 
 def code_files(folders: Sequence[str]) -> dict[str, str]:

@@ -102,8 +102,7 @@ class DatasetSamples:
         return iter(loader)
 
 
-Samples: TypeAlias = TensorSamples | DatasetSamples
-"""Training or validation data on one device, with random access."""
+Samples: TypeAlias = TensorSamples | DatasetSamples  # training or validation data on one device, with random access
 
 
 class _Seeding(Dataset[Any]):

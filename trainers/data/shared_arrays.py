@@ -27,13 +27,10 @@ from torch.utils.data import Dataset
 
 log = logging.getLogger(__name__)
 
-LEAST_BYTES = 16 * 2**20
-"""Least size of a shared array: mapping a smaller array costs more than it saves."""
+LEAST_BYTES = 16 * 2**20  # least size of a shared array: mapping a smaller array costs more than it saves
 _DEEPEST = 4
-_SPARE_SHARE = 0.5
-"""Largest part of the disk's free space for one array."""
-_MOST_ITEMS = 1000
-"""Most items of a searched container: longer containers hold samples."""
+_SPARE_SHARE = 0.5  # largest part of the disk's free space for one array
+_MOST_ITEMS = 1000  # most items of a searched container: longer containers hold samples
 
 
 def share_arrays(holder: object, folder: Path | None = None) -> None:

@@ -22,8 +22,7 @@ from trainers.data.seeds import HostGenerators, derive, reseed_host
 from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
-Collate = Callable[[list[Any]], Any]
-"""Turns a list of samples into a pair (inputs, targets)."""
+Collate = Callable[[list[Any]], Any]  # turns a list of samples into a pair (inputs, targets)
 _PARTS = 2
 
 
@@ -46,11 +45,9 @@ class _Own:
         raise TaskError(f"collate: found a {type(batch).__name__}, allowed: a pair (inputs, targets)")
 
 
-_AHEAD = 2
-"""Samples read ahead of a step, to avoid a last step of one sample."""
+_AHEAD = 2  # samples read ahead of a step, to avoid a last step of one sample
 
-Step = Sequence[tuple[Pass, Any]]
-"""One rank's passes in an optimizer step, with collated batches."""
+Step = Sequence[tuple[Pass, Any]]  # one rank's passes in an optimizer step, with collated batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

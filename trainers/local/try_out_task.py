@@ -35,8 +35,7 @@ from trainers.protocol import OUR_METRICS, STDERR, TrainingError
 from trainers.ranks.printed_output import divert_stdout
 
 _SAMPLES = 8
-MOST_SECONDS = 600
-"""Seconds after which a counting process ends itself."""
+MOST_SECONDS = 600  # seconds after which a counting process ends itself
 
 
 def probe(

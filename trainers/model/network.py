@@ -34,8 +34,7 @@ from trainers.trial_settings import Settings
 _EXACT_STEPS = 2
 """Number of first steps in which PowerSGD sends whole gradients: DDP rebuilds its buckets in the first step."""
 
-_EPSILON = 1e-8
-"""Epsilon of the orthogonalization, so that zero gradients do not become NaN."""
+_EPSILON = 1e-8  # epsilon of the orthogonalization, so that zero gradients do not become NaN
 
 
 class Compression:
@@ -166,8 +165,7 @@ def unused_line(module: nn.Module, said: str) -> str:
 
 
 _AS_IT_IS = nullcontext()
-_ONE_VALUE = "Expected more than 1 value per channel"
-"""BatchNorm's message about a batch without variance."""
+_ONE_VALUE = "Expected more than 1 value per channel"  # BatchNorm's message about a batch without variance
 
 
 class Network:

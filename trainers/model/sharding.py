@@ -105,8 +105,7 @@ def _owns_parameters(block: nn.Module, module: nn.Module) -> bool:
 
 
 _BROADCAST_BYTES = 2**25
-_CLIP_EPS = 1e-6
-"""Epsilon that `torch.nn.utils.clip_grad_norm_` adds to the norm."""
+_CLIP_EPS = 1e-6  # epsilon that `torch.nn.utils.clip_grad_norm_` adds to the norm
 
 
 class ShardedOptimizer:

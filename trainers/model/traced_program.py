@@ -101,8 +101,7 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
     raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {listed(models)}")
 
 
-_ROWS = 2
-"""Number of rows of the example: torch treats a length of 1 as constant."""
+_ROWS = 2  # number of rows of the example: torch treats a length of 1 as constant
 
 
 @dataclass(frozen=True, kw_only=True)

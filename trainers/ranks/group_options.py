@@ -6,8 +6,7 @@ from typing import Literal
 from trainers.protocol import BACKENDS, Backend
 
 BackendChoice = Literal["auto", "nccl", "gloo"]
-GROUP_SECONDS = 600.0
-"""Default deadline of a process group in seconds, also of `faults.group_seconds`."""
+GROUP_SECONDS = 600.0  # default deadline of a process group in seconds, also of `faults.group_seconds`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,8 +24,7 @@ from trainers.ranks.group_store_server import (
 )
 
 STORE_TIMEOUT_SECONDS = 60.0
-_ANSWER_SECONDS = 30.0
-"""Seconds for an answer, besides the request's own wait."""
+_ANSWER_SECONDS = 30.0  # seconds for an answer, besides the request's own wait
 
 
 class StoreClient(Store):

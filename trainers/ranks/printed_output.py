@@ -160,8 +160,7 @@ def next_log(path: Path) -> int:
     return _opened(path)
 
 
-MOST_BYTES = 8 * 2**20
-"""Kept output of an attempt for each rank, in bytes; a burst between two checks may exceed it."""
+MOST_BYTES = 8 * 2**20  # kept output of an attempt for each rank, in bytes; a burst between two checks may exceed it
 LOOK_SECONDS = 1.0
 _TRIES = 5
 

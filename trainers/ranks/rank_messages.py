@@ -42,8 +42,7 @@ class Failed:
         return cls(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
 
 
-Holdable = Measurement | AskedFor
-"""Messages that may wait to be sent with others."""
+Holdable = Measurement | AskedFor  # messages that may wait to be sent with others
 Message = Began | Failed | EpochPart | list[Holdable]
 
 
@@ -77,8 +76,7 @@ class Orders:
         return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
 
 
-Pendable = Pending[Measurement] | Pending[EpochPart]
-"""Messages that may name a file which is still being written."""
+Pendable = Pending[Measurement] | Pending[EpochPart]  # messages that may name a file which is still being written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

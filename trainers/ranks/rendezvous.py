@@ -109,10 +109,8 @@ class _Watch:
         )
 
 
-_FAULT_OF_NCCL = "exception_dump"
-"""Key with which torch's ProcessGroupNCCL reports a failed collective (torch 2.13)."""
-_GROUPS = count()
-"""Numbers of this process's groups: equal on all ranks."""
+_FAULT_OF_NCCL = "exception_dump"  # key with which torch's ProcessGroupNCCL reports a failed collective (torch 2.13)
+_GROUPS = count()  # numbers of this process's groups: equal on all ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

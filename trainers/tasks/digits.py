@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 _CLASSES = 10
 _SPLIT_SEED = 0
-_PARTS = 6
-"""Number of parts of each digit's images: one is for validation, one for testing, the others for training."""
+_PARTS = 6  # number of parts of each digit's images: one is for validation, one for testing, the others for training
 
 
 class Digits(BaseTask):

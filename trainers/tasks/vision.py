@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from trainers.tasks.pictures.augmentation import Mixup
 
 _ARCHITECTURES = ("cnn", "residual")
-_COLOURS = 3
-"""Number of channels of a colour image."""
+_COLOURS = 3  # number of channels of a colour image
 _CHECKPOINT_SIDE = 128
 """Pixels of an image's side for a checkpoint: a third of the work of 224, with which it was trained."""
 

@@ -33,8 +33,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too many checks or exports are running now."},
     503: {"description": "The store does not answer now."},
 }
-MOST_LINES = 600
-"""Most log lines about requests of a user, or of an address without a token, in a minute."""
+MOST_LINES = 600  # most log lines about requests of a user, or of an address without a token, in a minute
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",

@@ -34,12 +34,9 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
 Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
-COOKIE_SECONDS = 7 * 86_400
-"""Longest browser login in seconds; it ends earlier if the token does."""
-MOST_ENDED = 50
-"""Most ended jobs on the queue page, latest first."""
-LONGEST_LOG = 2**16
-"""Most characters of a rank's output on the page; older output is cut."""
+COOKIE_SECONDS = 7 * 86_400  # longest browser login in seconds; it ends earlier if the token does
+MOST_ENDED = 50  # most ended jobs on the queue page, latest first
+LONGEST_LOG = 2**16  # most characters of a rank's output on the page; older output is cut
 
 
 @router.get("/service.css")

@@ -20,8 +20,7 @@ from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis
 from studies.results.pareto import reference_of
 
-MOST_TRIALS = 30
-"""Most trials in each table, the latest; the report has all."""
+MOST_TRIALS = 30  # most trials in each table, the latest; the report has all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

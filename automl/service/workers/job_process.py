@@ -36,8 +36,7 @@ from studies.storage.schema.engine import StoreAwayError, StoreError
 from studies.storage.study_store import Store
 from studies.storage.writing.retrying import is_away, retry
 
-WORKER_PID = "AUTOML_WORKER_PID"
-"""Environment variable with the process id of the worker."""
+WORKER_PID = "AUTOML_WORKER_PID"  # environment variable with the process id of the worker
 STORE_AWAY, INTERRUPTED = 75, 130
 """Exit codes of a process that could not store its outcome: the store was unreachable, or it was terminated."""
 MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005

@@ -10,8 +10,7 @@ from ..errors import ModelError
 from ..model import read_manifest
 from .errors import ServeError
 
-_SILENT_SECONDS = 120.0
-"""Longest silence in seconds of the writer of a `FollowedSource`, which polls every few seconds."""
+_SILENT_SECONDS = 120.0  # longest silence in seconds of the writer of a `FollowedSource`, which polls every few seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

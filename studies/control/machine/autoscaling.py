@@ -16,8 +16,7 @@ from studies.control.machine.live_study import LiveStudy
 
 SpareSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
 
-PATIENCE_SECONDS = 300.0
-"""Seconds for which a slot is kept that the policy does not use."""
+PATIENCE_SECONDS = 300.0  # seconds for which a slot is kept that the policy does not use
 
 
 class SlotNeeds:

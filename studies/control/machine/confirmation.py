@@ -32,12 +32,10 @@ from studies.storage.writing.changes import (
 )
 from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, TrialSpec
 
-PATIENCE_SECONDS = 60.0
-"""Seconds without any training to wait for devices lost with their node."""
+PATIENCE_SECONDS = 60.0  # seconds without any training to wait for devices lost with their node
 AUTOSCALER_PATIENCE_SECONDS = 1800.0
 """Seconds to wait for lost devices with an autoscaler, which has to get and start a machine."""
-RESERVE_SECONDS = 2.0
-"""Seconds before the money is used up at which trainings are cut."""
+RESERVE_SECONDS = 2.0  # seconds before the money is used up at which trainings are cut
 
 
 class SpentError(RunError):

@@ -25,10 +25,8 @@ from studies.records.records import CUMULATIVE_METRICS, FINISHING, NANO
 from studies.results.pareto import knee_of, least_ranges
 from studies.search.policy import Decision, Thaw
 
-LEAST_TRAININGS = 3.0
-"""Number of full trainings that a search has paid for before anything is kept for leaders."""
-MARGIN = 1.2
-"""Factor on the expected time of leaders: epochs vary, and slots become free at rungs only."""
+LEAST_TRAININGS = 3.0  # number of full trainings that a search has paid for before anything is kept for leaders
+MARGIN = 1.2  # factor on the expected time of leaders: epochs vary, and slots become free at rungs only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

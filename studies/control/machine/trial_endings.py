@@ -10,8 +10,7 @@ from studies.results import constraints
 from studies.storage.writing.changes import AttemptChanged, AttemptColumns, TrialChanged, TrialColumns
 from trainers.protocol import Failure
 
-COMPLETE_FOR_REFERENCE = 3
-"""Number of complete trials at which the reference point is frozen."""
+COMPLETE_FOR_REFERENCE = 3  # number of complete trials at which the reference point is frozen
 
 CANCELLED = "cancelled: a user ended it (automl cancel)"
 

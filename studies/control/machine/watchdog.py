@@ -6,8 +6,7 @@ from studies.spec.sections import FaultsSpec
 
 MOST_SECONDS_PER_LOOK = 5.0
 """Longest silence counted between two looks: a controller that was away for longer did not listen either."""
-FEWEST_LOOKS = 4
-"""Smallest number of looks before silence can end an attempt."""
+FEWEST_LOOKS = 4  # smallest number of looks before silence can end an attempt
 
 
 @dataclass(kw_only=True, slots=True)

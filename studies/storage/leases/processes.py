@@ -14,8 +14,7 @@ import psutil
 
 STUDY_MARK = "AUTOML_STUDY"
 """Environment variable of processes that a command starts for a study: study uid; command's id, start and space."""
-STARTED_FIELD = 19
-"""Index of the start time among the fields of /proc/PID/stat after the program's name."""
+STARTED_FIELD = 19  # index of the start time among the fields of /proc/PID/stat after the program's name
 
 
 @functools.cache

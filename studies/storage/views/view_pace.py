@@ -20,13 +20,11 @@ REST_SECONDS = 2.0
 """Seconds of rest after a pass: mirroring accumulated rows costs half the processor time of mirroring them one by one,
 and of trials that last half a second, three in four do not coincide with a pass."""
 HURRIED_SECONDS = 0.1
-SHARE = 0.08
-"""Share of a core for all views together; loading Optuna and MLflow once comes on top."""
+SHARE = 0.08  # share of a core for all views together; loading Optuna and MLflow once comes on top
 SAVED_SECONDS = 1.0
 MOST_REST_SECONDS = 60.0
 LOADING_NICENESS = 10
-FREE_CORES = 0.25
-"""Number of cores that must have been idle recently for a pass in idle time."""
+FREE_CORES = 0.25  # number of cores that must have been idle recently for a pass in idle time
 FREE_CORES_SECONDS = 0.5
 T = TypeVar("T")
 

@@ -113,8 +113,7 @@ if __name__ == "__main__":
 
 
 STOP_SECONDS = 5.0
-FAILING_SECONDS = 5.0
-"""Seconds without progress after which failing views are given up: time for two more tries."""
+FAILING_SECONDS = 5.0  # seconds without progress after which failing views are given up: time for two more tries
 POLL_SECONDS = 0.1
 
 

@@ -64,10 +64,8 @@ def retry_patiently(action: Callable[[], T]) -> T:
     return retry(action, give_up_after_seconds=PATIENCE_SECONDS)
 
 
-COPY_SECONDS = 1.0
-"""Seconds between two checks whether there is a log to copy."""
-COPY_COMMITS = 50
-"""Number of commits that are copied together, about 1,000 pages."""
+COPY_SECONDS = 1.0  # seconds between two checks whether there is a log to copy
+COPY_COMMITS = 50  # number of commits that are copied together, about 1,000 pages
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, grid_sample, one_hot
 
 _QUANTILES, _CELLS = 4096, 2**14
-_STREAM = 0x6D69787570
-"""Addend to the epoch's seed, so that mixup's draws are independent of the augmentation's."""
+_STREAM = 0x6D69787570  # addend to the epoch's seed, so that mixup's draws are independent of the augmentation's
 
 
 class Partners:

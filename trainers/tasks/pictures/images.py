@@ -16,8 +16,7 @@ from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.files import read_bytes
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-"""Images, uint8 [n, c, h, w]."""
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # images, uint8 [n, c, h, w]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _OTHER_ENDINGS = frozenset({
@@ -38,8 +37,7 @@ _MORE_PART_NAMES = {
 }  # fmt: skip
 _BITS = (8, 10, 12, 14, 16)
 """Depths of whole numbers in files of 16 or 32 bits; the least that holds all training images is taken."""
-Ranges = dict[str, tuple[float, float]]
-"""Values that mean black and white, for Pillow's modes I and F."""
+Ranges = dict[str, tuple[float, float]]  # values that mean black and white, for Pillow's modes I and F
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,8 +130,7 @@ def _norm(channels: int) -> nn.Module:
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Mean and deviation of ImageNet's colours, from 0 to 255, with which the published weights were trained."""
 _HEAD = ("fc.weight", "fc.bias")
-_WRAPPED = ("state_dict", "model")
-"""Keys under which training programs keep the weights."""
+_WRAPPED = ("state_dict", "model")  # keys under which training programs keep the weights
 _BLOCK = re.compile(r"layer([1-4])\.(\d{1,3})\.conv1\.weight")
 _ALLOWED = "weights of a ResNet (18, 34, 50, 101, 152 layers, or wide) of torchvision, as .pt, .pth or .safetensors"
 

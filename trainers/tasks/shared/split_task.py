@@ -14,8 +14,7 @@ from trainers.tasks.shared.class_metric_names import rare_share, whole_class_met
 if TYPE_CHECKING:
     from torch import Tensor
 
-Rows = np.ndarray[Any, np.dtype[np.int64]]
-"""Indices of rows, int64 [n], ascending."""
+Rows = np.ndarray[Any, np.dtype[np.int64]]  # indices of rows, int64 [n], ascending
 
 _SEED = 0
 Share = float | Literal["auto"]

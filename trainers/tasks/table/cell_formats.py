@@ -20,8 +20,7 @@ CellFormat = dict[str, Any]
 
 PLAIN: CellFormat = {"kind": "number", "decimal": ".", "unit": "", "missing": [], "plain": True}
 PLAIN_DATES: CellFormat = {"kind": "date", "day_first": False, "missing": [], "plain": True}
-READ = ("number", "date")
-"""Kinds of formats whose cells become numbers."""
+READ = ("number", "date")  # kinds of formats whose cells become numbers
 _SAMPLE = 500
 _FEW_WORDS, _MOST_WORDS, _FEW_SHARE = 3, 50, 0.02
 """Numbers of different words in a column of numbers that mean a missing value: always, and if they are rare."""

@@ -23,18 +23,14 @@ from trainers.tasks.table.files import Table, holds_numbers, is_number, texts
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
-MOSTLY = 0.8
-"""Share of numeric cells from which a text column counts as numbers with typing errors."""
+MOSTLY = 0.8  # share of numeric cells from which a text column counts as numbers with typing errors
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 _WITH_ZONE = r":[0-9.]+(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _RAREST = 2
-_COUNTED = 20
-"""Number of rows from which a column that counts them is left out: it only has the order of the file."""
+_COUNTED = 20  # number of rows from which a column that counts them is left out: it only has the order of the file
 _MOST_LEVELS = 1000
-_FARTHEST = 10.0
-"""Bound at which standardised values are cut: one typing error must not make a batch diverge."""
-_BOUND = 3.0
-"""Bound that robustly scaled values approach, far from the median."""
+_FARTHEST = 10.0  # bound at which standardised values are cut: one typing error must not make a batch diverge
+_BOUND = 3.0  # bound that robustly scaled values approach, far from the median
 _DAY_MS = 86_400_000.0
 _TOO_FAR = 1e6
 """Number of usual distances from the median beyond which a value does not affect the scale: it would leave too few of

@@ -9,8 +9,7 @@ from automl.standalone.cells import is_missing, milliseconds_of, parts, value_of
 
 _SAMPLE = 300
 _YEARS = range(1800, 2201)
-_COUNTED = 3
-"""Number of cells 0, 1, 2 or 1, 2, 3 from which a first row of numbers counts the columns."""
+_COUNTED = 3  # number of cells 0, 1, 2 or 1, 2, 3 from which a first row of numbers counts the columns
 
 _Kind = Literal["number", "date", "word"]
 

@@ -139,12 +139,10 @@ def _waves(params: Params, numbers: int) -> "Waves | None":
     return Waves(numbers, waves, scale) if waves and numbers else None
 
 
-MEMBERS = 8
-"""Number of models that an ensemble within one network has; TabM takes 32, which cost four times as much."""
+MEMBERS = 8  # number of models that an ensemble within one network has; TabM takes 32, which cost four times as much
 
 
-_SUMS = 3
-"""Number of sums of a number's cosines; with the number itself four values, as in RealMLP."""
+_SUMS = 3  # number of sums of a number's cosines; with the number itself four values, as in RealMLP
 
 
 class TabularNetwork(nn.Module):

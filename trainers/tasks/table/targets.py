@@ -157,8 +157,7 @@ def _all_numbers(words: Sequence[str] | dict[str, int]) -> bool:
     return bool(pc.all(is_number(pa.array(list(words), pa.string()))).as_py())
 
 
-MOST_WHOLE_CLASSES = 20
-"""Largest number of different whole numbers that count as classes."""
+MOST_WHOLE_CLASSES = 20  # largest number of different whole numbers that count as classes
 
 
 def mean_of_members(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:

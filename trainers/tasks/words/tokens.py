@@ -52,11 +52,9 @@ def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
         yield from (one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int))
 
 
-END = 0
-"""Token after each document."""
+END = 0  # token after each document
 _END_TEXT = "<|endoftext|>"
-FEWEST = 257
-"""Fewest tokens of a vocabulary: all bytes, and the end of a document."""
+FEWEST = 257  # fewest tokens of a vocabulary: all bytes, and the end of a document
 
 
 def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
@@ -84,8 +82,7 @@ def joined(tokenizer: Any, texts: Sequence[str]) -> "Tokens":
     return np.concatenate(rows)
 
 
-Tokens = np.ndarray[Any, np.dtype[np.int64]]
-"""Token numbers, int64 [texts, length]; `PAD` fills up."""
+Tokens = np.ndarray[Any, np.dtype[np.int64]]  # token numbers, int64 [texts, length]; `PAD` fills up
 
 PAD, UNKNOWN, MASK = 0, 1, 2
 _SPECIAL = ("[PAD]", "[UNK]", "[MASK]")
