@@ -18,20 +18,13 @@ RANDOM_CONTINUATION = "random continuation"  # prefix of the reason of a decisio
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Savings:
-    """Savings from stopping trials early.
+    """Savings from stopping trials early."""
 
-    Attributes:
-        stopped: Number of trials stopped or paused by a decision before the last epoch.
-        epochs: Epochs that these trials did not train.
-        usd: Price of these epochs in dollars, at each trial's mean price of an epoch.
-        found: Number of continued trials with one of the best models after the epoch of the would-be stop.
-    """
-
-    stopped: int
-    epochs: int
-    usd: float
+    stopped: int  # number of trials stopped or paused by a decision before the last epoch
+    epochs: int  # epochs that these trials did not train
+    usd: float  # price of these epochs in dollars, at each trial's mean price of an epoch
     continued: int
-    found: int
+    found: int  # number of continued trials with one of the best models after the epoch of the would-be stop
 
     @property
     def missed(self) -> float | None:

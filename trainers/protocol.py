@@ -183,20 +183,14 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochPart:
-    """A trial's message about a saved part of an epoch.
-
-    Attributes:
-        fraction: Part of that epoch's work that is done, between 0 and 1.
-        wall_seconds: Time on rank 0 since the epoch, or its previous part, began.
-        ended: True if the ranks stopped here on a drain order.
-    """
+    """A trial's message about a saved part of an epoch."""
 
     epoch: int
-    fraction: float
-    wall_seconds: float
+    fraction: float  # part of that epoch's work that is done, between 0 and 1
+    wall_seconds: float  # time on rank 0 since the epoch, or its previous part, began
     checkpoint: str
     checkpoint_bytes: int
-    ended: bool = False
+    ended: bool = False  # true if the ranks stopped here on a drain order
     age_seconds: float = 0.0
 
 

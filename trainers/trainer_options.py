@@ -15,24 +15,16 @@ _KEY = "parameter"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerParameter:
-    """One parameter of the trainer.
-
-    Attributes:
-        kind: "whole" and "number" have bounds, "choice" has choices only.
-        above: Exclusive lower bound.
-        below: Exclusive upper bound.
-        choices: Values of a "choice"; for a number, words or null allowed instead.
-        only_in_space: True for a parameter of the space that is no key of the spec's `training` section.
-    """
+    """One parameter of the trainer."""
 
     description: str
     default: ParameterValue
-    kind: Literal["whole", "number", "choice"]
+    kind: Literal["whole", "number", "choice"]  # "whole" and "number" have bounds, "choice" has choices only
     at_least: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: tuple[ParameterValue, ...] = ()
-    only_in_space: bool = False
+    above: float | None = None  # exclusive lower bound
+    below: float | None = None  # exclusive upper bound
+    choices: tuple[ParameterValue, ...] = ()  # values of a "choice"; for a number, words or null allowed instead
+    only_in_space: bool = False  # true for a parameter of the space that is no key of the spec's `training` section
 
     def allowed(self) -> str:
         """Return the allowed values, in words."""

@@ -112,15 +112,10 @@ class BudgetClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """Forecast of a gang's start and epoch, whose duration is log-normal.
+    """Forecast of a gang's start and epoch, whose duration is log-normal."""
 
-    Attributes:
-        start_seconds: Expected time from the lease of the slots to the first step.
-        epoch_seconds: Median of the duration of the next epoch.
-    """
-
-    start_seconds: float
-    epoch_seconds: float
+    start_seconds: float  # expected time from the lease of the slots to the first step
+    epoch_seconds: float  # median of the duration of the next epoch
     deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
