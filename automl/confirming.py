@@ -80,7 +80,6 @@ class _Plan:
 
     @property
     def seconds(self) -> float:
-        """Return the expected seconds of an open pool."""
         return _expected_seconds(self.record, self.trials, self.specs, self.slots)
 
     @property

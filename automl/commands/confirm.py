@@ -58,7 +58,6 @@ def confirm(  # noqa: PLR0917 - click passes each option by name
 def _confirm_here(
     backend: StoreBackend, study: str, points: tuple[str, ...], seeds: int, *, keeps_models: bool, as_json: bool
 ) -> None:
-    """Train in this process, and print a table."""
     from automl.confirming import confirm as train_again
 
     opened = backend.store
@@ -82,7 +81,6 @@ def _confirm_here(
 def _confirm_there(
     backend: ServiceBackend, study: str, points: tuple[str, ...], seeds: int, usd: float | None, *, as_json: bool
 ) -> None:
-    """Queue the trainings, and follow them."""
     from automl.remote.following import Telling, follow_job
 
     plan = backend.check_confirm(study, points, seeds)

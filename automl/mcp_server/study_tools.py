@@ -244,7 +244,6 @@ def _short_job(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _version(found: Mapping[str, Any]) -> str:
-    """Return a short text that changes with every relevant change."""
     job, study = found["job"], found["study"] or {}
     trials = study.get("trials") or {}
     counts = "-".join(str(trials.get(state, 0)) for state in sorted(trials))

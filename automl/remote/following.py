@@ -74,7 +74,6 @@ class _Lines:
         self._state, self._told_at = "", 0.0
 
     def show(self, status: dict[str, Any]) -> None:
-        """Print a status if it has news."""
         job, now = status["job"], self._clock()
         state = f"{job['study']} is {state_of(job)}"
         if state == self._state and now - self._told_at < LINE_SECONDS:

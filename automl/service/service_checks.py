@@ -100,7 +100,6 @@ class _Service:
         self.ahead_seconds: float | None = None
 
     def findings(self) -> list[dict[str, Any]]:
-        """Check that it answers, is ready, and accepts the caller's token."""
         lives = finding("service", self._lives, "start `automl serve`, or fix --server")
         if not lives["ok"]:
             return [lives]

@@ -119,7 +119,6 @@ def _mean(each: Sequence[Any]) -> Any:
 
 
 def _between(at: Sequence[float], ends: Sequence[float], value: float) -> float:
-    """Return the end for a value, by linear interpolation."""
     place = bisect_left(at, value)
     if place in {0, len(at)}:
         return ends[min(place, len(at) - 1)]

@@ -158,7 +158,6 @@ class TableRows:
 
     @staticmethod
     def _read(cell: object, column: _Number, row: int) -> float:
-        """Return a cell as its column's format reads it."""
         try:
             value = column.read(cell) if column.read is not None else None
         except ValueError:

@@ -206,7 +206,6 @@ class Session:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
     def _look_for_requests(self) -> None:
-        """Read requests; called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
 

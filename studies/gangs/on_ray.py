@@ -87,7 +87,6 @@ class RunningGangs:
         self._changing = threading.Lock()
 
     def __iter__(self) -> Iterator[Gang]:
-        """Iterate over the gangs that run now."""
         return iter(list(self._gangs.values()))
 
     def add(self, gang: Gang) -> None:

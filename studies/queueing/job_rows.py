@@ -281,7 +281,6 @@ class _Charges:
 
 
 def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
-    """Return the charges of studies' ledgers, each amount once."""
     found = _Charges()
     for name, job_id, nano_usd in ledger_sums(connection, studies):
         if job_id is None:

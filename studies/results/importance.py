@@ -196,7 +196,6 @@ def _fitted(features: np.ndarray, targets: np.ndarray) -> Any:
 
 
 def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> float | None:
-    """Return the objective's value for a trial; None if there is no finite value."""
     if not trial.epochs or trial.state == "running":
         return None
     last, end = trial.epochs[-1], last_epoch(study.spec)

@@ -198,7 +198,6 @@ def rank_of(
 
 
 def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | None) -> dict[int, list[int]]:
-    """Return the indices of the points of each layer."""
     members: dict[int, list[int]] = {}
     for i, layer in enumerate(layers(points) if violations is None else constrained_layers(points, violations)):
         members.setdefault(layer, []).append(i)

@@ -47,7 +47,6 @@ def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> 
 
 
 def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
-    """Return a configuration's curve, with the seconds of its own world size."""
     table, row = setting.table, setting.candidates.row_of(params)
     seen = columns(setting.objectives, setting.constraints)
     names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]

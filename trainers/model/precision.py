@@ -50,7 +50,6 @@ def exact_products() -> Iterator[None]:
 
 
 def _switches() -> tuple[Any, Any]:
-    """Return the owners of `allow_tf32`."""
     # With the newer names (torch 2.9) set, torch refuses to read `allow_tf32`, which its compiler and Lightning need.
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
@@ -61,7 +60,6 @@ def _parts(switch: Any) -> list[Any]:
 
 
 def _cpu_parts(switch: Any) -> list[Any]:
-    """Return the CPU's counterpart of matrix products."""
     # `torch.set_float32_matmul_precision` sets it as well, and torch refuses to read it where the two differ.
     return [cast("Any", torch.backends).mkldnn.matmul] if _parts(switch) == [switch] else []
 

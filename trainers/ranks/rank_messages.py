@@ -105,7 +105,6 @@ class _Held:
 
     @property
     def send_at(self) -> float | None:
-        """Return the moment of sending on the monotonic clock, or None."""
         return self._send_at if self._news else None
 
     def add(self, one: Holdable, since: float) -> None:

@@ -188,7 +188,6 @@ class ConfirmingMachine(StudyMachine):
                 self.error = message or self.error
 
     def _end(self, number: int, *, failure: str = "") -> tuple[Confirmed, ...]:
-        """Return a row for each point of the training that ended."""
         training = self._trainings[number]
         points = tuple(self._point(training, epoch, failed=bool(failure)) for epoch in training.spec.test_at)
         self.done[number] = Retrained(spec=training.spec, points=points, failure=failure)

@@ -118,7 +118,6 @@ class LiveStudy:
     searched: SearchedTrials = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the search's view of the registry's trials."""
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:

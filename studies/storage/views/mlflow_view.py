@@ -263,7 +263,6 @@ def _points(trial: MirroredTrial) -> list[Metric]:
 
 
 def _params(trial: MirroredTrial) -> dict[str, str]:
-    """Return the trial's parameters, and values derived from them, such as the scaled learning rate."""
     facts = {name: value for name, value in trial.facts.items() if name != "start_epoch"}
     every: dict[str, Any] = {"world_size": trial.world_size, **facts, **trial.params}
     return param_values(every)

@@ -287,7 +287,6 @@ def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
 
 
 def _look(path: Path) -> tuple[str, tuple[int, int]]:
-    """Return an image's mode, and its (height, width)."""
     try:
         with opened_image(path) as image:
             return image.mode, (image.height, image.width)

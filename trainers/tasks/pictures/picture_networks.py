@@ -277,8 +277,6 @@ class ResidualBody(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions, or three with a bottleneck, beside a shortcut."""
-
     def __init__(self, before: int, inner: int, after: int, layout: Layout, *, stride: int) -> None:
         super().__init__()
         if layout.has_bottlenecks:
