@@ -101,9 +101,7 @@ class TrainerOptions:
     momentum: float = _number(0.9, "momentum of sgd", at_least=0, below=1, only_in_space=True)
     weight_decay: float = _number(0.0, "weight decay", at_least=0, only_in_space=True)
     beta1: float = _number(0.9, "decay of the first moment in adam and adamw", at_least=0, below=1, only_in_space=True)
-    beta2: float = _number(
-        0.999, "decay of the second moment in adam and adamw", at_least=0, below=1, only_in_space=True
-    )
+    beta2: float = _number(0.999, "decay of second moments in adam and adamw", at_least=0, below=1, only_in_space=True)
     samples_per_epoch: Literal["auto"] | int = _whole(
         "auto", "samples between two measurements, in whole steps; auto is one pass over the data", at_least=1
     )
@@ -123,9 +121,7 @@ class TrainerOptions:
     decay_every_epochs: Literal["auto"] | float = _number(
         "auto", "epochs between two drops of the step schedule; auto is a third of all epochs", above=0
     )
-    decay_factor: float = _number(
-        0.1, "factor of the learning rate at each drop of the step schedule", above=0, below=1
-    )
+    decay_factor: float = _number(0.1, "factor of the learning rate at drops of the step schedule", above=0, below=1)
     precision: str = _choice("auto", "number format of the forward and backward pass", ("auto", "fp32", "bf16", "fp16"))
     evaluation_precision: str = _choice(
         "fp32", "number format of evaluations; training uses the format of the forward pass", ("fp32", "training")
@@ -148,13 +144,9 @@ class TrainerOptions:
     )
     accumulate: int = _whole(1, "backward passes per optimizer step", at_least=1)
     clip_norm: float | None = _number(None, "largest norm of the whole gradient; null does not clip", above=0)
-    compress: str = _choice(
-        "none", "compression of gradients that ranks exchange", ("none", "fp16", "bf16", "powersgd")
-    )
+    compress: str = _choice("none", "compression of the gradients in exchanges", ("none", "fp16", "bf16", "powersgd"))
     powersgd_rank: int = _whole(2, "rank of the matrices that powersgd sends", at_least=1)
-    shard: str = _choice(
-        "none", "state that ranks divide among themselves in place of copies", ("none", "optimizer", "full")
-    )
+    shard: str = _choice("none", "state that ranks divide among them in place of copies", ("none", "optimizer", "full"))
     shard_offload: bool = _switch("whether fully sharded weights and their optimizer are kept in host memory")
     shard_precision: str = _choice(
         "fp32", "number format in which full sharding gathers weights; training is the forward pass's",
@@ -174,9 +166,7 @@ class TrainerOptions:
     ema: float | None = _number(
         None, "decay of averaged weights, which become the model; null does not average", above=0, below=1
     )
-    label_smoothing: float = _number(
-        0.0, "part of a training target that is spread over all classes", at_least=0, below=1
-    )
+    label_smoothing: float = _number(0.0, "part of a target that is spread over all classes", at_least=0, below=1)
     early_stop_patience: int | None = _whole(
         None, "epochs without a better val_loss after which a trial is complete; null trains all epochs", at_least=1
     )

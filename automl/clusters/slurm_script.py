@@ -117,9 +117,7 @@ def seconds_of(time: str) -> int:
 def _check_room(spec: StudySpec, allocation: Allocation) -> None:
     resources, there = spec.resources, allocation.slots(spec)
     if resources.autoscale:
-        raise UserError(
-            "resources.autoscale: a SLURM job has all its nodes from the start. Set resources.autoscale to false"
-        )
+        raise UserError("resources.autoscale: a SLURM job has all its nodes from the start. Set it to false")
     if resources.device == "cuda" and not allocation.gpus_per_node:
         raise UserError("--gpus-per-node is 0, but resources.device is cuda. Ask for at least 1 GPU per node")
     wanted = 1 if resources.slots == "auto" else resources.slots

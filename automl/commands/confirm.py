@@ -69,9 +69,7 @@ def _confirm_here(
         console().print(confirmed_table(confirmed))
         for line in recommendation_lines(backend.record(study)):
             echo(line)
-        echo(
-            f"It cost {dollars(confirmed['cost_usd'])}; {study} has cost {dollars(confirmed['study_cost_usd'])} in all."
-        )
+        echo(f"It cost {dollars(confirmed['cost_usd'])}; all of {study} cost {dollars(confirmed['study_cost_usd'])}.")
     if confirmed["measured_on"] == "validation":
         warn("the task has no test part, so these values come from data that the search has seen")
     if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):

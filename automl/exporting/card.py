@@ -76,9 +76,7 @@ def _ensemble(manifest: Mapping[str, Any]) -> str:
     if "members" in manifest:
         return _members(manifest)
     count = len(manifest["programs"])
-    said = (
-        f"These are {count} models of one configuration, trained with different seeds. Answers and metrics are means.\n"
-    )
+    said = f"These are {count} models of one configuration, trained with other seeds. Answers and metrics are means.\n"
     return said if count > 1 else ""
 
 

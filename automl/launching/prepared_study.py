@@ -176,9 +176,7 @@ def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
         problem = f"{name!r} cannot name its rungs ({type(error).__name__}: {error})"
     else:
         if not all(type(rung) is int and 0 < rung < epochs for rung in rungs) or list(rungs) != sorted(set(rungs)):
-            problem = (
-                f"{name!r} returns the rungs {rungs}. They must be whole numbers from 1 to {epochs - 1}, ascending"
-            )
+            problem = f"{name!r} returns the rungs {rungs}. They must be whole numbers from 1 to {epochs - 1}, rising"
     if problem is not None:
         raise SpecError(source, ("search", "pruner"), " ".join(problem.split()))
     return rungs
@@ -221,9 +219,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
         found_odd.append("space: it has no parameter, so all trials are equal")
     if spec.search.pruner.name not in {"none", "auto"} and not rungs:
         epochs = spec.training.epochs
-        found_odd.append(
-            f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}, so it never prunes"
-        )
+        found_odd.append(f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}: it never prunes")
     return tuple(found_odd)
 
 

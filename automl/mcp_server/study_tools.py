@@ -232,9 +232,7 @@ def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[s
             "budget: there is no limit in dollars", "call launch with budget_usd, or with budget.usd in the spec"
         )
     if budget_usd is not None and named is not None and named != budget_usd:
-        raise ToolProblem(
-            f"budget: budget_usd={budget_usd:g}, but budget.usd={named} in the spec", "pass only one of them"
-        )
+        raise ToolProblem(f"budget: budget_usd={budget_usd:g}, but budget.usd={named} in the spec", "pass only one")
     return spec | {"budget": {**(budget or {}), "usd": usd}}, float(usd)
 
 

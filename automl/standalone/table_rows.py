@@ -151,9 +151,7 @@ class TableRows:
         value = float(text) if _NUMBER.fullmatch(text) else math.nan if is_missing(text) else math.inf
         if math.isinf(value):
             where = f"row {row + 1}, column {column.name!r}"
-            raise InputError(
-                row, f"{where}: found {_shown(cell)}, allowed: a finite number, or None for a missing value"
-            )
+            raise InputError(row, f"{where}: found {_shown(cell)}, allowed: a finite number, or None if it is missing")
         return value
 
     @staticmethod

@@ -273,9 +273,7 @@ def _as_mapping(raw: object, source: str) -> dict[str, object]:
 
 def _task_of_command(task: Mapping[str, object], options: object) -> dict[str, object]:
     if options:
-        raise SpecValueError(
-            found(options, "no task_options, since a command has its options in task"), ("task_options",)
-        )
+        raise SpecValueError(found(options, "none, since a command has its options in task"), ("task_options",))
     _check_command(task, "task")
     return {"task": COMMAND, "task_options": dict(task)}
 

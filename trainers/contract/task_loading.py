@@ -220,7 +220,7 @@ def _check_shadows(folder: Path) -> None:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
             if offender.is_file() and offender.resolve().parent not in (home, home / name):
                 raise TaskLoadError(
-                    f"{offender} would be imported in place of the installed package {name!r}. Rename it"
+                    f"{offender} would be imported instead of the installed package {name!r}. Rename it"
                 )
 
 

@@ -125,9 +125,7 @@ def example_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     leaves, form = pytree.tree_flatten((args, dict(kwargs or {})))
     rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
     if not rows:
-        raise TaskError(
-            "the model was never called with a batched tensor, so there is no example input to export it with"
-        )
+        raise TaskError("the model was never called with a batched tensor, so there is no example input for an export")
     are_rows = tuple(isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == rows for leaf in leaves)
     few = [_few(leaf) if is_row else leaf for leaf, is_row in zip(leaves, are_rows, strict=True)]
     some, named = pytree.tree_unflatten(few, form)

@@ -70,9 +70,7 @@ def _converted(table: Table, name: str, form: CellFormat) -> Any:
             values.append(read(text))
         except ValueError:
             row = pc.index(table.columns[name], text).as_py()
-            allowed = (
-                f"a {form['kind']}; or name the word in task_options.missing, or the column in task_options.ignore"
-            )
+            allowed = f"a {form['kind']}; or name the word in task_options.missing or the column in task_options.ignore"
             raise TaskError(f"{table.where(row)}, column {name!r}: found {shown(text)}, allowed: {allowed}") from None
     return _typed(values, form).take(column.indices)
 
