@@ -285,9 +285,8 @@ def _values(study: StudyRecord, metrics: Mapping[str, float], stderr: float | No
     names, seconds, judged = analysis.measured_names(study), metrics.get("wall_seconds"), judged_of(study)
     cells = {name: cell(name, metrics[name], seconds) for name in names if name in metrics}
     if stderr is not None and judged in cells:
-        cells[judged] = replace(
-            cells[judged], text=f"{cells[judged].text}{plus_minus(judged, stderr, metrics[judged])}"
-        )
+        text = f"{cells[judged].text}{plus_minus(judged, stderr, metrics[judged])}"
+        cells[judged] = replace(cells[judged], text=text)
     return [cells.get(name, _MISSING) for name in names]
 
 
