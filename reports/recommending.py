@@ -161,7 +161,9 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
     """Return the export command for a model, or "" if none was kept; only torch modules export as a folder."""
     if not point.checkpoint or study.is_simulated:
         return ""
-    models = _modules(study, point)
+    facts = [attempt.facts for attempt in study.started[point.trial].attempts]
+    known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]
+    models = list(known[-1]) if known else None
     out = "model.pt" if study.spec.get("task") == COMMAND or models == [] else "model"
     command = f"automl export {shlex.quote(study.name)} {name_of(point)} --out {out}"
     return (
@@ -169,12 +171,6 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
         if models and len(models) > 1 and "model" not in models
         else command
     )
-
-
-def _modules(study: StudyRecord, point: ArchivePoint) -> list[str] | None:
-    facts = [attempt.facts for attempt in study.started[point.trial].attempts]
-    known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]
-    return list(known[-1]) if known else None
 
 
 def named_value(study: StudyRecord, point: ArchivePoint, name: str) -> str:

@@ -38,10 +38,10 @@ class TrainerParameter:
 
     def problem(self, value: object) -> str | None:
         """Return the reason why a value is not allowed, on one line; None if it is."""
-        if self.kind == "choice":
-            return self._choice_problem(value)
         if any(same(choice, value) for choice in self.choices):
             return None
+        if self.kind == "choice":
+            return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
         types, largest = ((int,), LARGEST_INT) if self.kind == "whole" else ((int, float), sys.float_info.max)
         if isinstance(value, bool) or not isinstance(value, types) or not -largest <= value <= largest:
             return found(value, self.allowed())
@@ -51,11 +51,6 @@ class TrainerParameter:
             and (self.below is None or value < self.below)
         )
         return None if inside else found(value, self.allowed())
-
-    def _choice_problem(self, value: object) -> str | None:
-        if any(same(choice, value) for choice in self.choices):
-            return None
-        return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
 
 
 def _option(kind: Literal["whole", "number", "choice"], default: ParameterValue, description: str, **more: Any) -> Any:

@@ -135,7 +135,10 @@ MARK = "`automl export-cluster"  # marker in a comment of each written file; mar
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
     """Write text files with their folders, all or none. UserError if this program did not write an existing file."""
     for file in files:
-        _check(file)
+        if file.is_dir():
+            raise UserError(f"--out: {file} is a folder. Name a file to write")
+        if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
+            raise UserError(f"--out: {file} exists, and `automl export-cluster` did not write it. Name a new file")
     for file, text in files.items():
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -144,13 +147,6 @@ def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
                 file.chmod(0o755)
         except OSError as error:
             raise UserError(f"--out: {file} cannot be written ({error.strerror})") from None
-
-
-def _check(file: Path) -> None:
-    if file.is_dir():
-        raise UserError(f"--out: {file} is a folder. Name a file to write")
-    if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
-        raise UserError(f"--out: {file} exists, and `automl export-cluster` did not write it. Name a new file")
 
 
 _SQLITE = (

@@ -171,7 +171,9 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
             said.append(memo[int(value or 0)])
         elif name != "FRAME":
             if name in _SETS:
-                _sort_members(said)
+                start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
+                if all(map(_is_value, said[start:])):
+                    said[start:] = sorted(said[start:], key=repr)
             said.append((name, _CELL.sub("", value) if isinstance(value, str) else value))
     return said
 
@@ -179,9 +181,3 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
 def _is_value(instruction: _Instruction) -> bool:
     name, value = instruction
     return name in _LITERALS or isinstance(value, str | bytes | int | float)
-
-
-def _sort_members(said: list[_Instruction]) -> None:
-    start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
-    if all(map(_is_value, said[start:])):
-        said[start:] = sorted(said[start:], key=repr)

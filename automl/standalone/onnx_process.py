@@ -132,7 +132,11 @@ def _answer_messages(path: str) -> None:
             kind, content = messages.get()
             try:
                 if session is None:
-                    _limit_memory()
+                    with suppress(ImportError, ValueError, OSError):  # not every system has this limit
+                        import resource
+
+                        most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+                        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
                     session = _session(path)
                 reply = kind, _reply(session, kind, content)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises types of its own
@@ -147,14 +151,6 @@ def _read_all(messages: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:
         while True:
             messages.put(_received(sys.stdin.buffer))
     os._exit(0)
-
-
-def _limit_memory() -> None:
-    with suppress(ImportError, ValueError, OSError):  # not every system has this limit
-        import resource
-
-        most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _session(path: str) -> Any:

@@ -21,7 +21,7 @@ from automl.terminal.study_run_output import exit_code_of
 from automl.training.request import check_backend, check_diagnostics, check_params, training_spec
 from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines
 from studies.control.machine.state import StudyMachine
-from studies.records.records import NANO, AttemptRecord, EpochRecord, StudyRecord, TrialRecord
+from studies.records.records import NANO, EpochRecord, StudyRecord, TrialRecord
 from studies.spec.differences import differences
 from studies.spec.metric_names import likely_direction
 from studies.spec.spec_errors import SpecError
@@ -133,7 +133,12 @@ class _Lines:
         (record,) = load_study(self._store, self._prepared.spec.study).started
         attempt = record.attempts[-1]
         if attempt.facts and attempt.attempt != self._attempt:
-            self._begin(attempt)
+            if self._epochs < 0:  # epochs of earlier commands were printed by those commands
+                self._epochs = attempt.start_epoch
+            self._attempt = attempt.attempt
+            shares, of_samples = shares_of(attempt.facts, attempt.world_size), int(str(attempt.facts["samples"]))
+            for rank, samples in shares.items():
+                self._say(rank_line(int(rank), self._prepared.place.device, samples, of_samples))
         if self._epochs >= 0:
             for one in record.epochs[self._epochs :]:
                 self._say(epoch_line(one.epoch, _measured(one), one.wall_seconds))
@@ -142,14 +147,6 @@ class _Lines:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-
-    def _begin(self, attempt: AttemptRecord) -> None:
-        if self._epochs < 0:  # epochs of earlier commands were printed by those commands
-            self._epochs = attempt.start_epoch
-        self._attempt = attempt.attempt
-        shares, of_samples = shares_of(attempt.facts, attempt.world_size), int(str(attempt.facts["samples"]))
-        for rank, samples in shares.items():
-            self._say(rank_line(int(rank), self._prepared.place.device, samples, of_samples))
 
 
 def _measured(epoch: EpochRecord) -> dict[str, float]:

@@ -202,18 +202,13 @@ class RaySlots:
             if self.closing.is_set():
                 return
             stay = [number for number in numbers if not self._nodes.is_leaving(self.by_number[number].node)]
-            if stay:
-                self._stop_waiting()
+            for number, slot in list(self.by_number.items()) if stay else ():
+                if slot.is_lost and slot.actor is not None:  # it would take the device of a slot that is being replaced
+                    kill(slot.actor)
+                    self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
             for number in stay:
                 kill(self.by_number[number].actor)
                 self.by_number[number] = self._made(number, self.by_number[number])
-
-    def _stop_waiting(self) -> None:
-        """Kill waiting processes, which would take the devices of slots that are being replaced."""
-        waiting = {number: slot for number, slot in self.by_number.items() if slot.is_lost and slot.actor is not None}
-        for number, slot in waiting.items():
-            kill(slot.actor)
-            self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
 
     def release(self, numbers: Iterable[int]) -> None:
         """End the processes of slots without a gang for good, also processes that wait for a device."""

@@ -76,7 +76,10 @@ def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
     """Return the object called `name`, usually a task's class, without calling it; raises TaskLoadError."""
     if name == COMMAND:
         return Command
-    _extend_path(python_path)
+    for folder in python_path:
+        _check_shadows(Path(folder))
+    missing = [folder for folder in python_path if folder not in sys.path]
+    sys.path[:0] = missing
     return _own(name, python_path) if ":" in name else _built_in(name)
 
 
@@ -204,13 +207,6 @@ def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
         return
     for key in [key for key in sys.modules if key == top or key.startswith(f"{top}.")]:
         del sys.modules[key]
-
-
-def _extend_path(python_path: Sequence[str]) -> None:
-    for folder in python_path:
-        _check_shadows(Path(folder))
-    missing = [folder for folder in python_path if folder not in sys.path]
-    sys.path[:0] = missing
 
 
 def _check_shadows(folder: Path) -> None:

@@ -70,14 +70,10 @@ def code_files(folders: Sequence[str]) -> dict[str, str]:
             parts = file.removeprefix(folder).split(os.sep)  # noqa: PTH206 - see above
             if _INSTALLED.isdisjoint(parts):
                 with suppress(OSError):  # the file was deleted
-                    found["/".join(parts)] = _hash_when_loaded(file)
+                    if file not in _hashes:
+                        _hashes[file] = hash_of(Path(file))
+                    found["/".join(parts)] = _hashes[file]
     return dict(sorted(found.items())[:MOST_FILES])
-
-
-def _hash_when_loaded(file: str) -> str:
-    if file not in _hashes:
-        _hashes[file] = hash_of(Path(file))
-    return _hashes[file]
 
 
 def hash_of(path: Path) -> str:

@@ -46,7 +46,8 @@ def exact_products() -> Iterator[None]:
         if precision is not None and _matmul_precision() != precision:  # "medium", which a task has set
             torch.set_float32_matmul_precision(precision)
         for part, value in zip(parts, before, strict=True):
-            _set_part(part, value)
+            if part.fp32_precision != value:
+                part.fp32_precision = value
 
 
 def _switches() -> tuple[Any, Any]:
@@ -75,11 +76,6 @@ def _turn(switch: Any, *, on: bool) -> None:
         for part in (*_parts(switch), *_cpu_parts(switch)):
             if part.fp32_precision in _ROUNDED:
                 part.fp32_precision = _EXACT
-
-
-def _set_part(part: Any, value: str) -> None:
-    if part.fp32_precision != value:
-        part.fp32_precision = value
 
 
 def _matmul_precision() -> str | None:

@@ -89,14 +89,11 @@ def stdout_diverted() -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        _flush_c_streams()  # else C buffers would be written at exit, to the restored standard output
+        # C buffers would otherwise be written at exit, to the restored standard output.
+        with suppress(OSError, AttributeError, TypeError):  # not every C library can be reached this way
+            ctypes.CDLL(None).fflush(None)
         os.dup2(kept, _STDOUT)
         os.close(kept)
-
-
-def _flush_c_streams() -> None:
-    with suppress(OSError, AttributeError, TypeError):  # not every C library can be reached this way
-        ctypes.CDLL(None).fflush(None)
 
 
 FOLDER = "automl_logs"
@@ -182,15 +179,12 @@ class RankOutput:
             yield
             return
         path = path_of(spec, rank, spec.python_path[0])
-        self._turn_to(path)
+        with self._changing, suppress(OSError):
+            self._begin(path, first_log(path))
         try:
             yield
         finally:
             self._turn_back(path)
-
-    def _turn_to(self, path: Path) -> None:
-        with self._changing, suppress(OSError):
-            self._begin(path, first_log(path))
 
     def _turn_back(self, path: Path) -> None:
         with self._changing:

@@ -47,7 +47,9 @@ _PR_SET_PDEATHSIG = 1
 def run(store: Store, run_id: int) -> RunOutcome:
     """Drive the study of an open run until its end. DBAPIError or StoreAwayError leave it to another run."""
     queue = JobQueue(store)
-    job = _job_of(queue, run_id)
+    job = next((one for one in queue.jobs(states=("running",)) if one.run is not None and one.run.id == run_id), None)
+    if job is None:
+        raise StoreError(f"run: found {run_id}, allowed: a run that is open")
     log = writer(study=job.study, project=job.project, user=job.user)
     warn = partial(log, level="warning")
 
@@ -70,13 +72,6 @@ def run(store: Store, run_id: int) -> RunOutcome:
     log(f"the run has ended: {outcome}", reason=reason or None)
     end(outcome, reason)
     return outcome
-
-
-def _job_of(queue: JobQueue, run_id: int) -> Job:
-    found = next((job for job in queue.jobs(states=("running",)) if job.run is not None and job.run.id == run_id), None)
-    if found is None:
-        raise StoreError(f"run: found {run_id}, allowed: a run that is open")
-    return found
 
 
 def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:

@@ -212,16 +212,13 @@ class _Writer:
         if trial.number > len(self._known):
             raise ViewDamagedError(f"the Optuna view lacks trial {len(self._known)}")
         if trial.number == len(self._known):
-            self._insert(trial)
+            frozen = self._frozen(trial)
+            self._study.add_trial(frozen)
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
+            frozen._trial_id = trial_id  # noqa: SLF001 - Optuna's ids have no public name
+            self._known[trial.number] = _KnownTrial.of(frozen)
         else:
             self._update(trial, self._known[trial.number])
-
-    def _insert(self, trial: MirroredTrial) -> None:
-        frozen = self._frozen(trial)
-        self._study.add_trial(frozen)
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
-        frozen._trial_id = trial_id  # noqa: SLF001 - Optuna's ids have no public name
-        self._known[trial.number] = _KnownTrial.of(frozen)
 
     def _update(self, trial: MirroredTrial, found: _KnownTrial) -> None:
         import optuna

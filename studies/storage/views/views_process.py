@@ -75,7 +75,8 @@ def main() -> None:
     order = Order.from_line(sys.stdin.readline())
     wishes = _Wishes()
     is_orphan = _is_gone(order.parent_pid)
-    _be_a_batch_process()
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
 
     def is_over() -> bool:
@@ -85,11 +86,6 @@ def main() -> None:
         follow(store, order.study, is_over, ends_with_study=True, hurried=wishes.hurried)
         if wishes.report is not None:
             keep_report(store, order.study, Path(wishes.report))
-
-
-def _be_a_batch_process() -> None:
-    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
@@ -137,7 +133,8 @@ class ViewsProcess:
 
     def start(self) -> None:
         """Start the process, unless it runs; it ends by itself with the study, or with this process."""
-        self._forget_errors()
+        with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
+            forget_errors(self._opened(), self._study)
         if not self.is_running:
             self._process = self._launch(Order(store=self._store_url, study=self._study, parent_pid=os.getpid()))
 
@@ -228,10 +225,6 @@ class ViewsProcess:
             return [one for one in progress(self._opened(), self._study).values() if one.behind]
         except (SQLAlchemyError, StoreError):
             return None
-
-    def _forget_errors(self) -> None:
-        with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
-            forget_errors(self._opened(), self._study)
 
     def _opened(self) -> Store:
         if self._store is None:

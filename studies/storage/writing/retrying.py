@@ -103,17 +103,14 @@ class WalCopier:
         while not self._over.wait(COPY_SECONDS):
             if self._commits >= COPY_COMMITS:
                 self._commits = 0
-                self._try_to_copy()
+                try:
+                    copy(self._engine)
+                except sqlite3.Error as error:  # for example a full disk: commits fail as well, and handle it
+                    log.debug("the write-ahead log could not be copied (%s)", error)
 
     def stop(self) -> None:
         """End `copy_on`."""
         self._over.set()
-
-    def _try_to_copy(self) -> None:
-        try:
-            copy(self._engine)
-        except sqlite3.Error as error:  # for example a full disk: commits fail as well, and handle it
-            log.debug("the write-ahead log could not be copied (%s)", error)
 
 
 def copy(engine: sa.Engine) -> None:

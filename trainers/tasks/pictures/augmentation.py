@@ -174,7 +174,10 @@ def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
     signed = torch.where(policy[:, :, 1] < 0.5, -magnitude, magnitude)
     images = _moved(pixels.to(torch.float32), kinds, signed)
     for kind, strength, draws in zip(kinds.unbind(1), signed.unbind(1), policy.unbind(1), strict=True):
-        images = _recoloured(images, kind, strength)
+        of = dict(_strengths(kind, strength * _GAIN))
+        brightness, contrast = of["brightness"][:, None], of["contrast"][:, None]
+        mean = images.mean(dim=(1, 2, 3), keepdim=True)  # brightness scales about black, contrast about the mean
+        images = ((images - mean) * (1 + contrast) + mean).mul(1 + brightness).clamp(0, 255)
         images = _erased(images, magnitude * (kind == OPERATIONS.index("erasing")), draws[:, 2:])
     return images
 
@@ -200,14 +203,6 @@ def _strengths(kind: Tensor, strength: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield each operation with its strength for each image, [n, 1, 1]; 0 for images with other operations."""
     for number, name in enumerate(OPERATIONS):
         yield name, (strength * (kind == number))[:, None, None]
-
-
-def _recoloured(images: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
-    """Scale images about black (brightness) or about their mean (contrast)."""
-    of = dict(_strengths(kind, strength * _GAIN))
-    brightness, contrast = of["brightness"][:, None], of["contrast"][:, None]
-    mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    return ((images - mean) * (1 + contrast) + mean).mul(1 + brightness).clamp(0, 255)
 
 
 def _erased(images: Tensor, strength: Tensor, draws: Tensor) -> Tensor:

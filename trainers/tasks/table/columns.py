@@ -151,8 +151,10 @@ def fit_encoding(
 def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
     """Return a column as numbers, float64 [rows], NaN where the cell is missing."""
     column = table.columns[name]
-    if _is_moment(column):
-        return _days(column)
+    if _is_moment(column):  # in days since 1970 in UTC, counted in whole milliseconds
+        moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
+        whole = pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", moments.type.tz))
+        return _floats(pc.cast(whole, pa.int64())) / _DAY_MS
     if not pa.types.is_string(column.type):
         return _finite(table, name, _floats(column))
     good = pc.match_substring_regex(column, DATE) if is_date else is_number(column)
@@ -167,13 +169,6 @@ def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
 
 def _is_moment(column: Any) -> bool:
     return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
-
-
-def _days(column: Any) -> Vector:
-    """Return moments as days since 1970 in UTC, counted in whole milliseconds."""
-    moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
-    whole = pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", moments.type.tz))
-    return _floats(pc.cast(whole, pa.int64())) / _DAY_MS
 
 
 def _milliseconds(dates: Any) -> Any:
@@ -238,17 +233,12 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
     if known.min() == known.max() and not marks:  # the deviation of equal values may be 1e-17
         return "constant"
     median = float(np.median(known))
-    near = _near(known, median)
+    distances = np.abs(known - median)
+    usual = np.median(distances[distances > 0]) if distances.any() else 0.0
+    near = known[distances <= _TOO_FAR * usual]  # without typing errors, and codes for missing values
     deviation = 0.0 if near.min() == near.max() else _spread(known, near) if is_robust else float(near.std())
     mean = median if is_robust else float(near.mean())
     return Number(name=name, is_date=is_date, mean=mean, deviation=deviation or 1.0, median=median, marks=marks)
-
-
-def _near(known: Vector, median: float) -> Vector:
-    """Drop values so far from the median that they are typing errors or codes for missing values."""
-    distances = np.abs(known - median)
-    usual = np.median(distances[distances > 0]) if distances.any() else 0.0
-    return known[distances <= _TOO_FAR * usual]
 
 
 def _spread(known: Vector, near: Vector) -> float:
