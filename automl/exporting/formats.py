@@ -79,7 +79,11 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
             (folder / EXAMPLE_IMAGE).write_bytes(image)
         (folder / CARD).write_text(card_of(manifest), encoding="utf-8")
         (folder / REQUIREMENTS).write_text(requirements(manifest), encoding="utf-8")
-        _copy_runtime(folder / RUNTIME)
+        home = Path(automl.standalone.__file__).parent
+        for file in sorted(home.rglob("*.py")):
+            copy = (folder / RUNTIME) / file.relative_to(home)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
@@ -166,14 +170,6 @@ def requirements(manifest: Mapping[str, Any]) -> str:
     """Return requirement lines for pip: the packages that the model needs, in the versions of the export."""
     versions = {name: one for name, one in manifest["environment"].items() if name != "python"}
     return "".join(f"{name}=={one.partition('+')[0]}\n" for name, one in versions.items())
-
-
-def _copy_runtime(folder: Path) -> None:
-    home = Path(automl.standalone.__file__).parent
-    for file in sorted(home.rglob("*.py")):
-        copy = folder / file.relative_to(home)
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, copy)
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -28,13 +28,9 @@ def open_store(given: str | None) -> Store:
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
         raise StoreError(f"No studies in {redact(text)}. Pass --store URL or set AUTOML_STORE")
-    return _opened(Store(text))
-
-
-def _opened(store: Store) -> Store:
-    """Add the store to the command's context, so that damage in it can explain errors."""
+    store = Store(text)
     context = click.get_current_context(silent=True)
-    if context is not None:
+    if context is not None:  # so that damage in the store can explain the command's errors
         context.meta[STORES] = [*context.meta.get(STORES, ()), store]
     return store
 

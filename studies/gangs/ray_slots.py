@@ -278,13 +278,6 @@ class RaySlots:
         if dead and not self.closing.is_set():
             self._post(SlotsLost(slots=dead))
 
-    def _add(self, numbers: Iterable[int]) -> None:
-        """Add slots without processes; they can be used once their processes are ready."""
-        with self._changing:
-            new = {number: Slot(actor=None, is_lost=True) for number in numbers}
-            log.warning("slots %s are new: the cluster has more devices now", list(new))
-            self.by_number = {**self.by_number, **new}  # a copy, since other threads may be reading the old one
-
     def _look_for_the_late(self) -> None:
         """Report slots whose devices are gone, and give up processes that never start."""
         now = time.monotonic()
@@ -294,7 +287,10 @@ class RaySlots:
         self._looked_for_room_at = now
         room = self._nodes.room(self._cpus_per_slot)
         if self._grows and room > len(self.by_number):
-            self._add(range(len(self.by_number), room))
+            with self._changing:
+                new = {number: Slot(actor=None, is_lost=True) for number in range(len(self.by_number), room)}
+                log.warning("slots %s are new: the cluster has more devices now", list(new))
+                self.by_number = {**self.by_number, **new}  # a copy, since other threads may be reading the old one
         missing = len(self.by_number) - room
         lost = sum(slot.is_lost or self._nodes.is_leaving(slot.node) for slot in self.by_number.values())
         for number, slot in late.items():

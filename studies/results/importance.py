@@ -32,15 +32,6 @@ class Surface:
     values: tuple[tuple[float, ...], ...]  # expected objective; a row for each of `ys`, a column for each of `xs`
 
 
-def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
-    """Return each parameter's share of the variance that single parameters explain, largest first; they sum to 1.
-
-    Empty with fewer than 8 usable trials, without variance, or if the forest explains nothing. See `effects`.
-    """
-    found = effects(study, objective)
-    return dict(found.shares) if found else {}
-
-
 def effects(study: StudyRecord, objective: Objective) -> "Effects | None":
     """Return an objective's dependence on the parameters; None if unknown.
 
@@ -110,7 +101,9 @@ class Effects:
         xs, ys = (self._even(name, _SURFACE) for name in (first, second))
         places = [self._names.index(name) for name in (first, second)]
         grid = np.array([(x, y) for y in ys for x in xs])
-        expected = self._expected(places, grid, self._background[: _BACKGROUND // 2])
+        background = self._background[: _BACKGROUND // 2]
+        predicted: np.ndarray = self._forest.predict(self._rows(places, grid, background))
+        expected: np.ndarray = predicted.reshape(len(grid), len(background)).mean(axis=1)
         values = np.interp(expected, np.arange(len(self._distinct)), self._distinct).reshape(len(ys), len(xs))
         return Surface(
             xs=self._plain(first, xs),
@@ -161,12 +154,6 @@ class Effects:
         rows = np.tile(background, (len(settings), 1))
         rows[:, list(places)] = np.repeat(settings, len(background), axis=0)
         return rows
-
-    def _expected(self, places: Sequence[int], settings: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """Return the expected rank at each setting of some columns, averaged over the background's other columns."""
-        predicted: np.ndarray = self._forest.predict(self._rows(places, settings, background))
-        expected: np.ndarray = predicted.reshape(len(settings), len(background)).mean(axis=1)
-        return expected
 
     def _drawn(self) -> np.ndarray:
         """Return random configurations; seeded, so that repeated reports agree."""

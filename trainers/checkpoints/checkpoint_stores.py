@@ -42,7 +42,11 @@ class LocalPlace:
                 os.fsync(file.fileno())
                 size = file.tell()
             draft.replace(final)
-            _sync_folder(final.parent)
+            descriptor = os.open(final.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         except BaseException:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
@@ -101,11 +105,3 @@ class LocalPlace:
         file = Path(folder) / f".room.{os.getpid()}.tmp"
         self.write(str(file), lambda opened: opened.write(bytes(size)))
         file.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from studies.control.machine.commands import Outbox
 from studies.control.machine.live_trials import Attempt, Paid, Trial
@@ -183,7 +183,8 @@ class BudgetAccount:
             return Paid()
         attempt = trial.attempt
         if seconds is not None:
-            now = self._end_of(attempt.slots, seconds, now)
+            end = max(self._meter.charged_until(slot) for slot in attempt.slots) + seconds
+            now = now if abs(end - now) < SAME_MOMENT_SECONDS else min(end, now)
         charges = self._meter.charge(attempt.slots, kind, now, trial_id=trial.id, attempt=attempt.number)
         paid = Paid(cost_nano_usd=self._book(charges), seconds=sum(charge.seconds for charge in charges))
         if kind in OWN_CHARGES:
@@ -193,11 +194,6 @@ class BudgetAccount:
             trial.slot_seconds += slot_seconds
             self.trained_slot_seconds += slot_seconds
         return paid
-
-    def _end_of(self, slots: Sequence[int], seconds: float, now: float) -> float:
-        assert self._meter is not None  # noqa: S101 - the caller has looked
-        end = max(self._meter.charged_until(slot) for slot in slots) + seconds
-        return now if abs(end - now) < SAME_MOMENT_SECONDS else min(end, now)
 
     def _book(self, charges: list[Charged]) -> int:
         self._outbox.write(*charges)

@@ -43,13 +43,10 @@ class Finishing:
         self._since: dict[int, float] = {}
         for trial in live.registry.by_id.values():
             if trial.finished_from is not None:
-                self._restore(trial, trial.finished_from)
-
-    def _restore(self, trial: Trial, begun: int) -> None:
-        seconds = trial.whole_epoch_seconds
-        to_come = max(self._live.setup.epochs - begun, 0) * sum(seconds) / max(len(seconds), 1)
-        self._needed[trial.id] = trial.world_size * to_come
-        self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[begun:])
+                seconds = trial.whole_epoch_seconds
+                to_come = max(self._live.setup.epochs - trial.finished_from, 0) * sum(seconds) / max(len(seconds), 1)
+                self._needed[trial.id] = trial.world_size * to_come
+                self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[trial.finished_from :])
 
     def instead_of(self, natural: Chosen) -> Chosen:
         """Return a leader whose time has come, else the search's own choice for a free slot."""

@@ -96,7 +96,9 @@ class MlflowView:
                 for _ in each(put, load_trials(store, list(after), after)):
                     renew()
         self._study_run.describe(client, parent, runs, store, pending.study)
-        self._describe(client, parent, pending.study)
+        wanted = {"automl.state": pending.study.state, "automl.stop_reason": pending.study.stop_reason or ""}
+        write(client, parent, tags=wanted)
+        set_status(client, parent, STUDY_STATUS[pending.study.state], pending.study.ended_at)
 
     def clear(self, study: MirroredStudy) -> None:
         """Delete the study's runs, which MLflow can restore; runs of user code and of registered models stay."""
@@ -227,11 +229,6 @@ class MlflowView:
             "automl.origin": trial.origin,
         }
         return create(client, self._experiment, tags, f"trial {trial.number}", trial.started_at or study.created_at)
-
-    def _describe(self, client: MlflowClient, parent: KnownRun, study: MirroredStudy) -> None:
-        wanted = {"automl.state": study.state, "automl.stop_reason": study.stop_reason or ""}
-        write(client, parent, tags=wanted)
-        set_status(client, parent, STUDY_STATUS[study.state], study.ended_at)
 
 
 def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:

@@ -161,7 +161,9 @@ class OptunaView:
             load_if_exists=True,
         )
         if made.user_attrs.get(UID_ATTRIBUTE) != study.uid:
-            _name_metrics(made, [objective.metric for objective in study.objectives])
+            with _warning_filters, warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                made.set_metric_names([objective.metric for objective in study.objectives])
             made.set_user_attr(UID_ATTRIBUTE, study.uid)
         self._study, self._study_id = made, self._storage.get_study_id_from_name(study.name)
         return made
@@ -284,14 +286,6 @@ def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, 
         with storage.engine.begin() as connection:
             connection.execute(one.values(value_json=sa.bindparam("value")), rows)
     found.attributes |= changed
-
-
-def _name_metrics(study: optuna.Study, names: list[str]) -> None:
-    import optuna
-
-    with _warning_filters, warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study.set_metric_names(names)
 
 
 def _values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> list[float] | None:
