@@ -82,9 +82,8 @@ def _torch() -> str:
     import torch
     import torch.distributed as dist
 
-    backends = [
-        name for name, there in (("gloo", dist.is_gloo_available()), ("nccl", dist.is_nccl_available())) if there
-    ]
+    known = (("gloo", dist.is_gloo_available()), ("nccl", dist.is_nccl_available()))
+    backends = [name for name, there in known if there]
     if find_slots("auto", 1, None).device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("there is a GPU, but this torch cannot use it")
     return f"{torch.__version__}, backends {', '.join(backends)}"

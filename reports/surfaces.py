@@ -214,10 +214,7 @@ def _measured(study: StudyRecord, objective: Objective) -> list[TrialRecord]:
 
 def _dot_text(trial: TrialRecord, objective: Objective, names: Sequence[str]) -> str:
     value = trial.epochs[-1].metrics[objective.metric]
-    lines = [
-        f"trial {trial.number} {trial.state}",
-        f"{escape(objective.metric)} {escape(metric(objective.metric, value))}",
-    ]
+    lines = [f"trial {trial.number} {trial.state}", escape(f"{objective.metric} {metric(objective.metric, value)}")]
     return "<br>".join([*lines, *(f"{escape(name)} {escape(cut(number(trial.params[name])))}" for name in names)])
 
 

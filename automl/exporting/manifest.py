@@ -116,13 +116,9 @@ def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _signature(source: Source) -> dict[str, Any]:
     """Return types and shapes of inputs and outputs. A size of -1 is a variable length."""
     args = [*source.call.args, *source.call.kwargs.values()]
-    inputs = [
-        _tensor(leaf, source.longest is not None) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)
-    ]
+    inputs = [_tensor(one, source.longest is not None) for one in pytree.tree_leaves(args) if isinstance(one, Tensor)]
     found = pytree.tree_leaves(source.call.outputs())
-    outputs = [
-        _tensor(leaf, leaf.dim() > 2 and source.longest is not None) for leaf in found if isinstance(leaf, Tensor)
-    ]
+    outputs = [_tensor(one, one.dim() > 2 and source.longest is not None) for one in found if isinstance(one, Tensor)]
     return {"inputs": inputs, "outputs": outputs}
 
 

@@ -12,8 +12,7 @@ class ArrayRows:
     """Encodes nested lists of numbers of a `dtype` (float32, int64, uint8) and `shape`. -1 is a variable length."""
 
     kind = "array"
-    fill: int | None = None
-    """Padding token: none, because padding would change the meaning of shorter rows."""
+    fill: int | None = None  # padding token: none, because padding would change the meaning of shorter rows
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.dtype = str(form["dtype"])

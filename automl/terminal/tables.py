@@ -31,10 +31,7 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
     names = ["trial", "state", "epochs", "world_size", *(f"values.{one.metric}" for one in record.objectives)]
     names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else [])]
     lines = [*trial_lines(record, trials), *known_lines(record)]
-    params: list[Mapping[str, ParameterValue]] = [
-        *(trial.params for trial in trials),
-        *({} for _ in known_lines(record)),
-    ]
+    params: list[Mapping[str, ParameterValue]] = [*(one.params for one in trials), *({} for _ in known_lines(record))]
     reasons = [line["reason"].full or line["reason"].text for line in lines]
 
     def rows(names: Sequence[str]) -> list[list[str]]:

@@ -68,9 +68,7 @@ def best_point(
             raise BestPointError(_nothing_left(objective, bound, left, kept=list(bounds)[:place]))
         left = keeping
     columns = [study.objectives.index(one) for one in (first, *(one for one in study.objectives if one != first))]
-    kept = [
-        (values, point) for values, point in zip(expected_values(study, archive), archive, strict=True) if point in left
-    ]
+    kept = [(values, one) for values, one in zip(expected_values(study, archive), archive, strict=True) if one in left]
     _, best = min(kept, key=lambda one: [one[0][column] for column in columns])
     return _with_details(study, best)
 

@@ -36,10 +36,7 @@ def _is_users(file: str) -> bool:
     path, home = Path(file), Path(__file__).resolve().parents[2]
     if path.is_relative_to(home / "trainers" / "tasks"):
         return True
-    theirs = [
-        *(home / name for name in OUR_PACKAGES),
-        *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib")),
-    ]
+    theirs = [*(home / one for one in OUR_PACKAGES), *map(Path, map(sysconfig.get_path, ("stdlib", "purelib")))]
     return path.is_absolute() and not any(path.is_relative_to(folder) for folder in theirs)
 
 

@@ -164,9 +164,7 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
     holder when its lease is released, so the sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
-    ends = (
-        (lease, lease.pool_closed_at or lease.released_at or lease.heartbeat_at) for lease in connection.execute(query)
-    )
+    ends = ((one, one.pool_closed_at or one.released_at or one.heartbeat_at) for one in connection.execute(query))
     return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
 
 

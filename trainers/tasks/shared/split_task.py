@@ -93,10 +93,8 @@ def parts_of(inputs: Any, targets: Any, rows: Sequence[Rows]) -> dict[str, tuple
 class SplitTask(BaseTask):
     """A task whose constructor has split its samples; each task's `encode` makes samples of new rows."""
 
-    classes: tuple[str, ...] = ()
-    """Class labels in the order of the outputs; empty for other tasks."""
-    class_weights: tuple[float, ...] | None = None
-    """Weight of each class in the loss; None weighs rows alike."""
+    classes: tuple[str, ...] = ()  # class labels in the order of the outputs; empty for other tasks
+    class_weights: tuple[float, ...] | None = None  # weight of each class in the loss; None weighs rows alike
     no_test = "there are no test rows. Set task_options.test to a file, or test_share above 0"
     _parts: Mapping[str, Any]
     """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""

@@ -271,10 +271,8 @@ class _Categories(nn.Module):
     # A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
 
     offsets: Tensor
-    trained: Tensor
-    """Places in the table of the levels that training rows have."""
-    columns: Tensor
-    """Column of each of these levels."""
+    trained: Tensor  # places in the table of the levels that training rows have
+    columns: Tensor  # column of each of these levels
     is_trained: Tensor
 
     def __init__(self, sizes: Sequence[int], embedding: int, is_trained: NDArray[np.bool_]) -> None:

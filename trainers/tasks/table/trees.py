@@ -29,8 +29,7 @@ class BoostedTrees(nn.Module):
     columns: Tensor
     sets: Tensor
     base: Tensor
-    roots: Tensor
-    """The first node of each tree, int64 [t]."""
+    roots: Tensor  # the first node of each tree, int64 [t]
 
     def __init__(
         self,

@@ -131,8 +131,7 @@ class TfidfRegression(nn.Module):
             classes.
     """
 
-    idf: Tensor
-    """Weight of each n-gram, float32 [f]."""
+    idf: Tensor  # weight of each n-gram, float32 [f]
     bias: Tensor
 
     def __init__(self, *, vocabulary: int, outputs: int, longest_ngram: int, l2: float, meaning: object) -> None:
