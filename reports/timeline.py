@@ -96,7 +96,8 @@ def timeline(study: StudyRecord) -> Figure | None:
     if sum(map(len, rows.values())) > MOST_BARS:
         parts = max(PARTS // len(rows), 40)
         rows = {slot: _divided(bars, clock.seconds / parts) for slot, bars in rows.items()}
-    unit, word = _unit(clock.seconds)
+    whole = clock.seconds
+    unit, word = (1.0, "seconds") if whole < 180 else (60.0, "minutes") if whole < 10_800 else (3600.0, "hours")
     slots = sorted(rows)
     data = [_trace(kind, [bar for slot in slots for bar in rows[slot] if bar.kind == kind], unit)
             for kind in CHARGE_KINDS]  # fmt: skip
@@ -223,10 +224,6 @@ def _why(trial: TrialRecord, attempt: AttemptRecord) -> str:
     outcome = trial.failure if attempt.outcome == "failed" and trial.failure else attempt.outcome
     head = f"trial {trial.number}, attempt {attempt.attempt}: {escape(str(outcome).replace('_', ' '))}"
     return f"{head}<br>{wrapped(message)}" if message else head
-
-
-def _unit(seconds: float) -> tuple[float, str]:
-    return (1.0, "seconds") if seconds < 180 else (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")
 
 
 def _gap_line(at: float) -> dict[str, object]:

@@ -31,12 +31,14 @@ _OUT_OF_FOLD = (
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
     """Return the card as Markdown with Hugging Face's metadata. `file` is a single-file model's name, or empty."""
+    metrics = manifest["metrics"].items()
+    told = {name: value for name, value in metrics if name not in OUR_METRICS or name in _OF_MODELS}
     parts = [
         _head(manifest),
         _title(manifest),
         _about(manifest),
         _ensemble(manifest),
-        _table("Metrics", "metric", "validation", _worth_telling(manifest["metrics"])),
+        _table("Metrics", "metric", "validation", told),
         _OUT_OF_FOLD if manifest["data"].get("out_of_fold") else "",
         _confirmation(manifest),
         _table("Parameters", "parameter", "value", {} if "members" in manifest else manifest["params"]),
@@ -91,10 +93,6 @@ def _members(manifest: Mapping[str, Any]) -> str:
     lines = "".join(f"- {part}\n" for part in [*parts, f"price of a prediction: {usd(told['usd_per_prediction'])}"])
     said = "Chosen greedily on the validation part. Answers are means over the models, with these weights.\n"
     return f"{said}\n{lines}\n{_table('Members', 'model', 'weight', weights)}"
-
-
-def _worth_telling(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metrics.items() if name not in OUR_METRICS or name in _OF_MODELS}
 
 
 def _table(title: str, first: str, second: str, rows: Mapping[str, Any]) -> str:

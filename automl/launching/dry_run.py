@@ -161,12 +161,8 @@ def size_in_words(space: Space) -> str:
     kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
     shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     total = configurations(space)
-    size = "" if total is None else f", {_count(total)} configurations"
+    size = "" if total is None else f", {f'{total:,}' if total < _LARGE else f'about {total:.2g}'} configurations"
     return f"{plural(len(space), 'parameter')} ({shown}){size}: {listed(space.names())}"
-
-
-def _count(total: int) -> str:
-    return f"{total:,}" if total < _LARGE else f"about {total:.2g}"
 
 
 def configurations(space: Space) -> int | None:

@@ -83,7 +83,8 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
     check_outputs(spec, source)
     options = absolute_task_options(spec.task, spec.task_options, folder, source=source)
     spec = spec.model_copy(update={"task_options": options})
-    by_module, is_tasks_space = _is_built_by_module(spec), spec.space is None
+    is_tasks_space, names = spec.space is None, () if spec.space is None else spec.space.names()
+    by_module = spec.training.init_by_module or "init_by_module" in names
     task = facts or facts_of(spec.task, options, source=source, folder=folder, space=spec.space, by_module=by_module)
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
     _check_may_learn(spec, source, declares=task.parameters is not None)
@@ -125,10 +126,6 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
             *(_warnings_of_metrics(spec, task.reported) if task.metrics is None else ()),
         ),
     )
-
-
-def _is_built_by_module(spec: StudySpec) -> bool:
-    return spec.training.init_by_module or (spec.space is not None and "init_by_module" in spec.space.names())
 
 
 def _check_store_url(spec: StudySpec, source: str) -> None:

@@ -135,7 +135,7 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
             studies.delete(name)
             here = "/"
         elif action == "resume":
-            studies.resume(name, _budget_of(form))
+            studies.resume(name, [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)])
         elif action in {"stop", "cancel"}:
             (studies.stop if action == "stop" else studies.cancel)(name)
         else:
@@ -143,11 +143,6 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
     except (UserError, RunError) as error:
         return _study_page(request, studies, name, one_line(error), status_of(error))
     return to(here)
-
-
-def _budget_of(form: Mapping[str, str]) -> list[str]:
-    """Return the form's budget as overrides. The check of the spec refuses bad numbers."""
-    return [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)]
 
 
 @router.get("/studies/{name}/trials/{number}")
