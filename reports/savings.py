@@ -59,7 +59,10 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
     spent = study.cost_nano_usd / NANO
     trials = f"{plural(found.stopped, 'trial')} {'was' if found.stopped == 1 else 'were'}"
     cost = f"Training them to the end would have cost {usd(found.usd)} more, for {plural(found.epochs, 'epoch')}"
-    lines = [f"{trials} stopped before the last epoch. {cost}{_beside(found.usd, spent)}."]
+    times = (
+        f", {significant(found.usd / spent, 2)} times what the study has cost" if spent > 0 and found.usd > 0 else ""
+    )
+    lines = [f"{trials} stopped before the last epoch. {cost}{times}."]
     if not found.continued:
         return [*lines, "No trial went on by chance, so it is unknown what the stopped trials would have found."]
     sample = f"Of {plural(found.continued, 'trial')} that went on by chance although they looked poor"
@@ -67,10 +70,6 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
         return [*lines, f"{sample}, none gave one of the best models."]
     missed = f"At that rate the stopped trials would have given about {max(1, round(found.missed or 0))} more."
     return [*lines, f"{sample}, {found.found} gave one of the best models. {missed}"]
-
-
-def _beside(saved: float, spent: float) -> str:
-    return f", {significant(saved / spent, 2)} times what the study has cost" if spent > 0 and saved > 0 else ""
 
 
 def _was_stopped(trial: TrialRecord, planned: int) -> bool:

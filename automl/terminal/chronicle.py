@@ -46,17 +46,14 @@ class Chronicle:
         for id_, trial in machine.trials.items():
             before = known.get(id_)
             if trial.number is not None and before in {None, "queued"}:
-                yield f"trial {trial.number} starts{_on_slots(trial)}: {params_text(trial.params)}"
+                where = "" if trial.attempt is None else f" on slots {','.join(map(str, trial.attempt.slots))}"
+                yield f"trial {trial.number} starts{where}: {params_text(trial.params)}"
             if trial.decided is not self._decided.get(id_) and trial.decided is not None:
                 yield from _decision(trial, trial.decided)
             if before != trial.state and trial.state in {"complete", "failed"}:
                 yield _end(machine, trial)
             self._decided[id_] = trial.decided
         self._states = {id_: trial.state for id_, trial in machine.trials.items()}
-
-
-def _on_slots(trial: Trial) -> str:
-    return "" if trial.attempt is None else f" on slots {','.join(map(str, trial.attempt.slots))}"
 
 
 def _decision(trial: Trial, made: Decided) -> Iterator[str]:

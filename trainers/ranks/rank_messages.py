@@ -158,7 +158,8 @@ class Outgoing:
             what = None if event is None or has_failed else event.told()
             if event is not None and isinstance(what, Holdable):
                 held.add(what, event.at)
-            if event is None or event.is_urgent or isinstance(what, Failed) or _is_past(held.send_at):
+            is_due = (at := held.send_at) is not None and time.monotonic() >= at
+            if event is None or event.is_urgent or isinstance(what, Failed) or is_due:
                 yield from held.take()
             if event is not None and event.what is None:
                 return
@@ -173,7 +174,3 @@ class Outgoing:
             return self._queue.get(timeout=None if before is None else max(before - time.monotonic(), 0.0))
         except queue.Empty:
             return None
-
-
-def _is_past(moment: float | None) -> bool:
-    return moment is not None and time.monotonic() >= moment

@@ -23,17 +23,14 @@ _MOST_TEST_ROWS = 5_000
 _TEST_SHARE = 0.15
 
 
-def _test_share(rows: int) -> float:
-    """Return the share of rows that can be spared for testing: none of few rows, and at most 5,000 rows."""
-    return min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0
-
-
 def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0.0) -> tuple[Rows, Rows, Rows]:
     """Return the rows for training, validation and testing, by shares of the rows from 0 to 1.
 
     `classes` (int64 [rows], or None) are stratified. "auto" takes as many test rows as can be spared.
     """
-    validation, test = (_test_share(rows) if share == "auto" else share for share in (validation, test))
+    # The share of rows that can be spared for testing: none of few rows, and at most 5,000 rows.
+    auto = min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0
+    validation, test = (auto if share == "auto" else share for share in (validation, test))
     order = np.random.default_rng(_SEED).permutation(rows)
     groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
     parts: tuple[list[Rows], list[Rows], list[Rows]] = ([], [], [])
