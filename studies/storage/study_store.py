@@ -204,18 +204,11 @@ class Store:
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
         """Return the waiting configurations, oldest first."""
-        query = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.trials.c.state == "queued")
+        c = t.trials.c
+        query = sa.select(c.id, c.params, c.world_size, c.origin, c.sampler_attributes.label("attributes"))
+        query = query.where(c.study_id == study_id, c.state == "queued").order_by(c.id)
         with self.snapshot() as connection:
-            return [
-                QueuedTrial(
-                    id=row.id,
-                    params=row.params,
-                    world_size=row.world_size,
-                    origin=row.origin,
-                    attributes=row.sampler_attributes,
-                )
-                for row in connection.execute(query.order_by(t.trials.c.id))
-            ]
+            return [QueuedTrial(**row) for row in connection.execute(query).mappings()]
 
     def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
         """Read a trial by number or row id, without its epochs; None if there is no such trial."""
