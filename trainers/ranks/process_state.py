@@ -58,7 +58,8 @@ def _end_run() -> None:
             mlflow.end_run("FAILED" if sys.exc_info()[0] is not None else "FINISHED")
 
 
-_SEED = 0  # seed of the global generators before a task is made; a trial seeds them from its own seed
+_SEED = 0
+"""Seed of the global generators before a task is made; a trial seeds them from its own seed."""
 
 _SWITCHES = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.allow_tf32",
