@@ -73,7 +73,7 @@ MOST_SLOTS = 4096
 def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **options: Any) -> None:
     """Run studies over recorded learning curves in virtual time.
 
-    CURVES are files or folders of the format curves-v1. Controller, policy, prices and budget are the real components.
+    CURVES are files or folders of recorded curves. Controller, policy, prices and budget are the real components.
     """
     document = run(Simulations(paths=curves, store=store, **options), say=lambda line: echo(line, err=as_json))
     if as_json:

@@ -1,7 +1,9 @@
 """Recorded learning curves of a table's configurations, epoch by epoch.
 
-A table is one `.npz` of the format `curves-v1`: `meta_json` (a string), `params` [n, d], `seconds` [n, T], and for
-each metric and each constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle.
+A table is one `.npz`: `meta_json` (a string), `seconds` [n, T], for each metric and each constant one array
+`metric_NAME` [n, T] or `static_NAME` [n], and the configurations. In the format `curves-v1` these are numbers `params`
+[n, d], with their ranges in the meta's `params`; in `curves-v2` they are JSON texts `params_json` [n] of the meta's
+`space`, which has the form of a spec's. A table is read without pickle.
 """
 
 import json
@@ -16,13 +18,14 @@ from numpy.typing import NDArray
 from search_spaces.parameters import Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from search_spaces.user_errors import UserError
-from search_spaces.wording import found
+from search_spaces.wording import found, listed
 from studies.records.records import CUMULATIVE_METRICS, Direction
+from trainers.protocol import Params
 
 Array = NDArray[np.float64]
 Split = Literal["validation", "test"]
 
-FORMAT = "curves-v1"
+FORMATS = ("curves-v1", "curves-v2")
 CLIP_IQR = 100.0  # distance from the third quartile, in interquartile ranges, beyond which values are clipped
 TABLE = "table"  # name of the parameter that holds a configuration's table when tables are pooled
 WORLD_SIZE = "world_size"
@@ -101,7 +104,9 @@ def find_tables(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         inside = sorted(path.rglob("*.npz")) if path.is_dir() else [path]
         if not inside:
-            raise CurvesError(f"{path}: the folder has no .npz file. Name a folder with tables of the format {FORMAT}")
+            raise CurvesError(
+                f"{path}: the folder has no .npz file. Name a folder with tables of the format {listed(FORMATS)}"
+            )
         if not inside[0].exists():
             raise CurvesError(f"{path}: no such file. Name a file or folder of learning curves")
         files += inside
@@ -120,7 +125,7 @@ def read_table(path: str | Path) -> CurveTable:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # noqa: BLE001 - a damaged file may raise any error
         reason = getattr(error, "strerror", None) or f"cannot be read as .npz ({type(error).__name__})"
-        raise CurvesError(f"{path}: {reason}. Name a table of the format {FORMAT}") from None
+        raise CurvesError(f"{path}: {reason}. Name a table of the format {listed(FORMATS)}") from None
     try:
         return _table(arrays)
     except (CurvesError, SpaceError) as error:
@@ -129,13 +134,13 @@ def read_table(path: str | Path) -> CurveTable:
 
 def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
     meta = _meta(arrays)
-    space = _space(meta)
-    rows, seconds = _numbers(arrays, "params", 2), _numbers(arrays, "seconds", 2)
+    space, params = _read_v1(arrays, meta) if meta["format"] == FORMATS[0] else _read_v2(arrays, meta)
+    seconds = _numbers(arrays, "seconds", 2)
     count, epochs = seconds.shape
     if not count or not epochs:
         raise CurvesError(f"seconds: found the shape {seconds.shape}, allowed: at least one row and one epoch")
-    if rows.shape != (count, len(space)):
-        raise CurvesError(f"params: found the shape {rows.shape}, allowed: {(count, len(space))}")
+    if len(params) != count:
+        raise CurvesError(f"seconds: found {count} rows, allowed: {len(params)}, one for each configuration")
     if not np.isfinite(seconds).all() or (seconds[:, 0] < 0).any() or (np.diff(seconds, axis=1) < 0).any():
         raise CurvesError("seconds: found values that fall or are not finite, allowed: cumulative seconds from 0")
     if (seconds[:, -1] <= 0).any():
@@ -148,7 +153,7 @@ def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
     return CurveTable(
         name=str(meta["name"]),
         space=space,
-        params=tuple(_params(space, row, index) for index, row in enumerate(rows)),
+        params=params,
         seconds=seconds,
         metrics=metrics,
         about=about,
@@ -158,21 +163,46 @@ def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
 
 
 def _meta(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    missing = [name for name in ("meta_json", "params", "seconds") if name not in arrays]
-    if missing:
-        raise CurvesError(f"it has no array {missing[0]}, which the format {FORMAT} requires")
     try:
         meta = json.loads(str(arrays["meta_json"]))
+    except KeyError:
+        raise CurvesError(f"it has no array meta_json, which the formats {listed(FORMATS)} require") from None
     except ValueError:
         raise CurvesError("meta_json: the text is not JSON") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+    if not isinstance(meta, dict) or meta.get("format") not in FORMATS:
         given = meta.get("format") if isinstance(meta, dict) else meta
-        raise CurvesError(f"meta_json: format: {found(given, FORMAT)}")
-    for key, kind in (("name", str), ("params", dict), ("metrics", dict)):
+        raise CurvesError(f"meta_json: format: {found(given, listed(FORMATS))}")
+    rows, space = ("params", "params") if meta["format"] == FORMATS[0] else ("params_json", "space")
+    if missing := [name for name in (rows, "seconds") if name not in arrays]:
+        raise CurvesError(f"it has no array {missing[0]}, which the format {meta['format']} requires")
+    for key, kind in (("name", str), (space, dict), ("metrics", dict)):
         if not isinstance(meta.get(key), kind):
             allowed = "text" if kind is str else "a mapping"
             raise CurvesError(f"meta_json: {key}: {found(meta.get(key), allowed)}")
     return meta
+
+
+def _read_v2(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tuple[Space, tuple[Params, ...]]:
+    try:
+        space = Space.from_dict(meta["space"])
+    except SpaceError as error:
+        raise CurvesError(f"meta_json: space: {error}") from None
+    rows = []
+    for index, text in enumerate(arrays["params_json"].ravel().tolist()):
+        try:
+            params = json.loads(str(text))
+            space.check(params)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise CurvesError(f"params_json: row {index}: {error}") from None
+        rows.append(params)
+    return space, tuple(rows)
+
+
+def _read_v1(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tuple[Space, tuple[Params, ...]]:
+    space, rows = _space(meta), _numbers(arrays, "params", 2)
+    if rows.shape[1] != len(space):
+        raise CurvesError(f"params: found the shape {rows.shape}, allowed: {(len(rows), len(space))}")
+    return space, tuple(_params(space, row, index) for index, row in enumerate(rows))
 
 
 def _space(meta: Mapping[str, Any]) -> Space:
@@ -211,7 +241,7 @@ def _shaped(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...
     return array
 
 
-def _params(space: Space, row: Array, index: int) -> dict[str, Value]:
+def _params(space: Space, row: Array, index: int) -> Params:
     params: dict[str, Value] = {}
     for name, number in zip(space.names(), row, strict=True):
         parameter = space.parameter(name)

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from search_spaces.space import Space
+from studies.records.records import Objective
 from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
 from studies.simulation.recorded_curves import CurvesError, find_tables, read_table
+from studies.simulation.simulated_study import simulate
 from tests.support.curve_tables import arrays, table, write
 
 
@@ -69,12 +72,59 @@ def other_meta(**changes: Any) -> dict[str, Any]:
     return broken(meta_json=json.dumps(json.loads(arrays()["meta_json"]) | changes))
 
 
+def branching(*, space: Any = None, row: Any = None) -> dict[str, Any]:
+    """Three configurations of a space with a choice and its child."""
+    form = {
+        "optimizer": ["sgd", "adam"],
+        "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
+    }
+    rows = [{"optimizer": "sgd", "momentum": 0.5}, {"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.0}]
+    texts = [json.dumps(one) for one in rows]
+    if row is not None:
+        texts[1] = row if isinstance(row, str) else json.dumps(row)
+    meta = {
+        "format": "curves-v2",
+        "name": "branching",
+        "space": form if space is None else space,
+        "metrics": {"val_loss": {"direction": "minimize", "split": "validation"}},
+    }
+    return {
+        "meta_json": json.dumps(meta),
+        "params_json": np.array(texts),
+        "seconds": np.cumsum(np.ones((3, 4)), axis=1),
+        "metric_val_loss": np.linspace(1.0, 0.5, 12).reshape(3, 4),
+        "again_rows": np.array([0]),
+    }
+
+
+def test_a_table_may_have_choices_and_children_of_them(tmp_path: Path) -> None:
+    content = branching()
+    read = read_table(write(tmp_path, content))
+    assert read.space == Space.from_dict(json.loads(content["meta_json"])["space"])
+    assert [dict(one) for one in read.params] == [json.loads(one) for one in content["params_json"].tolist()]
+    study = simulate(read, objectives=[Objective(metric="val_loss")], slots=1, budget_full_trials=6.0)
+    assert {tuple(sorted(trial.params)) for trial in study.record.started} == {
+        ("momentum", "optimizer"),
+        ("optimizer",),
+    }
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         ({"x": np.zeros(2)}, "it has no array meta_json"),
         (broken(meta_json="{"), "not JSON"),
-        (other_meta(format="curves-v2"), "found 'curves-v2', allowed: curves-v1"),
+        (other_meta(format="curves-v3"), "found 'curves-v3', allowed: curves-v1, curves-v2"),
+        (other_meta(format="curves-v2"), "it has no array params_json, which the format curves-v2 requires"),
+        (
+            branching(space={"rate": {"type": "float", "low": 2.0, "high": 1.0}}),
+            "space: rate.low: found 2.0",
+        ),
+        (branching(space=["rate"]), "meta_json: space: found"),
+        (branching(row={"optimizer": "adam", "momentum": 0.9}), "params_json: row 1: momentum: found 0.9, but"),
+        (branching(row={"optimizer": "lion"}), "params_json: row 1: optimizer: found 'lion'"),
+        (branching(row=[1]), "params_json: row 1: "),
+        (branching(row="{"), "params_json: row 1: "),
         (other_meta(params={"rate": {"type": "text"}}), "params.rate.type"),
         (other_meta(params={"rate": {"type": "float", "low": 0.1}}), "it has no high"),
         (

@@ -1,0 +1,1 @@
+"""Small trainings of different kinds, whose learning curves `record_curves.py` records."""

@@ -1,0 +1,121 @@
+#!/usr/bin/env python
+"""Records learning curves of real trainings as tables of the format `curves-v2`, which search.py replays.
+
+    python benchmarks/record_curves.py --data ../shared/data --rows 200 [--tasks mnist_cnn,letters] [--minutes 30]
+
+Draws configurations of each task at random and trains each once, on one thread; every tenth is trained a second time
+from another seed, which tells how much is chance. Each training is a line in FOLDER/TASK.jsonl and is not repeated, so
+that a run can be cut and continued; seconds are processor seconds, which other programs on the machine change little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+import torch
+from real_tasks.tasks import TASKS, RealTask
+
+from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import complete
+from studies.simulation.recorded_curves import FORMATS
+
+TABLES = Path(__file__).resolve().parent / "curves"
+REPEATED_EVERY = 10
+
+
+def wanted(rows: int) -> list[tuple[int, int]]:
+    """The trainings as pairs of row and seed, the first rows first."""
+    return [(row, seed) for row in range(rows) for seed in (range(2) if row % REPEATED_EVERY == 0 else range(1))]
+
+
+def trained(name: str, data: Path, row: int, seed: int) -> dict[str, Any]:
+    """One training, as the line that is kept of it."""
+    task = TASKS[name]
+    params = complete(task.space, {}, random.Random(derived_seed(name, row)))
+    size, epochs = task.train(data, params, task.epochs, 1 + seed)
+    values = [[round(second, 4), *(round(value, 6) for value in measured)] for second, *measured in epochs]
+    return {"row": row, "seed": seed, "params": params, "size": size, "rows": values}
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """What was recorded before; a line that was cut short is none."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def write_table(path: Path, name: str, task: RealTask, lines: list[dict[str, Any]]) -> None:
+    """Write a table of the format `curves-v2`: first trainings as rows, and second ones by the row they repeat."""
+    by_seed = [sorted((one for one in lines if one["seed"] == seed), key=lambda one: one["row"]) for seed in range(2)]
+    place = {one["row"]: position for position, one in enumerate(by_seed[0])}
+    by_seed[1] = [one for one in by_seed[1] if one["row"] in place]
+    first, again = (np.array([one["rows"] for one in some], dtype=np.float64) for some in by_seed)
+    meta = {
+        "format": FORMATS[1],
+        "name": name,
+        "space": task.space.to_dict(),
+        "metrics": {
+            f"{part}_{task.metric}": {"direction": "minimize", "split": split}
+            for part, split in (("val", "validation"), ("test", "test"))
+        },
+    }
+    arrays = {
+        "meta_json": np.array(json.dumps(meta)),
+        "params_json": np.array([json.dumps(one["params"]) for one in by_seed[0]]),
+        "seconds": first[:, :, 0],
+        f"metric_val_{task.metric}": first[:, :, 1].astype(np.float32),
+        f"metric_test_{task.metric}": first[:, :, 2].astype(np.float32),
+        "static_model_size": np.array([float(one["size"]) for one in by_seed[0]]),
+    }
+    if by_seed[1]:
+        arrays["again_rows"] = np.array([place[one["row"]] for one in by_seed[1]])
+        arrays[f"again_val_{task.metric}"] = again[:, :, 1].astype(np.float32)
+    np.savez_compressed(path, **arrays)
+
+
+def main() -> int:
+    """Train what is missing, then write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="a folder that holds adult/, mnist/ and sst2/")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="names with commas between them")
+    parser.add_argument("--rows", type=int, default=200, help="configurations of each task")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; the next run continues")
+    parser.add_argument("--out", type=Path, default=TABLES)
+    arguments = parser.parse_args()
+    names = arguments.tasks.split(",")
+    if unknown := set(names) - set(TASKS):
+        parser.error(f"--tasks: found {min(unknown)}, allowed: {', '.join(TASKS)}")
+    torch.set_num_threads(1)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    files = {name: arguments.out / f"{name}.jsonl" for name in names}
+    done = {name: {(one["row"], one["seed"]) for one in lines_of(files[name])} for name in names}
+    end = time.monotonic() + 60 * arguments.minutes
+    for row, seed in wanted(arguments.rows):
+        for name in names:
+            if (row, seed) not in done[name] and time.monotonic() < end:
+                with files[name].open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(trained(name, arguments.data, row, seed)) + "\n")
+    for name in names:
+        lines = lines_of(files[name])
+        if lines:
+            write_table(arguments.out / f"{name}.npz", name, TASKS[name], lines)
+            print(f"{name}: {len(lines)} trainings, {sum(one['rows'][-1][0] for one in lines):.0f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
