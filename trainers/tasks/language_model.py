@@ -190,7 +190,9 @@ class _Reader:
         place = Path(path)
         paths = sorted(one for one in place.rglob(self._files) if one.is_file()) if place.is_dir() else [place]
         if not paths:
-            raise TaskError(f"{path}: no file of this folder matches {self._files!r}. Set task_options.files to match")
+            raise TaskError(
+                f"{path}: no file in this folder matches {self._files!r}. Set task_options.files to match texts"
+            )
         documents = [text for one in paths for text in self._documents_of(one)]
         if not documents:
             raise TaskError(f"{path}: no text found. Name a file or a folder of texts")

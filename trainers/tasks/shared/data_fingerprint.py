@@ -24,5 +24,7 @@ class DataMark(nn.Module):
         """Add to the errors of `load_state_dict`, the last argument, if the fingerprints differ."""
         loaded = state_dict.get(f"{prefix}digest")
         if loaded is not None and int(loaded) != int(self.digest):
-            rest[-1].append("the training data changed since these weights were trained, and are encoded differently")
+            rest[-1].append(
+                "the training data have changed since these weights were trained, and are encoded differently"
+            )
         super()._load_from_state_dict(state_dict, prefix, *rest)
