@@ -6,7 +6,8 @@
 
 A leader is finished if all leaders need no more than is kept. If time ends the study, leaders start as late as they can
 be ready in time, and other slots continue the search. Otherwise they start after the search and may use all that is
-left. A leader whose latest epoch is worse than its leading epoch is skipped, unless no trial would be complete.
+left. A leader whose latest epoch is worse than its leading one is skipped, unless a better end is forecast or no trial
+would be complete.
 
 Only the decisions are stored; a later controller restores from them the amounts kept and spent.
 """
@@ -23,6 +24,7 @@ from studies.control.machine.live_trials import Trial
 from studies.control.machine.rest_of_budget import Chosen, stint_seconds
 from studies.records.records import CUMULATIVE_METRICS, FINISHING, NANO
 from studies.results.pareto import knee_of, least_ranges
+from studies.search.model.end_forecast import forecast_ends
 from studies.search.policy import Decision, Thaw
 
 LEAST_TRAININGS = 3.0  # number of full trainings that a search has paid for before anything is kept for leaders
@@ -135,7 +137,7 @@ class Finishing:
     def _is_cut_short(self, trial: Trial, *, at_any_epoch: bool) -> bool:
         latest = max(trial.milestones, default=0)
         mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
-        leads = any(at_any_epoch or one.epoch == latest for one in mine)
+        leads = any(at_any_epoch or one.epoch == latest for one in mine) or (bool(mine) and self._will_improve(trial))
         ranks = self._live.ranks(trial)
         forecast = self._live.account.forecast(trial, ranks)
         if not leads or forecast is None or trial.epochs_done >= self._live.setup.epochs:
@@ -143,6 +145,15 @@ class Finishing:
         seconds = forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
         paid = trial.paid_nano_usd + ranks * seconds * self._live.account.usd_per_slot_hour / 3600 * 1e9
         return self._live.setup.limits.trial_reason(paid, trial.wall_seconds + seconds) is None
+
+    def _will_improve(self, trial: Trial) -> bool:
+        """Return whether a learned objective is forecast to end no worse than all of the trial's values so far."""
+        setup, number = self._live.setup, trial.started_number
+        trials = self._live.searched.snapshots()
+        found = forecast_ends(trials, {number}, objectives=setup.objectives, rungs=setup.rungs)
+        ends = found.get(number) or {}
+        best = {j: min(values[j] for values in trial.milestones.values()) for j in ends}
+        return any(end <= best[j] or math.isclose(end, best[j]) for j, end in ends.items())  # forecasts end at the best
 
     def _searched(self) -> float:
         by_id = self._live.registry.by_id

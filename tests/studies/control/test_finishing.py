@@ -142,6 +142,34 @@ def test_no_study_with_money_left_ends_without_a_complete_trial(tmp_path: Path) 
     check_ledger(study)
 
 
+def test_a_leader_whose_latest_epoch_is_a_little_worse_is_finished_if_a_better_end_is_forecast(tmp_path: Path) -> None:
+    """Eight trainings show that errors fall for long; the best trial waits at a rung where its error rose a little."""
+    whole, seen = 8, dict[str, int]()
+
+    class PausingLater(Pausing):
+        def rungs(self, epochs: int) -> tuple[int, ...]:
+            return (RUNG, RUNG + 1)
+
+        def decide(self, history: History, number: int, rung: int) -> Decision:
+            if number >= whole and rung > RUNG:
+                return super().decide(history, number, rung)
+            return Decision(action="continue", reason="is watched")
+
+    def dented(params: Any, size: int) -> Curve:
+        smooth = smooth_curve(params, size, epochs=EPOCHS, equal_epochs=True)
+        is_late = seen.setdefault(str(params), len(seen)) >= whole
+        errors = [one["val_error"] * (0.3 if is_late else 1.0) for one in smooth.metrics]
+        errors[RUNG] = errors[RUNG - 1] * 1.02
+        return replace(smooth, metrics=tuple({"val_error": one} for one in errors))
+
+    study = study_with(tmp_path, slots=1, curve=dented, policy=Policy(pruner=PausingLater()))
+    study.run(Limits(trials=whole + 4, usd=10.0, finish=0.1))
+    record = study.record()
+    leader = min(record.started, key=lambda trial: trial.epochs[RUNG - 1].metrics["val_error"])
+    assert [trial.number for trial in complete(record)] == [*range(whole), leader.number]
+    assert reasons(record)[-1].endswith("the search is over")
+
+
 def test_leaders_that_do_not_fit_into_the_rest_of_the_budget_are_left(tmp_path: Path) -> None:
     study = study_with(tmp_path, slots=1)
     study.run(Limits(trials=6, usd=(6 * RUNG + EPOCHS - RUNG - 1) * 0.01, finish=0.1))
