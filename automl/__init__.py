@@ -31,33 +31,10 @@ if TYPE_CHECKING:
     from trainers.functions.trial import Trial
 
 __all__ = [
-    "Baseline",
-    "Budget",
-    "Categorical",
-    "Checkpoints",
-    "Constraint",
-    "Faults",
-    "Float",
-    "Int",
-    "Objective",
-    "Prior",
-    "Pruner",
-    "Resources",
-    "Search",
-    "Space",
-    "Study",
-    "Training",
-    "Trial",
-    "TrialOver",
-    "checkpoint",
-    "heartbeat",
-    "launch",
-    "load",
-    "params",
-    "report",
-    "resume",
-    "search",
-]
+    "Baseline", "Budget", "Categorical", "Checkpoints", "Constraint", "Faults", "Float", "Int", "Objective", "Prior",
+    "Pruner", "Resources", "Search", "Space", "Study", "Training", "Trial", "TrialOver", "checkpoint", "heartbeat",
+    "launch", "load", "params", "report", "resume", "search",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _API = ("Study", "launch", "load", "search")
@@ -72,8 +49,7 @@ _MODULES = {
     "Trial": "trainers.functions.trial",
 }
 """Modules of names that are the same in the module. The other names are sections of a spec, such as `BudgetSpec`."""
-_SECTIONS = {"Baseline": "studies.spec.baseline_section"}
-"""Modules of sections that are not in `studies.spec.sections`."""
+_SECTIONS = {"Baseline": "studies.spec.baseline_section"}  # modules of sections that are not in `studies.spec.sections`
 
 
 def __getattr__(name: str) -> Any:

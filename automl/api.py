@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-WHOLE_NUMBERS = frozenset({"trial", "attempt"})
-"""Columns of whole numbers that may be missing."""
+WHOLE_NUMBERS = frozenset({"trial", "attempt"})  # columns of whole numbers that may be missing
 
 
 class DataFrameError(UserError, ValueError):
@@ -75,8 +74,7 @@ def _type_of(name: str, column: list[object]) -> str | None:
 
 
 _SEARCH = "automl.search"
-_UNSAVED = "automl_functions:unsaved"
-"""Task name in a spec that is checked before its function is saved."""
+_UNSAVED = "automl_functions:unsaved"  # task name in a spec that is checked before its function is saved
 
 
 class Study:
@@ -184,9 +182,7 @@ class Study:
         Raises:
             StoreError: No such model is kept. The message lists the kept models.
         """
-        from trainers.checkpoints.checkpoint import (
-            load_model,  # loads torch, which only models need
-        )
+        from trainers.checkpoints.checkpoint import load_model  # loads torch, which only models need
 
         path, row = self.checkpoint(trial, epoch), self._store.require(self._name)
         return load_model(path, str(row.spec["task"]), (str(row.base_folder),))

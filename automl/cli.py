@@ -1,7 +1,5 @@
 """The command line: loads a command's module when it is run, and prints errors with their cures."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import sys
@@ -96,13 +94,11 @@ BESIDE = frozenset({"doctor"})
 """Local commands that can also call the service with a further option; without that option they refuse `--server`."""
 
 REMOVED_OPTIONS: Mapping[str, str] = {
-    "--share-on": "join the machines by `ray start`, and name the cluster with --set resources.ray_address=HOST:PORT",
+    "--share-on": "join the machines by `ray start`, and name the cluster with --set resources.ray_address=HOST:PORT"
 }
 """Options of earlier versions, each with its replacement."""
 
-REMOVED: Mapping[str, str] = {
-    "ab": "`automl promote` compares champion and challenger on the same samples",
-}
+REMOVED: Mapping[str, str] = {"ab": "`automl promote` compares champion and challenger on the same samples"}
 """Commands of earlier versions, each with its replacement."""
 
 _MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)

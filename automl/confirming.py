@@ -1,7 +1,5 @@
 """`automl confirm`: trains points of the archive with other seeds, and measures them on unseen data."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import threading
@@ -27,6 +25,7 @@ from studies.control.assembly import checkpoint_folder, setup_of
 from studies.control.dead_controllers import settle_dead_pools
 from studies.control.files.orphans import mark_used
 from studies.control.machine.confirmation import ConfirmingMachine, Retrained, train_again
+from studies.control.machine.study_setup import StudySetup
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
@@ -82,7 +81,6 @@ class _Plan:
 
     @property
     def seconds(self) -> float:
-        """Return the expected seconds of an open pool."""
         return _expected_seconds(self.record, self.trials, self.specs, self.slots)
 
     @property
@@ -222,30 +220,26 @@ def _planned(
     plan = _Plan(record=record, prepared=prepared, points=points, specs=(), seeds=seeds)
     folder = checkpoint_folder(spec, prepared.base_folder, record.uid) if keeps_models else None
     specs = [
-        _spec(prepared, plan.trials[number], tuple(sorted(its_epochs)), n, folder)
+        _spec(_setup(prepared, prepared.place.slots), plan.trials[number], tuple(sorted(its_epochs)), n, folder)
         for number, its_epochs in epochs.items()
         for n in range(seeds)
     ]
     return replace(plan, specs=specs)
 
 
-def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
+def _setup(prepared: Prepared, slots: int) -> StudySetup:
+    place = replace(prepared.place, slots=slots)
+    return setup_of(prepared.spec, place, Policy(pruner=NoPruner()), prepared.base_folder, None)
+
+
+def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
     """Return the n-th training of a trial with the schedule of the search. It ends at the last of the epochs."""
-    spec, number = prepared.spec, trial.number or 0
-    seed = fresh_seed("confirm", spec.search.seed, number, n)
-    return TrialSpec(
-        study=spec.study,
-        trial=number,
-        task=spec.task,
-        task_options=dict(spec.task_options),
-        params=trial.declared_params,
-        proposed=trial.asked if spec.search.learn_space else None,
-        training=spec.training.model_dump(),
-        world_size=trial.world_size,
+    number = trial.number or 0
+    seed = fresh_seed("confirm", setup.seed, number, n)
+    return replace(
+        setup.trial_spec(number, trial.declared_params, trial.world_size),
+        proposed=trial.asked if setup.learns_space else None,
         seed=seed,
-        device=prepared.place.device,
-        cpus_per_rank=spec.resources.cpus_per_rank,
-        python_path=(str(prepared.base_folder),),
         test_at=epochs,
         milestones=() if folder is None else epochs,
         checkpoint_folder=None if folder is None else joined(folder, trial_folder(number, seed)),
@@ -307,9 +301,8 @@ def _train(
             say(line)
 
     with private_files(), marked(row.uid), _held(store, row.id, pool, job_id) as lease:
-        place = replace(prepared.place, slots=plan.slots)
         machine = ConfirmingMachine(
-            setup_of(spec, place, Policy(pruner=NoPruner()), prepared.base_folder, None),
+            _setup(prepared, plan.slots),
             plan.specs,
             {number: trial.id for number, trial in plan.trials.items()},
             pool=pool,

@@ -1,7 +1,5 @@
 """The first page of `automl dashboard`: all studies of the store, with links to report, Optuna and MLflow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass

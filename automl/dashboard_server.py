@@ -1,7 +1,5 @@
 """A store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard with plots."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import signal
@@ -30,8 +28,7 @@ from studies.storage.views.optuna_view import open_storage
 
 DEFAULT_PORT = 8080
 PORTS_TRIED = 20
-LOOK_SECONDS = 5.0
-"""Seconds between scans of the studies for new plots."""
+LOOK_SECONDS = 5.0  # seconds between scans of the studies for new plots
 log = logging.getLogger(__name__)
 
 

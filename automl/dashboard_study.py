@@ -1,7 +1,5 @@
 """Adds curves, archive, timeline and reasons to Optuna Dashboard, as plots and notes in Optuna's tables."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -17,15 +15,13 @@ from reports.phrases import plural, usd
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
 from reports.recommending import confirmed_on_part, recommendation_lines
 from reports.state_wording import trial_reason
-from studies.records.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
+from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialRecord
 from studies.results import analysis
 
-MOST_BARS = 200
-"""Most trials in the timeline, the latest. More bars would be too thin to distinguish."""
+MOST_BARS = 200  # most trials in the timeline, the latest. More bars would be too thin to distinguish.
 MOST_NOTES = 300
 """Most trials with notes, the confirmed and the latest: the dashboard reads all notes once for each trial."""
-HEADING = "**Decisions**"
-"""First line of this project's notes. A note with another beginning is a user's, and stays."""
+HEADING = "**Decisions**"  # first line of this project's notes. A note with another beginning is a user's, and stays.
 
 
 def show(storage: Any, study: StudyRecord) -> None:
@@ -94,7 +90,9 @@ def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
         found.append(_stretch(trial, trial.state, begin, end, f"{name}, attempt {attempt.attempt}: {attempt.outcome}"))
         if attempt.outcome in {"paused", "cut"}:  # a trial cut before its first step is paused again
             until = following.started_at.timestamp() if following else _end_of_pause(trial, now)
-            said = _reason_of_pause(trial, following)
+            before = len(trial.epochs) if following is None else following.start_epoch
+            made = [one for one in trial.decisions if one.action == "pause" and one.epoch <= before]
+            said = f" at epoch {made[-1].epoch}: {made[-1].reason}" if made else ""
             found.append(_stretch(trial, "paused", end, until, f"{name} paused{said}"))
     return found
 
@@ -105,12 +103,6 @@ def _stretch(trial: TrialRecord, state: str, begin: float, end: float, text: str
 
 def _end_of_pause(trial: TrialRecord, now: float) -> float:
     return now if trial.ended_at is None else trial.ended_at.timestamp()
-
-
-def _reason_of_pause(trial: TrialRecord, following: AttemptRecord | None) -> str:
-    before = len(trial.epochs) if following is None else following.start_epoch
-    made = [one for one in trial.decisions if one.action == "pause" and one.epoch <= before]
-    return f" at epoch {made[-1].epoch}: {made[-1].reason}" if made else ""
 
 
 def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:

@@ -1,7 +1,5 @@
 """Checks of `automl doctor`. They import Torch, Ray and MLflow themselves, so that a failing import is a finding."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -45,7 +43,7 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
     check_backend(group, places, _ranks_on(places))
     carrier = group.backend_of(places.device, ranks=_ranks_on(places), devices=places.slots)
     checks: list[tuple[str, Callable[[], str], str]] = [
-        ("Python", _python, ""),
+        ("Python", lambda: sys.version.split()[0], ""),
         ("packages", _packages, "run `make install`"),
         ("devices", _devices, "check the driver with nvidia-smi, or set resources.device: cpu"),
         ("torch", _torch, "pip install torch for this machine; a GPU build needs the matching driver"),
@@ -60,10 +58,6 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
         found = finding("exchanges", lambda: _exchanges(places, group, exchanges), _CURES[carrier])
         findings.append(found | {"exchanges": exchanges})
     return findings
-
-
-def _python() -> str:
-    return sys.version.split()[0]
 
 
 def _packages() -> str:
@@ -88,9 +82,8 @@ def _torch() -> str:
     import torch
     import torch.distributed as dist
 
-    backends = [
-        name for name, there in (("gloo", dist.is_gloo_available()), ("nccl", dist.is_nccl_available())) if there
-    ]
+    known = (("gloo", dist.is_gloo_available()), ("nccl", dist.is_nccl_available()))
+    backends = [name for name, there in known if there]
     if find_slots("auto", 1, None).device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("there is a GPU, but this torch cannot use it")
     return f"{torch.__version__}, backends {', '.join(backends)}"

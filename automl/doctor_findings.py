@@ -1,14 +1,11 @@
 """Findings of `automl doctor`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from studies.redact import redact
 
-LONGEST = 300
-"""Most characters of an unexpected error's message."""
+LONGEST = 300  # most characters of an unexpected error's message
 
 
 class WrongError(Exception):

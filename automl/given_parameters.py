@@ -1,7 +1,5 @@
 """Parameters as people type them, `NAME=VALUE`, with suggestions for unknown names."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

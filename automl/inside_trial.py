@@ -13,8 +13,6 @@ It imports only the standard library, because the user's modules may have the sa
 Other end: `trainers.commands.channel`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -22,8 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-CHANNEL = "AUTOML_CHANNEL"
-"""Environment variable with the path of the socket, set inside trials."""
+CHANNEL = "AUTOML_CHANNEL"  # environment variable with the path of the socket, set inside trials
 _PARAMS = "AUTOML_PARAMS"
 
 

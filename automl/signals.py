@@ -7,8 +7,6 @@ interrupted, exit code 130 |
 | SIGHUP (the terminal was closed) | drains | is interrupted, exit code 130 |
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

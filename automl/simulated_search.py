@@ -1,7 +1,5 @@
 """Studies over recorded learning curves, as one document (`automl simulate`)."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +74,11 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     notes = [f"{table.name}: {note}" for table in tables for note in table.notes]
     for note in notes:
         say(note)
-    _check_names_differ(wanted, tables)
+    names = [_short(table.name) for table in tables]
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        paths = ", ".join(wanted.paths)
+        raise CurvesError(f"{paths}: two tables are named {doubled!r}. Give each table a name of its own")
     store = _store(wanted, tables, seeds)
     studies = []
     for table in tables:
@@ -163,14 +165,6 @@ def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[in
             if (name := _name(wanted, table, seed)) in there:
                 raise CurvesError(f"--study: {name!r} exists already in the store. Take another name")
     return store
-
-
-def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> None:
-    names = [_short(table.name) for table in tables]
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None:
-        paths = ", ".join(wanted.paths)
-        raise CurvesError(f"{paths}: two tables are named {doubled!r}. Give each table a name of its own")
 
 
 def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:

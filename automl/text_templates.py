@@ -1,7 +1,5 @@
 """Templates of Dockerfiles, manifests and scripts."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

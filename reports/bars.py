@@ -1,7 +1,5 @@
 """Small bar charts of the page: dollars by purpose, and the importance of parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,8 +17,7 @@ KIND_WORDS = {
     "test": "measuring models on the test part",
 }
 OVERHEAD_COLOUR = "#6d7fb3"
-LEAST_SHOWN = 0.005
-"""Smallest share of a parameter that has a bar of its own."""
+LEAST_SHOWN = 0.005  # smallest share of a parameter that has a bar of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

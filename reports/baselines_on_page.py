@@ -1,7 +1,5 @@
 """Baselines as sentences, and as dotted lines in figures."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +16,7 @@ from studies.results.feasibility import hypervolume
 from studies.results.pareto import reference_of
 
 COLOUR = "#8a7a96"
-MOST_LABEL = 40
-"""Most characters of a line's label."""
+MOST_LABEL = 40  # most characters of a line's label
 
 
 def baseline_lines(study: StudyRecord) -> list[str]:

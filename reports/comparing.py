@@ -1,7 +1,5 @@
 """Several studies as one HTML page: results by dollars, measured from one reference point."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +19,7 @@ from studies.results.recommendation import name_of, recommended
 
 COLOURS = ("#12877a", "#c2591b", "#3b82c4", "#a04fa5", "#c08a1e", "#6d7fb3", "#cc3d4c", "#5a6964")
 """Colours of the studies; a ninth study has the first colour again, and a dash."""
-MOST_DIFFERENCES = 40
-"""Most rows of the table of differences between specs."""
+MOST_DIFFERENCES = 40  # most rows of the table of differences between specs
 
 
 class ComparisonError(UserError, ValueError):

@@ -1,7 +1,5 @@
 """Texts and tables of the page: plain values for the template, from a study."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,10 +31,8 @@ from studies.results.pareto import last_epoch, reference_of
 from studies.results.recommendation import best_points, ranked_points, recommended, takeable
 
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
-MOST_MATTERING = 2
-"""Most parameters that the headline names for an objective."""
-LEAST_MATTERING = 0.05
-"""Smallest share of a parameter that the headline names."""
+MOST_MATTERING = 2  # most parameters that the headline names for an objective
+LEAST_MATTERING = 0.05  # smallest share of a parameter that the headline names
 _HEADINGS = {
     "cost_usd": "paid",
     "world_size": "workers",
@@ -289,9 +285,8 @@ def _values(study: StudyRecord, metrics: Mapping[str, float], stderr: float | No
     names, seconds, judged = analysis.measured_names(study), metrics.get("wall_seconds"), judged_of(study)
     cells = {name: cell(name, metrics[name], seconds) for name in names if name in metrics}
     if stderr is not None and judged in cells:
-        cells[judged] = replace(
-            cells[judged], text=f"{cells[judged].text}{plus_minus(judged, stderr, metrics[judged])}"
-        )
+        text = f"{cells[judged].text}{plus_minus(judged, stderr, metrics[judged])}"
+        cells[judged] = replace(cells[judged], text=text)
     return [cells.get(name, _MISSING) for name in names]
 
 

@@ -1,7 +1,5 @@
 """Learning curves: every trial's objective by epoch, with marks for pauses, thaws, pruning and failures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,8 +27,7 @@ from studies.results.analysis import ArchivePoint
 from studies.results.baselines import Baseline
 
 PAUSED, THAWED, BY_CHANCE = "paused here", "thawed here", "went on by chance"
-MOST_CURVES = 200
-"""Most curves in a figure: with more the browser is slow, and the curves hide each other."""
+MOST_CURVES = 200  # most curves in a figure: with more the browser is slow, and the curves hide each other
 ENDS = {
     "complete": "circle",
     "pruned": "x-thin",

@@ -1,7 +1,5 @@
 """Forecasts of unfinished trials: bands on learning curves, and uncertain points on the trade-off."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +12,8 @@ from studies.records.records import DecisionRecord, Objective, TrialRecord
 from studies.results.analysis import ArchivePoint
 from studies.results.pareto import point
 
-MOST_BANDS = 6
-"""Most bands in a figure of learning curves, for the best forecasts: more bands hide each other."""
-MOST_ENDS = 12
-"""Most expected ends in a trade-off, for the same reason."""
+MOST_BANDS = 6  # most bands in a figure of learning curves, for the best forecasts: more bands hide each other
+MOST_ENDS = 12  # most expected ends in a trade-off, for the same reason
 PERCENT = f"{100 * INTERVAL:.0f} %"
 COLOUR, FILL = COLOURS["running"], "rgba(59, 130, 196, 0.14)"
 

@@ -1,7 +1,5 @@
 """Figures of a study as plain plotly data: trade-offs and bars; `as_plotly` converts a `Figure` for other viewers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import combinations
@@ -120,9 +118,8 @@ def _at(taken: Recommendation | None, objective: Objective) -> float:
 def _plane(study: StudyRecord, archive: Sequence[ArchivePoint], taken: Recommendation | None) -> Figure:
     first, second = study.objectives
     data = _clouds(study, first, second)
-    ordered = sorted(
-        zip(archive, _archive_hovers(study, archive), strict=True), key=lambda p: p[0].values[first.metric]
-    )
+    hovers = _archive_hovers(study, archive)
+    ordered = sorted(zip(archive, hovers, strict=True), key=lambda p: p[0].values[first.metric])
     xs = [short(p.values[first.metric]) for p, _ in ordered]
     ys = [short(p.values[second.metric]) for p, _ in ordered]
     # The staircase that the archive attains: between two points the value of the better point holds.

@@ -1,7 +1,5 @@
 """Calibration of the forecasts: a figure and a sentence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +10,8 @@ from studies.records.forecasts import INTERVAL
 from studies.records.records import StudyRecord
 from studies.results.calibration import Checked, checked, share_inside
 
-FEWEST_CHECKS = 10
-"""Fewest measurements of an objective for a judgement of its forecasts."""
-_TELLS_NOTHING = 0.2
-"""Largest deviation by chance at which the share of values inside the intervals is still judged."""
+FEWEST_CHECKS = 10  # fewest measurements of an objective for a judgement of its forecasts
+_TELLS_NOTHING = 0.2  # largest deviation by chance at which the share of values inside the intervals is still judged
 _PROBABILITIES = tuple(round(0.05 * place, 2) for place in range(1, 20))
 _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 

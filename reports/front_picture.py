@@ -1,7 +1,5 @@
 """The trade-off figure as inline SVG, which needs no script, with the same data, colours and axes as plotly's."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -18,13 +16,10 @@ STYLE = Path(__file__).with_name("front_picture.css")
 """Style sheet of the picture; pages that show the picture add it to their own."""
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 112, 16, 16, 58
-MOST_POINTS = 500
-"""Points of a group that are drawn, an even sample: a page carries each with its text."""
+MOST_POINTS = 500  # points of a group that are drawn, an even sample: a page carries each with its text
 MOST_TICKS = 4
-MOST_SPANS = 3
-"""Distance of a baseline from the points, in their range, beyond which it is left out."""
-LINES_OF_TEXT = 3
-"""Lines of a point's text: its name and two objectives."""
+MOST_SPANS = 3  # distance of a baseline from the points, in their range, beyond which it is left out
+LINES_OF_TEXT = 3  # lines of a point's text: its name and two objectives
 _MARKS = {
     "diamond": '<path class="kept" fill="{2}" d="M{0} {1}m0 -6l6 6l-6 6l-6 -6z">{3}</path>',
     "star": '<path class="taken" fill="{2}" d="M{0} {1}m0 -9l3 6h7l-6 5l2 7l-6 -4l-6 4l2 -7l-6 -5h7z">{3}</path>',

@@ -15,8 +15,6 @@
 | learning_rates | learning rates by effective batch, with the rule that scales them |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

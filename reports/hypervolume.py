@@ -1,7 +1,5 @@
 """Hypervolume by dollars, in percent of the best known."""
 
-from __future__ import annotations
-
 from reports.baselines_on_page import hypervolumes, with_lines_at
 from reports.plotting import ARCHIVE, Figure, Trace, axis, figure, short
 from search_spaces.wording import significant

@@ -1,7 +1,5 @@
 """Learning rates by effective batch, with the scaling rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

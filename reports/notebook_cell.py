@@ -1,7 +1,5 @@
 """Notebook cell of a study or its progress, in the notebook's own colours; the template escapes every value."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +13,7 @@ from search_spaces.untrusted_text import escaped
 from studies.records.records import StudyRecord
 from studies.results import analysis
 
-MOST_ROWS = 10
-"""Most points of the archive that a cell shows."""
+MOST_ROWS = 10  # most points of the archive that a cell shows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

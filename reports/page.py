@@ -4,8 +4,6 @@ Three measures keep users' text from becoming code: the template escapes values,
 content security policy runs scripts by hash and loads nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib
@@ -97,8 +95,7 @@ def _unit(name: str, values: Sequence[float]) -> tuple[str, float]:
 FIRST_ROWS = 150
 """Most rows of the table that are plain HTML; the others are packed: a browser that lays out a thousand draws its first
 chart a second later."""
-MOST_ROWS = 1000
-"""Most trials that the table shows at once; if there are more, a button shows the packed rows."""
+MOST_ROWS = 1000  # most trials that the table shows at once; if there are more, a button shows the packed rows
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:

@@ -1,7 +1,5 @@
 """The templates of this folder. They escape every value, and refuse undefined names."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from dataclasses import dataclass
@@ -41,15 +39,10 @@ _FROM_PAGE = str.maketrans(_FREE, _MARKUP)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """A compressed text.
+    """A compressed text."""
 
-    Attributes:
-        text: zlib bytes in base 85, safe inside a script element.
-        size: Number of zlib bytes; the last group of five characters may hold fewer than four.
-    """
-
-    text: Markup
-    size: int
+    text: Markup  # zlib bytes in base 85, safe inside a script element
+    size: int  # number of zlib bytes; the last group of five characters may hold fewer than four
 
 
 def packed(text: str) -> Packed:

@@ -1,7 +1,5 @@
 """Parameters by objective: a small panel for each parameter, with every trial's last epoch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -26,8 +24,7 @@ from studies.records.records import Objective, StudyRecord, TrialRecord
 from studies.records.suggested_parameters import known_space
 from trainers.protocol import ParameterValue
 
-MOST_DOTS = 1500
-"""Most trials in a panel, an even sample of them: there are as many panels as parameters."""
+MOST_DOTS = 1500  # most trials in a panel, an even sample of them: there are as many panels as parameters
 
 
 def parameter_names(study: StudyRecord) -> list[str]:

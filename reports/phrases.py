@@ -1,7 +1,5 @@
 """Numbers for people: dollars, durations, parameters."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -10,10 +8,8 @@ from search_spaces.wording import significant
 
 NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
 CENT = 0.01
-_LEAST_USD = 1e-7
-"""Dollars below which powers of ten are printed: a few zeros are easier to read."""
-SHARES = ("error", "accuracy")
-"""Endings of the names of metrics that are shares."""
+_LEAST_USD = 1e-7  # dollars below which powers of ten are printed: a few zeros are easier to read
+SHARES = ("error", "accuracy")  # endings of the names of metrics that are shares
 _OF_DISTANCES = re.compile(r"(?i)(?<![a-z])(squared?|absolute|abs|r?mse|mae)(?![a-z])")
 """Words in the names of errors that are no shares: they are in the target's unit or in its square."""
 

@@ -4,8 +4,6 @@ A figure is plotly.js data, `{"data": [...], "layout": {...}}`. The page's theme
 traces only, from a palette that reads on white and on black.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """The recommended model in words, for the terminal and the page."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,7 @@ from search_spaces.wording import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint
-from studies.results.baselines import Baseline, baselines
+from studies.results.baselines import baselines
 from studies.results.confirmations import confirmation_of, test_of
 from studies.results.constraints import is_feasible, wanted_in_words
 from studies.results.judged import SUNK, judged_objective
@@ -21,8 +19,7 @@ from studies.results.recommendation import Recommendation, best_to_train_again, 
 from trainers.commands.command import COMMAND
 from trainers.protocol import STDERR, TEST_SAMPLES
 
-INTERVAL = 1.96
-"""Standard errors on each side of a value that hold the value on endless data in 95 % of cases."""
+INTERVAL = 1.96  # standard errors on each side of a value that hold the value on endless data in 95 % of cases
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_usd": ("cheaper", "more expensive", "as expensive"),
     "wall_seconds": ("faster to train", "slower to train", "as slow to train"),
@@ -47,7 +44,7 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     """Return a recommendation as sentences; without a recommendation the trial to train again."""
     if found is None:
         return _to_train_again(study)
-    lines = [_unbeaten(found.unbeaten)] if found.unbeaten is not None else []
+    lines = [] if found.unbeaten is None else [f"No model beats {found.unbeaten.called} by more than chance."]
     lines += filter(None, (_on_test_part(study, found),))
     lines.append(f"Take {name_of(found.point)}: {_told(study, found)}.")
     lines += filter(None, (
@@ -59,10 +56,6 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     if params := _params(found.params):
         lines.append(f"Its parameters: {params}.")
     return lines
-
-
-def _unbeaten(baseline: Baseline) -> str:
-    return f"No model beats {baseline.called} by more than chance."
 
 
 def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
@@ -168,7 +161,9 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
     """Return the export command for a model, or "" if none was kept; only torch modules export as a folder."""
     if not point.checkpoint or study.is_simulated:
         return ""
-    models = _modules(study, point)
+    facts = [attempt.facts for attempt in study.started[point.trial].attempts]
+    known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]
+    models = list(known[-1]) if known else None
     out = "model.pt" if study.spec.get("task") == COMMAND or models == [] else "model"
     command = f"automl export {shlex.quote(study.name)} {name_of(point)} --out {out}"
     return (
@@ -176,12 +171,6 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
         if models and len(models) > 1 and "model" not in models
         else command
     )
-
-
-def _modules(study: StudyRecord, point: ArchivePoint) -> list[str] | None:
-    facts = [attempt.facts for attempt in study.started[point.trial].attempts]
-    known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]
-    return list(known[-1]) if known else None
 
 
 def named_value(study: StudyRecord, point: ArchivePoint, name: str) -> str:

@@ -1,7 +1,5 @@
 """A study without passwords and control characters in its texts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from reports.phrases import mapping

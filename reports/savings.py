@@ -4,8 +4,6 @@ A pruner with random continuations sometimes continues trials that it would have
 stopped trials. Their share among the best models estimates how many the others would have given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,26 +13,18 @@ from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialReco
 from studies.results.analysis import ArchivePoint
 from studies.results.pareto import last_epoch
 
-RANDOM_CONTINUATION = "random continuation"
-"""Prefix of the reason of a decision that continued a trial by chance."""
+RANDOM_CONTINUATION = "random continuation"  # prefix of the reason of a decision that continued a trial by chance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Savings:
-    """Savings from stopping trials early.
+    """Savings from stopping trials early."""
 
-    Attributes:
-        stopped: Number of trials stopped or paused by a decision before the last epoch.
-        epochs: Epochs that these trials did not train.
-        usd: Price of these epochs in dollars, at each trial's mean price of an epoch.
-        found: Number of continued trials with one of the best models after the epoch of the would-be stop.
-    """
-
-    stopped: int
-    epochs: int
-    usd: float
+    stopped: int  # number of trials stopped or paused by a decision before the last epoch
+    epochs: int  # epochs that these trials did not train
+    usd: float  # price of these epochs in dollars, at each trial's mean price of an epoch
     continued: int
-    found: int
+    found: int  # number of continued trials with one of the best models after the epoch of the would-be stop
 
     @property
     def missed(self) -> float | None:
@@ -69,7 +59,10 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
     spent = study.cost_nano_usd / NANO
     trials = f"{plural(found.stopped, 'trial')} {'was' if found.stopped == 1 else 'were'}"
     cost = f"Training them to the end would have cost {usd(found.usd)} more, for {plural(found.epochs, 'epoch')}"
-    lines = [f"{trials} stopped before the last epoch. {cost}{_beside(found.usd, spent)}."]
+    times = (
+        f", {significant(found.usd / spent, 2)} times what the study has cost" if spent > 0 and found.usd > 0 else ""
+    )
+    lines = [f"{trials} stopped before the last epoch. {cost}{times}."]
     if not found.continued:
         return [*lines, "No trial went on by chance, so it is unknown what the stopped trials would have found."]
     sample = f"Of {plural(found.continued, 'trial')} that went on by chance although they looked poor"
@@ -77,10 +70,6 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
         return [*lines, f"{sample}, none gave one of the best models."]
     missed = f"At that rate the stopped trials would have given about {max(1, round(found.missed or 0))} more."
     return [*lines, f"{sample}, {found.found} gave one of the best models. {missed}"]
-
-
-def _beside(saved: float, spent: float) -> str:
-    return f", {significant(saved / spent, 2)} times what the study has cost" if spent > 0 and saved > 0 else ""
 
 
 def _was_stopped(trial: TrialRecord, planned: int) -> bool:

@@ -1,7 +1,5 @@
 """States of studies and trials in words, shared by terminal, report, pages and tools."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping

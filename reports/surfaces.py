@@ -1,7 +1,5 @@
 """An objective over its most important parameters: a surface over two, and parallel coordinates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -28,8 +26,7 @@ from studies.results.importance import Effects
 from studies.results.recommendation import Recommendation
 from trainers.protocol import ParameterValue
 
-MOST_LINES = 300
-"""Most trials in parallel coordinates: more lines hide each other."""
+MOST_LINES = 300  # most trials in parallel coordinates: more lines hide each other
 MOST_AXES = 9
 MOST_DOTS = 1500
 BANDS: tuple[tuple[str, str], ...] = (
@@ -217,10 +214,7 @@ def _measured(study: StudyRecord, objective: Objective) -> list[TrialRecord]:
 
 def _dot_text(trial: TrialRecord, objective: Objective, names: Sequence[str]) -> str:
     value = trial.epochs[-1].metrics[objective.metric]
-    lines = [
-        f"trial {trial.number} {trial.state}",
-        f"{escape(objective.metric)} {escape(metric(objective.metric, value))}",
-    ]
+    lines = [f"trial {trial.number} {trial.state}", escape(f"{objective.metric} {metric(objective.metric, value)}")]
     return "<br>".join([*lines, *(f"{escape(name)} {escape(cut(number(trial.params[name])))}" for name in names)])
 
 

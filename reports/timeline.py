@@ -1,7 +1,5 @@
 """Timeline of devices: charges as bars, faults as marks; times without a pool cost nothing and are left out."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -35,10 +33,8 @@ FAULTS = frozenset({"lost", "timeout", "unreadable", "storage", "failed", "unsta
 MOST_BARS = 1500
 """Most bars in the figure; with more of them the time is divided, and each part shows what took most of it."""
 MOST_FAULTS = 200
-PARTS = 400
-"""Number of parts of the time if there are too many bars; fewer with several devices."""
-_TINY = 1 / 2000
-"""Share of the whole time below which a gap between two bars, or an idle moment, is invisible."""
+PARTS = 400  # number of parts of the time if there are too many bars; fewer with several devices
+_TINY = 1 / 2000  # share of the whole time below which a gap between two bars, or an idle moment, is invisible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +96,8 @@ def timeline(study: StudyRecord) -> Figure | None:
     if sum(map(len, rows.values())) > MOST_BARS:
         parts = max(PARTS // len(rows), 40)
         rows = {slot: _divided(bars, clock.seconds / parts) for slot, bars in rows.items()}
-    unit, word = _unit(clock.seconds)
+    whole = clock.seconds
+    unit, word = (1.0, "seconds") if whole < 180 else (60.0, "minutes") if whole < 10_800 else (3600.0, "hours")
     slots = sorted(rows)
     data = [_trace(kind, [bar for slot in slots for bar in rows[slot] if bar.kind == kind], unit)
             for kind in CHARGE_KINDS]  # fmt: skip
@@ -227,10 +224,6 @@ def _why(trial: TrialRecord, attempt: AttemptRecord) -> str:
     outcome = trial.failure if attempt.outcome == "failed" and trial.failure else attempt.outcome
     head = f"trial {trial.number}, attempt {attempt.attempt}: {escape(str(outcome).replace('_', ' '))}"
     return f"{head}<br>{wrapped(message)}" if message else head
-
-
-def _unit(seconds: float) -> tuple[float, str]:
-    return (1.0, "seconds") if seconds < 180 else (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")
 
 
 def _gap_line(at: float) -> dict[str, object]:

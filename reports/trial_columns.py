@@ -1,7 +1,5 @@
 """A trial's columns as texts for terminal, report and pages, by the names of the CSV."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,8 +35,7 @@ class Cell:
         return f"number {self.kind}".strip() if self.numeric else self.kind
 
 
-Line = Mapping[str, Cell]
-"""Cells of a trial by column; an unknown value has no cell."""
+Line = Mapping[str, Cell]  # cells of a trial by column; an unknown value has no cell
 
 
 def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]:

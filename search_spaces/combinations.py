@@ -1,7 +1,5 @@
 """Possible combinations of the values of some parameters."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 

@@ -7,8 +7,6 @@
 Existing seeds must not change, hence several algorithms. Trainings have seeds of their own (`trainers.data.seeds`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 

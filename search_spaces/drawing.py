@@ -1,7 +1,5 @@
 """Random and exemplary configurations of a space."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Domains of a parameter: `Float`, `Int` or `Categorical`, frozen and checked when created."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -10,8 +8,7 @@ from typing import Literal, get_args
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed, nearest, shown
 
-Value = bool | int | float | str | None
-"""Types of a parameter's value; floats are finite."""
+Value = bool | int | float | str | None  # types of a parameter's value; floats are finite
 
 LARGEST_INT = 2**53
 """Largest integer: beyond it a float cannot hold every whole number, and samplers and databases compute with floats."""
@@ -34,7 +31,7 @@ class SpaceError(UserError, ValueError):
     def __str__(self) -> str:
         return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
 
-    def under(self, *names: str) -> SpaceError:
+    def under(self, *names: str) -> "SpaceError":
         """Return the same error with these names in front of its path."""
         return SpaceError(self.problem, (*names, *self.path))
 
@@ -77,7 +74,7 @@ class Prior:
 class _WithWhen:
     __slots__ = ()
 
-    def when(self, /, **parent: Value | Sequence[Value]) -> Conditional:
+    def when(self, /, **parent: Value | Sequence[Value]) -> "Conditional":
         """Return this parameter as a child: `Float(low=0, high=1).when(optimizer="sgd")`."""
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 

@@ -1,7 +1,5 @@
 """The search space: a tree of parameters; a walk from its roots shows which exist, without predicates."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -76,7 +74,7 @@ class Space:
         object.__setattr__(self, "_children", MappingProxyType(children))
         _check_no_circle(parameters, {name for name, _ in self._preorder()})
 
-    def __reduce__(self) -> tuple[type[Space], tuple[dict[str, Parameter | Conditional]]]:
+    def __reduce__(self) -> "tuple[type[Space], tuple[dict[str, Parameter | Conditional]]]":
         return Space, (dict(self._entries),)
 
     def __hash__(self) -> int:
@@ -92,7 +90,7 @@ class Space:
         return f"Space.from_dict({self.to_dict()!r})"
 
     @classmethod
-    def from_dict(cls, form: object) -> Space:
+    def from_dict(cls, form: object) -> "Space":
         """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form of it.
 
         `(1e-4, 0.1, "log")`, `(16, 64)` and the texts "1e-4..0.1 log" and "16..64" are ranges, of integers if both ends

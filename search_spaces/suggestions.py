@@ -3,8 +3,6 @@
 A value that the search has not chosen is drawn from seed, trial and name alone: equal on each rank and attempt.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,7 +1,5 @@
 """Choices of categorical parameters that no configuration has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from search_spaces.parameters import Categorical, Conditional, Value

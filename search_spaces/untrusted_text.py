@@ -1,16 +1,12 @@
 """Makes outside text safe: `storable` where text enters a store, `escaped` where text reaches a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any
 
-LONGEST_STORED = 100_000
-"""Largest number of characters of a stored text; the middle of a longer text is left out."""
+LONGEST_STORED = 100_000  # largest number of characters of a stored text; the middle of a longer text is left out
 
-_NOTE_CHARACTERS = 60
-"""Number of characters reserved for the line about the left-out middle."""
+_NOTE_CHARACTERS = 60  # number of characters reserved for the line about the left-out middle
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 _NOT_PRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline; ESC starts ANSI sequences

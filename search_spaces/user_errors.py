@@ -9,8 +9,6 @@
 The two kinds differ in the exit code.
 """
 
-from __future__ import annotations
-
 
 class UserError(Exception):
     """The input is wrong: the message names the place, the value and what is allowed. Change the input."""

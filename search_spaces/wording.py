@@ -1,15 +1,12 @@
 """Values and names in messages for people: short, on one line, without passwords."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable
 
 LONGEST_VALUE = 60
 LONGEST_LIST = 24
-LARGEST_IN_FULL = 1e15
-"""Size from which numbers are printed with a power of ten."""
+LARGEST_IN_FULL = 1e15  # size from which numbers are printed with a power of ten
 SHORTEST_PREFIX = 3
 """Least number of letters that select the only name that starts with them, such as `min` for `minimize`."""
 

@@ -1,7 +1,5 @@
 """Removal of credentials from text for users, logs and browsers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from search_spaces.wording import without_password as redact

@@ -1,7 +1,5 @@
 """Clock of a controller's process: seconds since 1970 at its start, and from then on a clock that cannot be set."""
 
-from __future__ import annotations
-
 import time
 
 _BEGAN_AT = time.time() - time.monotonic()

@@ -1,7 +1,5 @@
 """Maps exceptions to `TrainingError`s, which are picklable. Only this module reads the texts of torch's errors."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -72,7 +70,11 @@ def classify(exception: BaseException) -> TrainingError:
     """
     if isinstance(exception, TrainingError):
         return exception
-    text = _text_of(exception)
+    try:
+        said = str(exception)
+    except Exception:  # noqa: BLE001 - the exception itself is what matters
+        said = "its message cannot be read"
+    text = storable(f"{type(exception).__name__}: {said}")
     if isinstance(exception, (torch.OutOfMemoryError, MemoryError)):
         return OutOfMemoryError(text)
     if isinstance(exception, RuntimeError):
@@ -113,15 +115,6 @@ def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
     if _LOST_BY_A_PROGRAM.search(text) and not _USERS_FAULT_ON_DEVICE.search(text):
         return LostError(message)
     return TaskError(message)
-
-
-def _text_of(exception: BaseException) -> str:
-    """Return the class and message of an exception as valid text, even if its `__str__` fails."""
-    try:
-        said = str(exception)
-    except Exception:  # noqa: BLE001 - the exception itself is what matters
-        said = "its message cannot be read"
-    return storable(f"{type(exception).__name__}: {said}")
 
 
 @contextmanager

@@ -7,8 +7,6 @@ TrainingError
 └── LostError          a rank or its connection died              the trial goes on from its checkpoint
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,40 +23,27 @@ Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unre
 """Reasons of an attempt's failure. `unreadable` (checkpoint) and `storage` (full or broken disk) fail no trial."""
 
 ALWAYS_MEASURED = (
-    "cost_usd",
-    "wall_seconds",
-    "model_parameters",
-    "latency_ms",
-    "train_loss",
-    "val_loss",
-    "samples_per_second",
-    "train_seconds",
-    "data_seconds",
-    "evaluation_seconds",
-    "peak_memory_bytes",
-)
+    "cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss", "samples_per_second",
+    "train_seconds", "data_seconds", "evaluation_seconds", "peak_memory_bytes",
+)  # fmt: skip
 """Metrics of every trial; the first two are added by the controller, which knows prices."""
 
-TEST_SAMPLES = "test_samples"
-"""Number of samples of the test part, beside test metrics."""
+TEST_SAMPLES = "test_samples"  # number of samples of the test part, beside test metrics
 
 SOMETIMES_MEASURED = (
     "communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale", TEST_SAMPLES,
 )  # fmt: skip
 """Metrics that the trainer adds if it can measure them."""
 
-OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
-"""Names forbidden for a task's own metrics."""
+OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))  # names forbidden for a task's own metrics
 
 
 GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
 """Environment variable with the network interface over which all ranks of a pool reach each other, if known."""
 
-TEST_PREFIX = "test."
-"""Prefix of metrics measured on the test part."""
+TEST_PREFIX = "test."  # prefix of metrics measured on the test part
 
-STDERR = "_stderr"
-"""Ending of the name of a metric that is the standard error of another metric."""
+STDERR = "_stderr"  # ending of the name of a metric that is the standard error of another metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,20 +183,14 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochPart:
-    """A trial's message about a saved part of an epoch.
-
-    Attributes:
-        fraction: Part of that epoch's work that is done, between 0 and 1.
-        wall_seconds: Time on rank 0 since the epoch, or its previous part, began.
-        ended: True if the ranks stopped here on a drain order.
-    """
+    """A trial's message about a saved part of an epoch."""
 
     epoch: int
-    fraction: float
-    wall_seconds: float
+    fraction: float  # part of that epoch's work that is done, between 0 and 1
+    wall_seconds: float  # time on rank 0 since the epoch, or its previous part, began
     checkpoint: str
     checkpoint_bytes: int
-    ended: bool = False
+    ended: bool = False  # true if the ranks stopped here on a drain order
     age_seconds: float = 0.0
 
 

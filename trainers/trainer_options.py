@@ -1,7 +1,5 @@
 """The trainer's own parameters: meaning and allowed values. No torch: the spec is checked against this table first."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -17,24 +15,16 @@ _KEY = "parameter"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerParameter:
-    """One parameter of the trainer.
-
-    Attributes:
-        kind: "whole" and "number" have bounds, "choice" has choices only.
-        above: Exclusive lower bound.
-        below: Exclusive upper bound.
-        choices: Values of a "choice"; for a number, words or null allowed instead.
-        only_in_space: True for a parameter of the space that is no key of the spec's `training` section.
-    """
+    """One parameter of the trainer."""
 
     description: str
     default: ParameterValue
-    kind: Literal["whole", "number", "choice"]
+    kind: Literal["whole", "number", "choice"]  # "whole" and "number" have bounds, "choice" has choices only
     at_least: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: tuple[ParameterValue, ...] = ()
-    only_in_space: bool = False
+    above: float | None = None  # exclusive lower bound
+    below: float | None = None  # exclusive upper bound
+    choices: tuple[ParameterValue, ...] = ()  # values of a "choice"; for a number, words or null allowed instead
+    only_in_space: bool = False  # true for a parameter of the space that is no key of the spec's `training` section
 
     def allowed(self) -> str:
         """Return the allowed values, in words."""
@@ -48,10 +38,10 @@ class TrainerParameter:
 
     def problem(self, value: object) -> str | None:
         """Return the reason why a value is not allowed, on one line; None if it is."""
-        if self.kind == "choice":
-            return self._choice_problem(value)
         if any(same(choice, value) for choice in self.choices):
             return None
+        if self.kind == "choice":
+            return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
         types, largest = ((int,), LARGEST_INT) if self.kind == "whole" else ((int, float), sys.float_info.max)
         if isinstance(value, bool) or not isinstance(value, types) or not -largest <= value <= largest:
             return found(value, self.allowed())
@@ -61,11 +51,6 @@ class TrainerParameter:
             and (self.below is None or value < self.below)
         )
         return None if inside else found(value, self.allowed())
-
-    def _choice_problem(self, value: object) -> str | None:
-        if any(same(choice, value) for choice in self.choices):
-            return None
-        return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
 
 
 def _option(kind: Literal["whole", "number", "choice"], default: ParameterValue, description: str, **more: Any) -> Any:
@@ -111,9 +96,7 @@ class TrainerOptions:
     momentum: float = _number(0.9, "momentum of sgd", at_least=0, below=1, only_in_space=True)
     weight_decay: float = _number(0.0, "weight decay", at_least=0, only_in_space=True)
     beta1: float = _number(0.9, "decay of the first moment in adam and adamw", at_least=0, below=1, only_in_space=True)
-    beta2: float = _number(
-        0.999, "decay of the second moment in adam and adamw", at_least=0, below=1, only_in_space=True
-    )
+    beta2: float = _number(0.999, "decay of second moments in adam and adamw", at_least=0, below=1, only_in_space=True)
     samples_per_epoch: Literal["auto"] | int = _whole(
         "auto", "samples between two measurements, in whole steps; auto is one pass over the data", at_least=1
     )
@@ -133,9 +116,7 @@ class TrainerOptions:
     decay_every_epochs: Literal["auto"] | float = _number(
         "auto", "epochs between two drops of the step schedule; auto is a third of all epochs", above=0
     )
-    decay_factor: float = _number(
-        0.1, "factor of the learning rate at each drop of the step schedule", above=0, below=1
-    )
+    decay_factor: float = _number(0.1, "factor of the learning rate at drops of the step schedule", above=0, below=1)
     precision: str = _choice("auto", "number format of the forward and backward pass", ("auto", "fp32", "bf16", "fp16"))
     evaluation_precision: str = _choice(
         "fp32", "number format of evaluations; training uses the format of the forward pass", ("fp32", "training")
@@ -158,13 +139,9 @@ class TrainerOptions:
     )
     accumulate: int = _whole(1, "backward passes per optimizer step", at_least=1)
     clip_norm: float | None = _number(None, "largest norm of the whole gradient; null does not clip", above=0)
-    compress: str = _choice(
-        "none", "compression of gradients that ranks exchange", ("none", "fp16", "bf16", "powersgd")
-    )
+    compress: str = _choice("none", "compression of the gradients in exchanges", ("none", "fp16", "bf16", "powersgd"))
     powersgd_rank: int = _whole(2, "rank of the matrices that powersgd sends", at_least=1)
-    shard: str = _choice(
-        "none", "state that ranks divide among themselves in place of copies", ("none", "optimizer", "full")
-    )
+    shard: str = _choice("none", "state that ranks divide among them in place of copies", ("none", "optimizer", "full"))
     shard_offload: bool = _switch("whether fully sharded weights and their optimizer are kept in host memory")
     shard_precision: str = _choice(
         "fp32", "number format in which full sharding gathers weights; training is the forward pass's",
@@ -184,9 +161,7 @@ class TrainerOptions:
     ema: float | None = _number(
         None, "decay of averaged weights, which become the model; null does not average", above=0, below=1
     )
-    label_smoothing: float = _number(
-        0.0, "part of a training target that is spread over all classes", at_least=0, below=1
-    )
+    label_smoothing: float = _number(0.0, "part of a target that is spread over all classes", at_least=0, below=1)
     early_stop_patience: int | None = _whole(
         None, "epochs without a better val_loss after which a trial is complete; null trains all epochs", at_least=1
     )

@@ -1,7 +1,5 @@
 """Options of the commands that ask a cluster for machines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -11,8 +9,7 @@ import click
 from automl.clusters.slurm_script import Allocation
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-CPUS_PER_GPU = 4
-"""Default number of CPUs for each GPU of a node, or for a node without GPUs."""
+CPUS_PER_GPU = 4  # default number of CPUs for each GPU of a node, or for a node without GPUs
 
 
 def nodes_options(command: _Command) -> _Command:

@@ -1,7 +1,5 @@
 """Folders for Kubernetes and compose: manifests of a study, of one training, or of the service, and their image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -123,9 +121,7 @@ def arguments_of_training(
 
 def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
     if spec.resources.autoscale:
-        raise UserError(
-            "resources.autoscale: this RayJob has a fixed number of workers. Set resources.autoscale to false"
-        )
+        raise UserError("resources.autoscale: this RayJob has a fixed number of workers. Set it to false")
     overrides = ["resources.ray_address=auto"]
     if not is_url(spec.checkpoints.folder):
         overrides.append(f"checkpoints.folder={CHECKPOINTS}")

@@ -1,7 +1,5 @@
 """One run of a study in a job: `python -m automl.clusters.next_run SPEC STUDY ADDRESS` (of the Ray cluster)."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,14 +1,11 @@
 """Waits until NODES nodes have joined the Ray cluster at ADDRESS, because a study would count too few slots."""
 
-from __future__ import annotations
-
 import sys
 
 from studies.gangs.pool_protocol import PoolError
 from studies.gangs.ray_cluster import wait_for_nodes
 
-SECONDS = 600.0
-"""Most seconds to wait; Python and Ray load slowly from a file system that many nodes share."""
+SECONDS = 600.0  # most seconds to wait; Python and Ray load slowly from a file system that many nodes share
 
 
 def main() -> None:

@@ -1,7 +1,5 @@
 """The sbatch script of a study: starts Ray and the study on the allocation, and requeues at each time limit."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping
@@ -119,9 +117,7 @@ def seconds_of(time: str) -> int:
 def _check_room(spec: StudySpec, allocation: Allocation) -> None:
     resources, there = spec.resources, allocation.slots(spec)
     if resources.autoscale:
-        raise UserError(
-            "resources.autoscale: a SLURM job has all its nodes from the start. Set resources.autoscale to false"
-        )
+        raise UserError("resources.autoscale: a SLURM job has all its nodes from the start. Set it to false")
     if resources.device == "cuda" and not allocation.gpus_per_node:
         raise UserError("--gpus-per-node is 0, but resources.device is cuda. Ask for at least 1 GPU per node")
     wanted = 1 if resources.slots == "auto" else resources.slots
@@ -133,14 +129,16 @@ def _check_room(spec: StudySpec, allocation: Allocation) -> None:
         )
 
 
-MARK = "`automl export-cluster"
-"""Marker in a comment of each written file; marked files may be overwritten."""
+MARK = "`automl export-cluster"  # marker in a comment of each written file; marked files may be overwritten
 
 
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
     """Write text files with their folders, all or none. UserError if this program did not write an existing file."""
     for file in files:
-        _check(file)
+        if file.is_dir():
+            raise UserError(f"--out: {file} is a folder. Name a file to write")
+        if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
+            raise UserError(f"--out: {file} exists, and `automl export-cluster` did not write it. Name a new file")
     for file, text in files.items():
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -149,13 +147,6 @@ def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
                 file.chmod(0o755)
         except OSError as error:
             raise UserError(f"--out: {file} cannot be written ({error.strerror})") from None
-
-
-def _check(file: Path) -> None:
-    if file.is_dir():
-        raise UserError(f"--out: {file} is a folder. Name a file to write")
-    if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
-        raise UserError(f"--out: {file} exists, and `automl export-cluster` did not write it. Name a new file")
 
 
 _SQLITE = (

@@ -1,16 +1,15 @@
 """Submits a study to SLURM, and follows it (`automl submit --slurm`)."""
 
-from __future__ import annotations
-
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.clusters import slurm_queue
 from automl.clusters.allocation_options import allocation_of
-from automl.clusters.slurm_queue import JobState
 from automl.clusters.slurm_script import job_name, write_job
 from automl.launching.spec_reading import read_spec
 from automl.stored.polling import Looker
@@ -22,10 +21,83 @@ from automl.terminal.study_run_output import exit_code_of
 from automl.terminal.summary import print_summary
 from automl.terminal.watching import Lines, has_ended
 from reports.phrases import duration
+from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, UserError
 from studies.records.records import StudyRecord
 from studies.storage.schema.engine import absolute_url, exists
 from studies.storage.study_store import Store
+
+_ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT"}
+)
+_FORGOTTEN = "Invalid job id"
+_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobState:
+    """State of a job in SLURM's words, such as PENDING or RUNNING; GONE if SLURM no longer knows the job."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the job has ended and does not requeue itself."""
+        return self.state in _ENDED or self.state == "GONE"
+
+    def __str__(self) -> str:
+        where = f" on {self.nodes}" if self.nodes else ""
+        why = f" ({self.reason})" if self.reason not in {"", "None"} else ""
+        return f"{self.state.lower().replace('_', ' ')}{where}{why}"
+
+
+def check_installed() -> None:
+    """Raise UserError, with advice, if SLURM's commands are not installed."""
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "--slurm: this machine has no sbatch. Run the command on a machine that submits to SLURM, or write the "
+            "script alone: `automl export-cluster slurm SPEC --out FILE`"
+        )
+
+
+def job_of_name(name: str) -> str:
+    """Return the id of the user's waiting or running job of this name; empty if there is none."""
+    answer = _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A")
+    return answer.split()[0] if answer.split() else ""
+
+
+def submit(script: Path) -> str:
+    """Submit a script and return the job's id. RunError with SLURM's message if it is refused."""
+    return _asked("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+
+
+def state_of(job: str) -> JobState:
+    """Return the state of a job."""
+    try:
+        answer = _asked("squeue", "--noheader", "--states=all", "--jobs", job, "--format", "%T|%r|%N").strip()
+    except RunError as error:
+        if _FORGOTTEN not in str(error):
+            raise
+        answer = ""
+    if not answer:
+        return JobState(state="GONE")
+    state, reason, nodes = answer.splitlines()[0].split("|")
+    return JobState(state=state, reason=reason, nodes=nodes)
+
+
+def _asked(*command: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - SLURM's own commands, with checked arguments
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"SLURM: {command[0]} did not answer within {_SECONDS} s") from None
+    if done.returncode:
+        raise RunError(f"SLURM: {command[0]}: {escaped(' '.join(done.stderr.split()))[:300]}")
+    return done.stdout
+
 
 LOOK_SECONDS = 5.0
 PATIENCE_SECONDS = 600.0
@@ -67,15 +139,15 @@ def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
     """Write and submit the script. `follow` ends with the study's exit code. UserError if it cannot be submitted."""
-    slurm_queue.check_installed()
+    check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
-    if running := slurm_queue.job_of_name(name):
+    if running := job_of_name(name):
         raise UserError(f"SLURM job {running} runs {parsed.study} already. End it first: `scancel {running}`")
     script, warnings = write_job(parsed, spec, allocation_of(dict(allocation)), out)
     for line in warnings:
         warn(line)
-    job = slurm_queue.submit(script)
+    job = submit(script)
     if as_json:
         print_json({"study": parsed.study, "job": job, "out": str(script)})
         return
@@ -88,7 +160,7 @@ def _followed(job: str, study: str, url: str) -> int:
     shown = console()
     try:
         state, record = follow(
-            lambda: slurm_queue.state_of(job),
+            lambda: state_of(job),
             _looker(url, study),
             lambda line: echo(f"job {job} is {line}"),
             Lines(shown),

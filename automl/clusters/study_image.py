@@ -1,7 +1,5 @@
 """The image of a study, its service and its workers: Dockerfiles, the files they copy, and paths in the image."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Mapping
@@ -14,10 +12,8 @@ from search_spaces.user_errors import UserError
 from studies.spec.study_spec import StudySpec
 from trainers.commands.command import COMMAND
 
-FOLDER = "/home/automl/study"
-"""Folder of the spec and its code in the image, and working directory of all commands."""
-CHECKPOINTS = "artifacts"
-"""Folder in it where a volume is mounted."""
+FOLDER = "/home/automl/study"  # folder of the spec and its code in the image, and working directory of all commands
+CHECKPOINTS = "artifacts"  # folder in it where a volume is mounted
 MLFLOW_FOLDER = "/home/automl/mlflow"
 UPLOADS_FOLDER = "/home/automl/uploads"
 PORT = 8765
@@ -28,8 +24,7 @@ _PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydant
 _WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
 """Extras that may be missing here, and so have no pinned version. KubeRay's jobs need Ray's dashboard."""
 _NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
-_MOST_FILES = 200
-"""Most Python files that can be the code of a study."""
+_MOST_FILES = 200  # most Python files that can be the code of a study
 
 
 def values_of_image() -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """`automl compare`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

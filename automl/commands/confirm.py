@@ -1,7 +1,5 @@
 """`automl confirm`."""
 
-from __future__ import annotations
-
 import sys
 
 import click
@@ -60,7 +58,6 @@ def confirm(  # noqa: PLR0917 - click passes each option by name
 def _confirm_here(
     backend: StoreBackend, study: str, points: tuple[str, ...], seeds: int, *, keeps_models: bool, as_json: bool
 ) -> None:
-    """Train in this process, and print a table."""
     from automl.confirming import confirm as train_again
 
     opened = backend.store
@@ -72,9 +69,7 @@ def _confirm_here(
         console().print(confirmed_table(confirmed))
         for line in recommendation_lines(backend.record(study)):
             echo(line)
-        echo(
-            f"It cost {dollars(confirmed['cost_usd'])}; {study} has cost {dollars(confirmed['study_cost_usd'])} in all."
-        )
+        echo(f"It cost {dollars(confirmed['cost_usd'])}; all of {study} cost {dollars(confirmed['study_cost_usd'])}.")
     if confirmed["measured_on"] == "validation":
         warn("the task has no test part, so these values come from data that the search has seen")
     if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):
@@ -84,7 +79,6 @@ def _confirm_here(
 def _confirm_there(
     backend: ServiceBackend, study: str, points: tuple[str, ...], seeds: int, usd: float | None, *, as_json: bool
 ) -> None:
-    """Queue the trainings, and follow them."""
     from automl.remote.following import Telling, follow_job
 
     plan = backend.check_confirm(study, points, seeds)

@@ -1,7 +1,5 @@
 """`automl dashboard`."""
 
-from __future__ import annotations
-
 import click
 
 from automl.dashboard_server import serve

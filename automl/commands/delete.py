@@ -1,7 +1,5 @@
 """`automl delete`."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,9 +1,6 @@
 """`automl doctor`."""
 
-from __future__ import annotations
-
 import sys
-from typing import Any
 
 import click
 
@@ -29,8 +26,12 @@ def doctor(
 ) -> None:
     """Check this machine, and say how to fix what does not work."""
     if service:
-        _check_goes_with_service(bandwidth=bandwidth, backend=backend)
-        findings = _of_service(store, artifacts)
+        if bandwidth or backend != "auto":
+            given = "--bandwidth" if bandwidth else "--backend"
+            raise UserError(f"{given} and --service exclude each other. A check of the service tests no device")
+        from automl.service.service_checks import examine_service
+
+        findings = examine_service(store, client=connection(), artifacts=artifacts)
     else:
         root = click.get_current_context().find_root()
         if root.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE:
@@ -48,15 +49,3 @@ def doctor(
             echo(f"{mark} {finding['what']}: {finding['found']}{cure}")
     if not all(finding["ok"] for finding in findings):
         sys.exit(FAILED)
-
-
-def _check_goes_with_service(*, bandwidth: bool, backend: BackendChoice) -> None:
-    if bandwidth or backend != "auto":
-        given = "--bandwidth" if bandwidth else "--backend"
-        raise UserError(f"{given} and --service exclude each other. A check of the service tests no device")
-
-
-def _of_service(store: str | None, artifacts: str | None) -> list[dict[str, Any]]:
-    from automl.service.service_checks import examine_service
-
-    return examine_service(store, client=connection(), artifacts=artifacts)

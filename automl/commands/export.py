@@ -1,7 +1,5 @@
 """`automl export`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
@@ -54,7 +52,6 @@ def export(  # noqa: PLR0917 - click passes each option by name
 
 
 def _target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
-    """Return the path to write, and the form."""
     if docker is not None:
         if form is not None or out is not None:
             raise click.UsageError(

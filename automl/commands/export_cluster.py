@@ -1,7 +1,5 @@
 """`automl export-cluster`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`automl gc`."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,7 +1,5 @@
 """`automl init`."""
 
-from __future__ import annotations
-
 import click
 
 from automl.launching.template import write_first_spec

@@ -1,7 +1,5 @@
 """`automl launch`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,9 +37,7 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--task",
-    cls=StoreOption,
-    help="A built-in task, without SPEC: tabular, text, vision, language_model or digits.",
+    "--task", cls=StoreOption, help="A built-in task, without SPEC: tabular, text, vision, language_model or digits."
 )
 @click.option("--data", cls=StoreOption, metavar="PATH", help="With --task: the file or folder to train on.")
 @click.option(

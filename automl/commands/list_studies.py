@@ -1,7 +1,5 @@
 """`automl list`."""
 
-from __future__ import annotations
-
 import click
 
 from automl.backend import backend_of

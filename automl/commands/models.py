@@ -1,7 +1,5 @@
 """`automl models`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

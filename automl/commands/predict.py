@@ -1,7 +1,5 @@
 """`automl predict`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`automl price set`."""
 
-from __future__ import annotations
-
 import click
 
 from automl.stored.open_store import open_store

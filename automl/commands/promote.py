@@ -1,7 +1,5 @@
 """`automl promote`."""
 
-from __future__ import annotations
-
 import shlex
 
 import click

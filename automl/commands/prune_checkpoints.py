@@ -1,7 +1,5 @@
 """`automl prune-checkpoints`."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from typing import Any
@@ -62,7 +60,6 @@ def _print(done: dict[str, Any], keep: tuple[str, ...], *, yes: bool) -> None:
 
 
 def _left(done: dict[str, Any]) -> int:
-    """Return the number of files and folders that could not be deleted."""
     return len(done["freed"]) + len(done["orphans"]) - int(done["deleted"])
 
 

@@ -1,7 +1,5 @@
 """`automl serve-model`."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`automl simulate`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """`automl store copy` and `automl store backup`."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

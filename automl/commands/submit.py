@@ -1,7 +1,5 @@
 """`automl submit`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +59,6 @@ def submit(
 
 
 def _check(*, slurm: bool, follow: bool, out: Path | None, as_json: bool, queueing: bool) -> None:
-    """Refuse options that exclude each other."""
     context = click.get_current_context()
     if not slurm and (follow or out is not None):
         raise click.UsageError("--follow and --out need --slurm", context)

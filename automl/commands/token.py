@@ -1,7 +1,5 @@
 """`automl token`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`automl trials`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,7 +69,10 @@ def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> lis
     places = list(range(len(rows)))
     if sort is not None:
         order = parse_order(sort, known_columns(record, columns))
-        places = _sorted([line.get(order.column) for line in lines], descending=order.descending)
+        values = [line.get(order.column) for line in lines]
+        there = [place for place, value in enumerate(values) if value is not None and value != ""]
+        missing = sorted(set(range(len(values))) - set(there))  # they come last
+        places = [*sorted(there, key=lambda place: _key(values[place]), reverse=order.descending), *missing]
     return places[:top]
 
 
@@ -102,13 +103,6 @@ def _meant(name: str, columns: Sequence[str]) -> str | None:
     bare = [column for column in columns if "." not in column]
     bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
     return nearest(name, columns if "." in name else bare)
-
-
-def _sorted(values: Sequence[object], *, descending: bool) -> list[int]:
-    """Return the places of values in order. The order is stable; missing values come last."""
-    there = [place for place, value in enumerate(values) if value is not None and value != ""]
-    missing = sorted(set(range(len(values))) - set(there))
-    return [*sorted(there, key=lambda place: _key(values[place]), reverse=descending), *missing]
 
 
 def _key(value: object) -> tuple[int, float, str]:

@@ -1,7 +1,5 @@
 """`automl worker`."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

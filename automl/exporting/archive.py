@@ -1,7 +1,5 @@
 """An exported model as a ZIP archive: the model's file or folder, and the description of the export."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +10,7 @@ from automl.exporting.atomic_outputs import new_file, new_folder, told_as_output
 from automl.exporting.export_errors import ExportError
 from automl.standalone.provenance import digest_of, remember
 
-DESCRIPTION = "export.json"
-"""Archive member with the output of `automl export --json`."""
+DESCRIPTION = "export.json"  # archive member with the output of `automl export --json`
 
 
 def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:

@@ -1,7 +1,5 @@
 """Thresholds of two classes and intervals of numbers, learned on the validation part."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -13,8 +11,7 @@ Values = NDArray[np.float64]
 
 _TUNED = {"val_f1": "val_f1", "val_balanced_error": "val_balanced_error", "val_auprc": "val_f1"}
 """Metric that the threshold of two classes optimises, by objective; AUPRC judges the precision and recall of F1."""
-SHARE = 0.9
-"""Share of true values that intervals are to contain."""
+SHARE = 0.9  # share of true values that intervals are to contain
 _MOST_BINS, _ROWS_OF_A_BIN, _FEW_BINS, _FEWEST_ROWS = 20, 100, 3, 30
 
 

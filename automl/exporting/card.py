@@ -1,7 +1,5 @@
 """The model card of an export: purpose, quality, cost and use of the model."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib
@@ -33,12 +31,14 @@ _OUT_OF_FOLD = (
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
     """Return the card as Markdown with Hugging Face's metadata. `file` is a single-file model's name, or empty."""
+    metrics = manifest["metrics"].items()
+    told = {name: value for name, value in metrics if name not in OUR_METRICS or name in _OF_MODELS}
     parts = [
         _head(manifest),
         _title(manifest),
         _about(manifest),
         _ensemble(manifest),
-        _table("Metrics", "metric", "validation", _worth_telling(manifest["metrics"])),
+        _table("Metrics", "metric", "validation", told),
         _OUT_OF_FOLD if manifest["data"].get("out_of_fold") else "",
         _confirmation(manifest),
         _table("Parameters", "parameter", "value", {} if "members" in manifest else manifest["params"]),
@@ -78,9 +78,7 @@ def _ensemble(manifest: Mapping[str, Any]) -> str:
     if "members" in manifest:
         return _members(manifest)
     count = len(manifest["programs"])
-    said = (
-        f"These are {count} models of one configuration, trained with different seeds. Answers and metrics are means.\n"
-    )
+    said = f"These are {count} models of one configuration, trained with other seeds. Answers and metrics are means.\n"
     return said if count > 1 else ""
 
 
@@ -95,10 +93,6 @@ def _members(manifest: Mapping[str, Any]) -> str:
     lines = "".join(f"- {part}\n" for part in [*parts, f"price of a prediction: {usd(told['usd_per_prediction'])}"])
     said = "Chosen greedily on the validation part. Answers are means over the models, with these weights.\n"
     return f"{said}\n{lines}\n{_table('Members', 'model', 'weight', weights)}"
-
-
-def _worth_telling(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metrics.items() if name not in OUR_METRICS or name in _OF_MODELS}
 
 
 def _table(title: str, first: str, second: str, rows: Mapping[str, Any]) -> str:
@@ -169,8 +163,7 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-EXAMPLE_IMAGE = "input_example.png"
-"""File name of the example in a package of an image model."""
+EXAMPLE_IMAGE = "input_example.png"  # file name of the example in a package of an image model
 
 
 def example_rows(manifest: Mapping[str, Any]) -> list[Any]:

@@ -1,7 +1,5 @@
 """Predictions and metrics of several models together: an ensemble averages probabilities or numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +19,7 @@ MEANS = ("classes", "number")
 _WHAT = "ensemble"
 _BATCH = 256
 _CPU = torch.device("cpu")
-_SMALLEST = 1e-30
-"""Lower bound on probabilities, so that each has a logarithm."""
+_SMALLEST = 1e-30  # lower bound on probabilities, so that each has a logarithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +67,7 @@ def _part_of(sources: Sequence[Source], part: str) -> Part:
         assert task is not None  # noqa: S101 - `check_kind` needs a task
         samples = load_samples(task, part, source.content["spec"]["params"], _CPU)
         if isinstance(samples, StreamSamples):
-            raise ExportError(
-                f"ensemble: the {part} part is a stream, and scoring needs a dataset with numbered samples"
-            )
+            raise ExportError(f"ensemble: the {part} part is a stream, but scoring needs a dataset of numbered samples")
         made, wanted = [], []
         source.call.model.eval()
         for inputs, some in samples.batches(torch.split(torch.arange(len(samples)), _BATCH)):

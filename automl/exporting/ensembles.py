@@ -1,7 +1,5 @@
 """`automl ensemble`: combines kept models of a study, selected greedily on the validation part."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,7 +121,9 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
     first = objectives[0].metric
 
     def score(answers: Tensor) -> tuple[float, ...]:
-        return _score(source, objective, answers, validation.targets)
+        found = measured(source, answers, validation.targets)
+        signed, loss = objective.signed(found[objective.metric]), found[_LOSS]
+        return math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss
 
     return Choice(
         objective=objective,
@@ -178,12 +178,6 @@ def cost_of(members: Sequence[Member]) -> int:
 
 def _sources(members: Sequence[Member]) -> list[Source]:
     return [member.source for member in members]
-
-
-def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) -> tuple[float, float]:
-    found = measured(source, answers, targets)
-    signed, loss = objective.signed(found[objective.metric]), found[_LOSS]
-    return math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss
 
 
 def _told(

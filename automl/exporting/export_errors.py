@@ -1,7 +1,5 @@
 """Errors of exports, registries and served models, as one line for the user."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from automl.exporting.source import Source
 
 Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
-Target = Format | Literal["docker"]
-"""Forms of output: a format, or the folder of an image that serves a package."""
+Target = Format | Literal["docker"]  # forms of output: a format, or the folder of an image that serves a package
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FOLDERS = ("package", "mlflow", "docker")
 _BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}

@@ -1,7 +1,5 @@
 """Writers of the export formats; each output is complete or absent."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil
@@ -26,8 +24,7 @@ from automl.standalone.provenance import digest_of, remember
 from search_spaces.wording import install_command
 from trainers.model.traced_program import quiet
 
-FAR = 1e-4
-"""Tolerance for predictions of an export, absolute and relative."""
+FAR = 1e-4  # tolerance for predictions of an export, absolute and relative
 MISSING = f"--format onnx needs more packages. Install them: {install_command('onnx')}"
 
 
@@ -64,8 +61,7 @@ def _check_near(expected: list[Tensor], found: list[Tensor]) -> None:
 
 CARD = "README.md"
 REQUIREMENTS = "requirements.txt"
-RUNTIME = "predictor"
-"""Folder in a package for the code that runs the model, a copy of `automl.standalone`."""
+RUNTIME = "predictor"  # folder in a package for the code that runs the model, a copy of `automl.standalone`
 _OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
 """Keys of torch's notes on the source code of each operation."""
 _EXAMPLE = "input_example.json"
@@ -83,7 +79,11 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
             (folder / EXAMPLE_IMAGE).write_bytes(image)
         (folder / CARD).write_text(card_of(manifest), encoding="utf-8")
         (folder / REQUIREMENTS).write_text(requirements(manifest), encoding="utf-8")
-        _copy_runtime(folder / RUNTIME)
+        home = Path(automl.standalone.__file__).parent
+        for file in sorted(home.rglob("*.py")):
+            copy = (folder / RUNTIME) / file.relative_to(home)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
@@ -170,14 +170,6 @@ def requirements(manifest: Mapping[str, Any]) -> str:
     """Return requirement lines for pip: the packages that the model needs, in the versions of the export."""
     versions = {name: one for name, one in manifest["environment"].items() if name != "python"}
     return "".join(f"{name}=={one.partition('+')[0]}\n" for name, one in versions.items())
-
-
-def _copy_runtime(folder: Path) -> None:
-    home = Path(automl.standalone.__file__).parent
-    for file in sorted(home.rglob("*.py")):
-        copy = folder / file.relative_to(home)
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, copy)
 
 
 def _write_json(path: Path, content: Any) -> None:

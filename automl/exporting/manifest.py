@@ -1,7 +1,5 @@
 """The manifest of an exported model: one JSON object, the same in every format."""
 
-from __future__ import annotations
-
 import math
 import platform
 import statistics
@@ -65,10 +63,8 @@ def packages_of(source: Source) -> tuple[str, ...]:
 def _answers(
     sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None
 ) -> dict[str, Any]:
-    """Return the meaning of outputs, with what the validation part tells: the error, a threshold, intervals.
-
-    If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
-    """
+    """Return the meaning of outputs, with what the validation part tells: the error, a threshold, intervals."""
+    # If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
     answers = _means([one.answers for one in sources])
     task: Any = sources[0].task
     is_number = answers.get("mse") is not None and hasattr(task, "postprocessing")
@@ -91,10 +87,8 @@ def _answers(
 
 
 def _intervals(answers: Mapping[str, Any], outputs: Tensor, targets: Tensor, error: float) -> dict[str, Any]:
-    """Return intervals of numbers; nothing if the differences to the targets do not have the measured error.
-
-    Targets of a user's task may have another scale than its outputs.
-    """
+    """Return intervals of numbers; nothing if the differences to the targets do not have the measured error."""
+    # Targets of a user's task may have another scale than its outputs.
     targets = targets if targets.dim() == 1 else targets[:, 0]  # rows that are ranked have more columns
     values, truth = (_numbers(one, answers) for one in (outputs, targets))
     if values.shape != truth.shape or not math.isclose(float(((values - truth) ** 2).mean()), error, rel_tol=0.01):
@@ -122,13 +116,9 @@ def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _signature(source: Source) -> dict[str, Any]:
     """Return types and shapes of inputs and outputs. A size of -1 is a variable length."""
     args = [*source.call.args, *source.call.kwargs.values()]
-    inputs = [
-        _tensor(leaf, source.longest is not None) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)
-    ]
+    inputs = [_tensor(one, source.longest is not None) for one in pytree.tree_leaves(args) if isinstance(one, Tensor)]
     found = pytree.tree_leaves(source.call.outputs())
-    outputs = [
-        _tensor(leaf, leaf.dim() > 2 and source.longest is not None) for leaf in found if isinstance(leaf, Tensor)
-    ]
+    outputs = [_tensor(one, one.dim() > 2 and source.longest is not None) for one in found if isinstance(one, Tensor)]
     return {"inputs": inputs, "outputs": outputs}
 
 

@@ -1,7 +1,5 @@
 """The model of a checkpoint with all that an export needs: the eager model, its rows, and its predictions."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
@@ -72,9 +70,7 @@ def source_of(
     shared = None if like is None or like.content["spec"]["task_options"] != spec["task_options"] else like.task
     task = load_trainable(named, spec["task_options"], python_path) if shared is None else copy.copy(shared)
     if isinstance(task, Command):
-        raise TaskError(
-            "only the program of a command can read its model. Pass --format weights to copy its saved files"
-        )
+        raise TaskError("only the program of a command can read its model. Pass --format weights to copy its files")
     rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
     if isinstance(task, TrainingFunction):
         call = model_of_function(task, _one_rank(spec, python_path), content, checkpoint, model)

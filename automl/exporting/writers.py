@@ -1,7 +1,5 @@
 """Writers of the export formats, by format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 SERVER_PACKAGES = ("fastapi", "gunicorn", "prometheus-client", "pydantic-settings", "uvicorn", "uvicorn-worker")
 _MODEL = "model"
-_PORT = 7860
-"""Port of a Hugging Face Space."""
+_PORT = 7860  # port of a Hugging Face Space
 _USER_ID = 1000
-_MIB_WITHOUT_MODEL = 768
-"""MiB of a worker's memory for torch, the server and batches of rows, without the model."""
+_MIB_WITHOUT_MODEL = 768  # MiB of a worker's memory for torch, the server and batches of rows, without the model
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
@@ -28,7 +26,8 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
         write_package(programs, manifest, folder / _MODEL)
-        for name, text in texts(manifest, _bytes_below(folder / _MODEL)).items():
+        size = sum(file.stat().st_size for file in (folder / _MODEL).rglob("*") if file.is_file())
+        for name, text in texts(manifest, size).items():
             (folder / name).write_text(text, encoding="utf-8")
         (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in needed), encoding="utf-8")
 
@@ -54,7 +53,3 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
 def _what(manifest: Mapping[str, Any]) -> str:
     members = manifest.get("members")
     return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

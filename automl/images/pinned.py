@@ -1,7 +1,5 @@
 """Pinned versions of packages and their dependencies, for a requirements file."""
 
-from __future__ import annotations
-
 from importlib import metadata
 
 from packaging.requirements import Requirement

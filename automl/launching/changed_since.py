@@ -1,7 +1,5 @@
 """Changes since the latest trial of a study: of code, of data, and of values that a training function reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast

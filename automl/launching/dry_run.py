@@ -1,7 +1,5 @@
 """`automl launch --dry-run`: prints the plan and its possible cost, and writes nothing."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,8 +25,7 @@ from studies.spec.study_spec import spec_to_mapping
 from studies.spec.yaml_reader import write_yaml
 
 FIRST_TRIALS = 3
-LONGEST_TASK = 300
-"""Most characters of the line about task and data."""
+LONGEST_TASK = 300  # most characters of the line about task and data
 MOST_FINDINGS, MOST_COLUMNS, LONGEST_CELL = 12, 25, 28
 
 
@@ -164,12 +161,8 @@ def size_in_words(space: Space) -> str:
     kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
     shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     total = configurations(space)
-    size = "" if total is None else f", {_count(total)} configurations"
+    size = "" if total is None else f", {f'{total:,}' if total < _LARGE else f'about {total:.2g}'} configurations"
     return f"{plural(len(space), 'parameter')} ({shown}){size}: {listed(space.names())}"
-
-
-def _count(total: int) -> str:
-    return f"{total:,}" if total < _LARGE else f"about {total:.2g}"
 
 
 def configurations(space: Space) -> int | None:

@@ -1,7 +1,5 @@
 """Expected cost of a study, and the number of full trainings in its budget, before the launch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import closing
@@ -25,7 +23,7 @@ from trainers.commands.command import COMMAND
 HOUR = 3600.0
 
 
-def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
+def expected_cost(prepared: Prepared, earlier: "EarlierCost | None") -> str:
     """Return one line: the expected cost or why it is unknown (`earlier` is None), and the highest possible cost."""
     budget, place = prepared.spec.budget, prepared.place
     most = most_slot_seconds(prepared)
@@ -45,7 +43,7 @@ def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
     return f"about {_amount(prepared, likely)} in {time}, {ends} ({ceiling}); {_trainings(prepared, earlier, most)}"
 
 
-def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
+def _trainings(prepared: Prepared, earlier: "EarlierCost", most: float) -> str:
     """Return the number of full trainings in the budget, and the study that the estimate comes from."""
     full = earlier.slot_seconds_per_epoch * prepared.spec.training.epochs
     source = f"by {plural(earlier.trials, 'trial')} of {earlier.study}"

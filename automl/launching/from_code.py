@@ -1,7 +1,5 @@
 """`automl launch train.py:train`: chooses a spec for the user's own training function or task; `--set` changes it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,8 +19,7 @@ from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from trainers.protocol import OUR_METRICS
 
-EPOCHS = 20
-"""Epochs of a training of code without a spec."""
+EPOCHS = 20  # epochs of a training of code without a spec
 
 _FILE = re.compile(r"(?P<file>.*\.py):(?P<name>.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)

@@ -1,7 +1,5 @@
 """Names training functions for ranks and `automl resume`, and saves functions that other processes cannot import."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import inspect
@@ -15,8 +13,7 @@ from typing import Any
 from studies.spec.spec_errors import SpecError
 from trainers.contract.training_function import is_training_function, problem_of
 
-FOLDER = "automl_functions"
-"""Folder for saved functions, beside a study."""
+FOLDER = "automl_functions"  # folder for saved functions, beside a study
 _PLACE = "automl.search"
 _WIDTH = 100
 _MOST_BYTES = 32 * 2**20
@@ -174,7 +171,9 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
             said.append(memo[int(value or 0)])
         elif name != "FRAME":
             if name in _SETS:
-                _sort_members(said)
+                start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
+                if all(map(_is_value, said[start:])):
+                    said[start:] = sorted(said[start:], key=repr)
             said.append((name, _CELL.sub("", value) if isinstance(value, str) else value))
     return said
 
@@ -182,9 +181,3 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
 def _is_value(instruction: _Instruction) -> bool:
     name, value = instruction
     return name in _LITERALS or isinstance(value, str | bytes | int | float)
-
-
-def _sort_members(said: list[_Instruction]) -> None:
-    start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
-    if all(map(_is_value, said[start:])):
-        said[start:] = sorted(said[start:], key=repr)

@@ -1,7 +1,5 @@
 """Launches or resumes a study, and drives it to its end."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import time

@@ -1,7 +1,5 @@
 """Counts parameters and FLOPs of models in a process with torch while the pool starts; not when a study resumes."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -51,7 +49,7 @@ class Counting:
         if self._thread is not None:
             self._thread.join()
 
-    def __enter__(self) -> Counting:
+    def __enter__(self) -> "Counting":
         if self._sizes is None and self._is_of_use:
             question = json.dumps(_question(self._spec, self._space, self._python_path))
             self.process = _started()

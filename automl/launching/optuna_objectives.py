@@ -4,8 +4,6 @@ Trials of this project have their parameters before they start, since slots and 
 are learned as trials run.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys
@@ -66,7 +64,8 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
         if described.unclear or not described.parameters:
             search = learning(search, listed(described.unclear) or name, source)
         spec = spec.model_copy(update={"space": Space(described.parameters), "search": search})
-    if spec.space is not None and "world_size" in spec.space and not _prepares_a_model(objective):
+    may_share = any("prepare" in _names(one.__code__) for one in _functions(objective))  # train on several ranks
+    if spec.space is not None and "world_size" in spec.space and not may_share:
         problem = f"{name} is an objective for Optuna that does not call trial.prepare"
         raise SpecError(
             source, ("space", "world_size"), f"{problem}, so it trains on one rank. Remove world_size from the space"
@@ -82,11 +81,6 @@ def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
         known = f"{text}, or space={{...}} with the parameters of {unclear}"
         raise SpecError(source, ("search", *path), known)
     return search.model_copy(update={"learn_space": True})
-
-
-def _prepares_a_model(objective: Callable[..., object]) -> bool:
-    """Return whether an objective, or a function of the user that it calls, may train on several ranks."""
-    return any("prepare" in _names(one.__code__) for one in _functions(objective))
 
 
 def training_function_of(objective: Callable[..., object], spec: StudySpec) -> Callable[..., object]:

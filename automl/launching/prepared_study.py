@@ -1,7 +1,5 @@
 """Turns a parsed spec into a study that can be launched; finds mistakes before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +83,8 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
     check_outputs(spec, source)
     options = absolute_task_options(spec.task, spec.task_options, folder, source=source)
     spec = spec.model_copy(update={"task_options": options})
-    by_module, is_tasks_space = _is_built_by_module(spec), spec.space is None
+    is_tasks_space, names = spec.space is None, () if spec.space is None else spec.space.names()
+    by_module = spec.training.init_by_module or "init_by_module" in names
     task = facts or facts_of(spec.task, options, source=source, folder=folder, space=spec.space, by_module=by_module)
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
     _check_may_learn(spec, source, declares=task.parameters is not None)
@@ -127,10 +126,6 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
             *(_warnings_of_metrics(spec, task.reported) if task.metrics is None else ()),
         ),
     )
-
-
-def _is_built_by_module(spec: StudySpec) -> bool:
-    return spec.training.init_by_module or (spec.space is not None and "init_by_module" in spec.space.names())
 
 
 def _check_store_url(spec: StudySpec, source: str) -> None:
@@ -178,9 +173,7 @@ def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
         problem = f"{name!r} cannot name its rungs ({type(error).__name__}: {error})"
     else:
         if not all(type(rung) is int and 0 < rung < epochs for rung in rungs) or list(rungs) != sorted(set(rungs)):
-            problem = (
-                f"{name!r} returns the rungs {rungs}. They must be whole numbers from 1 to {epochs - 1}, ascending"
-            )
+            problem = f"{name!r} returns the rungs {rungs}. They must be whole numbers from 1 to {epochs - 1}, rising"
     if problem is not None:
         raise SpecError(source, ("search", "pruner"), " ".join(problem.split()))
     return rungs
@@ -223,9 +216,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
         found_odd.append("space: it has no parameter, so all trials are equal")
     if spec.search.pruner.name not in {"none", "auto"} and not rungs:
         epochs = spec.training.epochs
-        found_odd.append(
-            f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}, so it never prunes"
-        )
+        found_odd.append(f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}: it never prunes")
     return tuple(found_odd)
 
 

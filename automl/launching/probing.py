@@ -1,7 +1,5 @@
 """Asks a task for its parameters and metrics in another process, because a controller never runs a user's task."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

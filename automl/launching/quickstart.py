@@ -1,7 +1,5 @@
 """`automl launch --task tabular --data train.csv --target income`: chooses a spec from the data, with reasons."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reads a spec from a file or a mapping: overrides, absolute paths, and a check that outputs can be written."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Runs a study's controller in this process, with its pool, its drain at a signal, its views and its final report."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -221,7 +219,7 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
-def _hurrying(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
+def _hurrying(views: ViewsProcess, watcher: Watcher, budget: "SmallBudget") -> Callable[[StudyMachine], None]:
     """Hurry the views at the last commit, so that they catch up while the pool ends."""
 
     def on_commit(machine: StudyMachine) -> None:
@@ -242,8 +240,7 @@ def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool)
     return views.wait_until_caught_up(VIEWS_SECONDS)
 
 
-ASKED_WITHIN_SILENCE = 4
-"""Number of health checks of a rank within the longest silence."""
+ASKED_WITHIN_SILENCE = 4  # number of health checks of a rank within the longest silence
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
@@ -265,10 +262,8 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
     )
 
 
-FEWEST_TRAININGS = 3.0
-"""Fewest full trainings in a budget with which a search can compare anything."""
-_ENOUGH_EPOCHS = 3
-"""Number of epochs before their price is reported; the first epoch of a process takes longer."""
+FEWEST_TRAININGS = 3.0  # fewest full trainings in a budget with which a search can compare anything
+_ENOUGH_EPOCHS = 3  # number of epochs before their price is reported; the first epoch of a process takes longer
 
 
 class SmallBudget:

@@ -1,7 +1,5 @@
 """The commented example spec that `automl init` writes."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import json
 import sys

@@ -12,8 +12,6 @@
 The accelerator uses the process group of the trial's gang.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

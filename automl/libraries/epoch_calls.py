@@ -1,7 +1,5 @@
 """The loop over a trial's epochs as calls, for libraries that drive the loop and call back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -11,8 +11,6 @@ The trainer uses the ranks of the gang. It evaluates after each epoch, and its m
 model, optimizer, schedule, gradient scaler and the trainer's own state.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -43,9 +43,7 @@ def fit(
     if taken:
         raise TaskError(f"fit: the trial sets {taken[0]}. Leave it out")
     if not model.built or not model.compiled:
-        raise TaskError(
-            "fit: the model is not built or not compiled. Begin it with keras.Input, and call compile first"
-        )
+        raise TaskError("fit: the model is not built or not compiled. Begin it with keras.Input, and compile it first")
     calls = EpochCalls(trial, keras=_Kept(model))
     if isinstance(model, torch.nn.Module):
         trial.modules.append(model)

@@ -15,8 +15,6 @@
 A trial that continues adds boosting rounds to the booster of its checkpoint.
 """
 
-from __future__ import annotations
-
 import lightgbm
 
 from automl.libraries.epoch_calls import check_one_rank

@@ -10,9 +10,6 @@ The trainer uses the ranks of the gang. All logged metrics are reported after ea
 own checkpoint.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 import lightning
@@ -27,8 +24,7 @@ from automl.libraries.epoch_calls import EpochCalls
 from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
 
-_NAME = "checkpoint of the trial"
-"""Path that Lightning gets for a checkpoint in memory."""
+_NAME = "checkpoint of the trial"  # path that Lightning gets for a checkpoint in memory
 
 
 def options(trial: Trial) -> dict[str, Any]:
@@ -195,7 +191,7 @@ class _InMemory(CheckpointIO):
         if content:
             _set_to_epoch_start(content["loops"]["fit_loop"])
         for name in [name for name in content if name.endswith("hyper_parameters")]:
-            content[name] = _plain_parts(content[name])
+            content[name] = {key: value for key, value in content[name].items() if _is_plain(value)}
         return content
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
@@ -244,11 +240,6 @@ def _clear_current(progress: dict[str, Any]) -> None:
             progress[name] = False
         elif isinstance(value, dict):
             _clear_current(value)
-
-
-def _plain_parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the serializable part of a module's arguments, which only users read."""
-    return {name: value for name, value in values.items() if _is_plain(value)}
 
 
 def _is_plain(value: Any) -> bool:

@@ -11,8 +11,6 @@
 A trial that continues fits the estimator of its checkpoint further.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -15,8 +15,6 @@
 A trial that continues adds boosting rounds to the booster of its checkpoint.
 """
 
-from __future__ import annotations
-
 import torch
 import xgboost
 from torch import Tensor

@@ -1,7 +1,5 @@
 """`automl train` and `automl compare` in processes that are stopped before they exceed their budget."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -21,10 +19,8 @@ from typing import Any
 from automl.mcp_server.machine import Machine
 from automl.mcp_server.tool_answers import ToolProblem
 
-LONGEST_SECONDS = 900.0
-"""Most seconds of one training, even if its budget allows more."""
-FIRST_START_SECONDS = 30.0
-"""Expected seconds until ranks train, before any measurement here. Each rank loads torch."""
+LONGEST_SECONDS = 900.0  # most seconds of one training, even if its budget allows more
+FIRST_START_SECONDS = 30.0  # expected seconds until ranks train, before any measurement here. Each rank loads torch.
 _END_SECONDS = 0.5
 _one_at_a_time = threading.Lock()
 _measured: dict[tuple[str, int], float] = {}

@@ -1,7 +1,5 @@
 """Tools about DDP: a real training on this machine, a measured comparison, and the concepts in its figures."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +12,7 @@ from automl.mcp_server.machine import Machine, loopback_bytes_per_second, this_m
 from automl.mcp_server.tool import Acting, Backend, Consent, Usd, is_agreed, lacks_consent
 from automl.mcp_server.tool_answers import ToolProblem
 
-_REFERENCE_BATCH = 64
-"""Default of the trainer's `reference_batch`."""
+_REFERENCE_BATCH = 64  # default of the trainer's `reference_batch`
 _BYTES_OF_A_NUMBER = 4
 
 

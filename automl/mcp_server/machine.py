@@ -1,7 +1,5 @@
 """Figures of this machine that DDP depends on: slots, cores, price, and exchange rate between processes."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -17,18 +15,13 @@ _MEASURED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """Resources of this machine.
+    """Resources of this machine."""
 
-    Attributes:
-        device: "cpu" or "cuda".
-        usd_per_slot_hour: List price of a slot in dollars per hour.
-    """
-
-    device: str
+    device: str  # "cpu" or "cuda"
     device_name: str
     slots: int
     cores: int
-    usd_per_slot_hour: float
+    usd_per_slot_hour: float  # list price of a slot in dollars per hour
     price_source: str
 
     def usd(self, ranks: int, seconds: float) -> float:

@@ -1,7 +1,5 @@
 """The tools at /mcp of the service (streamable HTTP). Each call has the rights of its token."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

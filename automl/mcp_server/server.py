@@ -1,7 +1,5 @@
 """The MCP server: lists tools, checks arguments, and turns results and errors into answers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -68,7 +66,6 @@ class _Server(ToolServer):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult:
-        """Call a tool and return its answer."""
         try:
             answer, is_error = await self._called(name, arguments, context), False
         except ToolProblem as problem:
@@ -124,7 +121,6 @@ def _problem(tool: Tool, error: BaseException) -> ToolProblem:
 
 
 def _next_step(error: Exception) -> str:
-    """Return advice by the kind of error."""
     status = error.status if isinstance(error, RefusedError) else 0
     if isinstance(error, MissingError) or status == _MISSING:
         return "call list_studies for names, and compare_trials for numbers"

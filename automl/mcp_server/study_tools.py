@@ -1,7 +1,5 @@
 """Tools that read, start and stop studies. Spending tools first report the expected cost."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -186,7 +184,8 @@ def compare_trials(
     if missing:
         raise ToolProblem(f"trials: found {missing[0]}, allowed: 0 to {len(known) - 1}", "call compare_trials again")
     chosen = [known[number] for number in trials] or rows[:40]
-    differing = sorted(name for name in {name for row in chosen for name in row["params"]} if _differs(chosen, name))
+    names = sorted({name for row in chosen for name in row["params"]})
+    differing = [name for name in names if len({repr(row["params"].get(name)) for row in chosen}) > 1]
     return {"study": study, "of": len(rows), "differing_parameters": differing, "trials": chosen}
 
 
@@ -233,9 +232,7 @@ def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[s
             "budget: there is no limit in dollars", "call launch with budget_usd, or with budget.usd in the spec"
         )
     if budget_usd is not None and named is not None and named != budget_usd:
-        raise ToolProblem(
-            f"budget: budget_usd={budget_usd:g}, but budget.usd={named} in the spec", "pass only one of them"
-        )
+        raise ToolProblem(f"budget: budget_usd={budget_usd:g}, but budget.usd={named} in the spec", "pass only one")
     return spec | {"budget": {**(budget or {}), "usd": usd}}, float(usd)
 
 
@@ -245,16 +242,11 @@ def _short_job(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _version(found: Mapping[str, Any]) -> str:
-    """Return a short text that changes with every relevant change."""
     job, study = found["job"], found["study"] or {}
     trials = study.get("trials") or {}
     counts = "-".join(str(trials.get(state, 0)) for state in sorted(trials))
     epochs = sum(one.get("epochs", 0) for one in study.get("running") or ())
     return f"{job['state']}.{job['request']}.{study.get('state')}.{counts}.{epochs}"
-
-
-def _differs(rows: list[dict[str, Any]], name: str) -> bool:
-    return len({repr(row["params"].get(name)) for row in rows}) > 1
 
 
 CHANGING = (launch, resume, stop, confirm)

@@ -1,7 +1,5 @@
 """Parts shared by all tools: the backend of a call, arguments with bounds, and consent to spending."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, cast
 

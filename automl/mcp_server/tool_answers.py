@@ -1,19 +1,14 @@
 """Answers of tools: plain data of limited length, and errors with the next step."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-MOST_CHARACTERS = 20_000
-"""Longest answer, in characters."""
+MOST_CHARACTERS = 20_000  # longest answer, in characters
 _LONGEST_TEXT = 2_000
-_TEXT_BY_LIST = 200
-"""Characters of a text to keep for each list entry."""
-_LONGEST_LISTS = (40, 20, 10, 5, 2, 1)
-"""List lengths to try in this order, until the answer is short enough."""
+_TEXT_BY_LIST = 200  # characters of a text to keep for each list entry
+_LONGEST_LISTS = (40, 20, 10, 5, 2, 1)  # list lengths to try in this order, until the answer is short enough
 
 
 class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program

@@ -1,7 +1,5 @@
 """Writes predictions to a CSV, JSON lines or Parquet file, which is complete or absent."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -18,7 +16,7 @@ _ROWS_OF_A_GROUP = 10_000
 
 
 @contextmanager
-def answers_to(out: Path | None) -> Iterator[_Csv | _JsonLines | _Parquet]:
+def answers_to(out: Path | None) -> "Iterator[_Csv | _JsonLines | _Parquet]":
     """Yield a sink whose file is replaced once it is complete; None prints CSV. ExportError if it cannot be written."""
     if out is None:
         yield _Csv(sys.stdout)

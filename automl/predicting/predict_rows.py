@@ -1,7 +1,5 @@
 """Predictions for all rows of a file, by an exported model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path

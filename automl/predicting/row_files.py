@@ -1,7 +1,5 @@
 """Streams rows from files to a model, so that files may be larger than the memory."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip
@@ -152,7 +150,9 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
                     continue
                 if not names:
                     names = [cell.strip() for cell in cells]
-                    if not _is_without_names(names, known):
+                    # As in a training file without column names.
+                    is_row = bool(known) and all(map(_NUMBERED.fullmatch, known)) and not set(names) & set(known)
+                    if not is_row:
                         names = [name or f"column_{number}" for number, name in enumerate(names)]
                         _check_differ(path, names)
                         continue
@@ -183,11 +183,6 @@ def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
 def _unquoted(cells: list[str]) -> list[str]:
     """Return cells without the quotation marks around a whole cell. Other quotation marks are text."""
     return [cell if (quoted := _QUOTED.fullmatch(cell)) is None else quoted[1] for cell in cells]
-
-
-def _is_without_names(first: Sequence[str], known: Sequence[str]) -> bool:
-    """Return whether the first line is a row, as in a training file without column names."""
-    return bool(known) and all(map(_NUMBERED.fullmatch, known)) and not set(first) & set(known)
 
 
 def _check_differ(path: Path, names: Sequence[str]) -> None:

@@ -1,7 +1,5 @@
 """Live progress of a study in the notebook cell that launched it. Updates do not need the blocked event loop."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading
@@ -20,11 +18,9 @@ from studies.control.machine.state import StudyMachine
 log = logging.getLogger(__name__)
 FRAME_SECONDS = 0.5
 """Least seconds between updates, since each stays in the notebook's queue until the browser has drawn it."""
-MOST_LINES = 6
-"""Most lines for the user in the cell; older lines disappear."""
+MOST_LINES = 6  # most lines for the user in the cell; older lines disappear
 
-Show = Callable[[str], None]
-"""Function that replaces the shown HTML."""
+Show = Callable[[str], None]  # function that replaces the shown HTML
 
 
 def hide_widget_advice() -> None:

@@ -85,16 +85,12 @@ class ArchiveModels:
                 model_type="automl",
             )
             self._client.log_model_artifacts(model.model_id, str(folder))
-        self._log_values(point, run_id, model.model_id)
-        self._client.finalize_logged_model(model.model_id, "READY")
-        return str(model.model_id)
-
-    def _log_values(self, point: ArchivePoint, run_id: str, model_id: str) -> None:
-        """Log the metrics of the epoch with the model. The run already has these points."""
         epoch = next(one for one in self._record.started[point.trial].epochs if one.epoch == point.epoch)
         measured = points(epoch.metrics, epoch.epoch, epoch.measured_at)
         for one in measured:
-            self._client.log_metric(run_id, one.key, one.value, one.timestamp, one.step, model_id=model_id)
+            self._client.log_metric(run_id, one.key, one.value, one.timestamp, one.step, model_id=model.model_id)
+        self._client.finalize_logged_model(model.model_id, "READY")
+        return str(model.model_id)
 
     def _runs(self) -> dict[int, str]:
         search = partial(self._client.search_runs, [self._experiment], self._of_this_study())

@@ -1,7 +1,5 @@
 """Comparison of two models on the same samples, by a paired test of the differences."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +22,7 @@ from trainers.data.streams import Sharing, StreamSamples
 from trainers.loop.evaluation import LOSS, per_sample, weights_of
 from trainers.protocol import NoTestPartError
 
-SURE = 0.05
-"""Significance level: differences with p < 0.05 count."""
+SURE = 0.05  # significance level: differences with p < 0.05 count
 
 
 def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:

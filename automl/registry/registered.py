@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-COMPARED_WITH = "automl.compared_with"
-"""Tag of a version: number of the champion at its promotion."""
+COMPARED_WITH = "automl.compared_with"  # tag of a version: number of the champion at its promotion
 PROGRAMS_TAG = "automl.programs_sha256"
 """Tag of a version: digests of its program files. Users who may write the registry are trusted to run code."""
 DEFAULT_URI = "sqlite:///mlflow.db"
@@ -55,8 +54,7 @@ _SCHEME = "models:/"
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
 _NO_SUCH = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"})
 """MLflow's error codes for a missing model or version, and for a missing alias."""
-_MODEL = "model"
-"""Artifact folder of the model in a run, and of the package in an MLflow model."""
+_MODEL = "model"  # artifact folder of the model in a run, and of the package in an MLflow model
 
 
 def _only(model: str) -> str | None:

@@ -1,7 +1,5 @@
 """Polls versions of the registry for a server, in a separate process, since MLflow's threads forbid a later fork."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -17,8 +15,7 @@ from automl.registry.registered import Registry, Version
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.sources import FollowedSource, write_place
 
-_KEPT = 2
-"""Number of versions whose files are kept, because a worker may still be loading the previous version."""
+_KEPT = 2  # number of versions whose files are kept, because a worker may still be loading the previous version
 
 
 class RegistryFolder:

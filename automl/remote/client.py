@@ -1,7 +1,5 @@
 """HTTP client of the service (`automl serve`): sends the user's token, and turns refusals and outages into errors."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import time
@@ -22,16 +20,12 @@ from search_spaces.user_errors import RunError, UserError
 from studies.records.records import StudyRecord
 
 API = "/api/v1"
-ANSWER_SECONDS = 150.0
-"""Most seconds to wait for an answer: a spec check may import the task's code for two minutes."""
-DOWNLOAD_SECONDS = 900.0
-"""Most seconds to wait for answers that need work first, such as an export."""
-PATIENCE_SECONDS = 60.0
-"""Seconds to retry requests to a silent service, for example during a restart."""
+ANSWER_SECONDS = 150.0  # most seconds to wait for an answer: a spec check may import the task's code for two minutes
+DOWNLOAD_SECONDS = 900.0  # most seconds to wait for answers that need work first, such as an export
+PATIENCE_SECONDS = 60.0  # seconds to retry requests to a silent service, for example during a restart
 _PAUSE_SECONDS = 1.0
 _CHUNK_BYTES = 2**20
-_UNKNOWN_ROUTE = "Not Found"
-"""FastAPI's text for an unknown path, which differs from the text for an unknown study."""
+_UNKNOWN_ROUTE = "Not Found"  # FastAPI's text for an unknown path, which differs from the text for an unknown study
 Found = TypeVar("Found")
 
 

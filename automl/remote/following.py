@@ -1,7 +1,5 @@
 """Follows a study of a service until it ends, with progress lines, summary, and the exit code of a local launch."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -76,7 +74,6 @@ class _Lines:
         self._state, self._told_at = "", 0.0
 
     def show(self, status: dict[str, Any]) -> None:
-        """Print a status if it has news."""
         job, now = status["job"], self._clock()
         state = f"{job['study']} is {state_of(job)}"
         if state == self._state and now - self._told_at < LINE_SECONDS:

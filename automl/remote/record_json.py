@@ -1,7 +1,5 @@
 """A study's record as JSON, sent by the service and read by its clients."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Errors that become HTTP answers, named by the caller's next step."""
 
-from __future__ import annotations
-
 from search_spaces.user_errors import UserError
 
 

@@ -1,7 +1,5 @@
 """Limits of the work that a request may cause: size and depth of specs, concurrent work, and expansion of uploads."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 import zlib
@@ -17,12 +15,9 @@ from reports.phrases import size_in_bytes
 from studies.spec.spec_errors import SpecError
 from studies.spec.yaml_reader import MOST_NESTED, read_yaml
 
-SPEC_CHARS = 65_536
-"""Most characters of a spec, with one for each value."""
-EXPANSION = 4
-"""Largest size of an upload that is expanded, as a multiple of what the project may have."""
-WAIT_SECONDS = 10.0
-"""Most seconds to wait for earlier work."""
+SPEC_CHARS = 65_536  # most characters of a spec, with one for each value
+EXPANSION = 4  # largest size of an upload that is expanded, as a multiple of what the project may have
+WAIT_SECONDS = 10.0  # most seconds to wait for earlier work
 CALLER: ContextVar[str] = ContextVar("caller", default="")
 """User whose request this is; empty outside the service, where nobody is limited."""
 _CHUNK_BYTES = 2**20
@@ -87,8 +82,7 @@ class Turns:
         return held(self._busy, *wanted)
 
 
-SPECS = Turns("spec", most=2, most_waiting=6)
-"""Turns to read and check a spec."""
+SPECS = Turns("spec", most=2, most_waiting=6)  # turns to read and check a spec
 
 
 def check_expanded(path: Path, name: str, upload_bytes: int) -> None:

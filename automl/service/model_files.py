@@ -1,7 +1,5 @@
 """A model of a study as a download, written by a separate process that imports the user's code."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -29,8 +27,7 @@ from studies.storage.study_store import Store
 EXPORT = Kind.of(
     "export", seconds=600.0, too_late="it took longer than 600 s. Run `automl export` beside the store instead", most=1
 )
-MOST_ARCHIVES = 8
-"""Largest number of archives waiting for their clients, each as large as its model."""
+MOST_ARCHIVES = 8  # largest number of archives waiting for their clients, each as large as its model
 _CHUNK_BYTES = 2**20
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _archives = threading.BoundedSemaphore(MOST_ARCHIVES)
@@ -43,7 +40,7 @@ class ModelArchive:
         self.file, self.name = file, "model.zip"
 
     @classmethod
-    def begun(cls) -> ModelArchive:
+    def begun(cls) -> "ModelArchive":
         """Return an empty archive. BusyError if `MOST_ARCHIVES` others wait for their readers."""
         if not _archives.acquire(blocking=False):
             raise BusyError(f"export: {MOST_ARCHIVES} downloads are under way, the most at once. Try again later")

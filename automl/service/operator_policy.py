@@ -1,7 +1,5 @@
 """The operator's policy: allowed code and data, places of outputs, and the price of a slot."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,27 +20,18 @@ CHANGEABLE = ("budget", "faults")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Rules of the operator.
+    """Rules of the operator."""
 
-    Attributes:
-        code_folders: Folders with allowed tasks, samplers and pruners, by their names in submissions.
-        uploads: Folder of uploaded data, with a folder for each project; None refuses uploads.
-        artifacts: Folder or URL of checkpoints and reports, with a folder for each project.
-        mlflow: Tracking URI of MLflow, or "off".
-        usd_per_slot_hour: Price of a slot in dollars per hour; None takes the device's list price.
-        mlflow_server: URL of an MLflow server that admins reach under `/mlflow/`; empty without a server.
-    """
-
-    code_folders: Mapping[str, Path]
+    code_folders: Mapping[str, Path]  # folders with allowed tasks, samplers and pruners, by their names in submissions
     packages: frozenset[str] = frozenset()
     commands: bool = False
     data_folders: tuple[Path, ...] = ()
-    uploads: Path | None = None
+    uploads: Path | None = None  # folder of uploaded data, with a folder for each project; None refuses uploads
     upload_bytes: int = 2**30
-    artifacts: str = "artifacts"
-    mlflow: str = "off"
-    usd_per_slot_hour: float | None = None
-    mlflow_server: str = ""
+    artifacts: str = "artifacts"  # folder or URL of checkpoints and reports, with a folder for each project
+    mlflow: str = "off"  # tracking URI of MLflow, or "off"
+    usd_per_slot_hour: float | None = None  # price of a slot in dollars per hour; None takes the device's list price
+    mlflow_server: str = ""  # URL of an MLflow server that admins reach under `/mlflow/`; empty without a server
 
     def base_folder(self, code: str | None, project: str) -> Path:
         """Return the base folder of a submission; `code` None takes uploads. SpecError if it is missing."""

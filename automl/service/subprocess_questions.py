@@ -1,7 +1,5 @@
 """Questions to programs of this project in a separate process that reads users' data or imports their code."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -29,16 +27,13 @@ from studies.spec.yaml_reader import write_yaml
 from studies.storage.schema.engine import StoreAwayError
 from studies.storage.writing.retrying import is_away
 
-MOST_TAKEN = 8
-"""Most concurrent questions; each holds a thread."""
+MOST_TAKEN = 8  # most concurrent questions; each holds a thread
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
 _programs: set[subprocess.Popen[str]] = set()
 _MEMORY_BYTES = max(2**32, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 """Most memory of a program: few run at once, and the service needs the rest."""
-_USER, _RUN, _STORE_AWAY, _TOO_LARGE = 2, 3, 75, 76
-"""Exit codes of programs that `telling` ends."""
-_MOST_LOGGED = 4000
-"""Most characters of a program's output in the log; earlier output is cut."""
+_USER, _RUN, _STORE_AWAY, _TOO_LARGE = 2, 3, 75, 76  # exit codes of programs that `telling` ends
+_MOST_LOGGED = 4000  # most characters of a program's output in the log; earlier output is cut
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +49,7 @@ class Kind:
     turns: Turns
 
     @classmethod
-    def of(cls, name: str, *, seconds: float, too_late: str, most: int, memory_bytes: int = _MEMORY_BYTES) -> Kind:
+    def of(cls, name: str, *, seconds: float, too_late: str, most: int, memory_bytes: int = _MEMORY_BYTES) -> "Kind":
         """Return a kind without running questions."""
         places, turns = threading.BoundedSemaphore(most), Turns(name, most=1, most_waiting=3)
         return cls(

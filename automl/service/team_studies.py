@@ -1,7 +1,5 @@
 """A team's studies with the rights of an identity, for all routes, pages and tools."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,8 +30,7 @@ from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 
-MEMBERS_PRIORITY = 0
-"""Highest priority for a member; admins may exceed it."""
+MEMBERS_PRIORITY = 0  # highest priority for a member; admins may exceed it
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
 
 

@@ -4,8 +4,6 @@ A file has a hidden name until it is complete, and counts from its first byte. O
 studies resolve relative paths in this folder, and could import a Python file from it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -27,12 +25,10 @@ from search_spaces.wording import found, listed
 from studies.spec.spec_errors import SpecError
 
 ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")
-MOST_FILES = 1000
-"""Most files of a project."""
+MOST_FILES = 1000  # most files of a project
 CHECK = Kind.of("upload", seconds=60.0, too_late="it took longer than 60 s to expand", most=2, memory_bytes=2**30)
 """Expansions of compressed uploads, which may end their process."""
-STALE_SECONDS = 3600.0
-"""Seconds without a byte after which a partial file counts as left by a killed service."""
+STALE_SECONDS = 3600.0  # seconds without a byte after which a partial file counts as left by a killed service
 _NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,100}}\.({'|'.join(ENDINGS)})", re.ASCII | re.IGNORECASE)
 _PART = ".part"
 _writing = threading.Lock()

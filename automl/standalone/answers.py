@@ -1,7 +1,5 @@
 """Predictions as plain values for JSON and CSV, from a model's outputs."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -9,8 +7,7 @@ from typing import Any, TypeAlias
 
 from .text_rows import TextRows
 
-_NORMAL_95 = 1.959963984540054
-"""97.5 % quantile of the normal distribution."""
+_NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
 class ClassAnswers:
@@ -122,7 +119,6 @@ def _mean(each: Sequence[Any]) -> Any:
 
 
 def _between(at: Sequence[float], ends: Sequence[float], value: float) -> float:
-    """Return the end for a value, by linear interpolation."""
     place = bisect_left(at, value)
     if place in {0, len(at)}:
         return ends[min(place, len(at) - 1)]

@@ -1,7 +1,5 @@
 """Rows of numbers: nested lists of the model's input shape."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,8 +12,7 @@ class ArrayRows:
     """Encodes nested lists of numbers of a `dtype` (float32, int64, uint8) and `shape`. -1 is a variable length."""
 
     kind = "array"
-    fill: int | None = None
-    """Padding token: none, because padding would change the meaning of shorter rows."""
+    fill: int | None = None  # padding token: none, because padding would change the meaning of shorter rows
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.dtype = str(form["dtype"])

@@ -1,7 +1,5 @@
 """Numbers and dates as people write them: `1.234,50 €`, `(12)`, `3 May 2024`. Training and exported models share it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -19,10 +17,7 @@ MISSING_WORDS = frozenset(word.strip() for word in _WORDS.replace("\n", "").spli
 """Words for a missing value in a column of numbers or dates, in lower case."""
 
 _SIGNS = str.maketrans(
-    {
-        **dict.fromkeys("\u2212\u2012\u2013\u2014\ufe63\uff0d", "-"),
-        **dict.fromkeys("\u2019\u2018\u02bc\u00b4`", "'"),
-    }
+    {**dict.fromkeys("\u2212\u2012\u2013\u2014\ufe63\uff0d", "-"), **dict.fromkeys("\u2019\u2018\u02bc\u00b4`", "'")}
 )
 _MONEY = r"(?:[A-Z]{1,3})?[$€£¥₹₽₩₺₫₪₱฿₴¢]|[A-Z]{3}(?=[ \d.-])|Rs\.?|kr\.?|S?Fr\.|zł"
 _CODES = (

@@ -1,7 +1,5 @@
 """Errors of model files and rows, as one line."""
 
-from __future__ import annotations
-
 
 class ModelError(Exception):
     """The file or folder is no model of this format."""

@@ -1,7 +1,5 @@
 """Image files as pixels, as in training."""
 
-from __future__ import annotations
-
 import io
 import stat
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A trained model: `load("model").predict([{"age": 39}])` predicts rows with a folder, or a .pt2 or .onnx file."""
 
-from __future__ import annotations
-
 import json
 import math
 import zipfile
@@ -30,8 +28,7 @@ _NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zli
 """Exceptions for a file that is no archive, or a damaged archive."""
 BATCH, BATCH_OF_TABLES = 256, 4096
 """Rows of a forward pass: threads cost more than they save where each of a program's steps has little to do."""
-Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows
-"""Turns rows into numbers."""
+Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows  # turns rows into numbers
 
 
 class Model:

@@ -4,8 +4,6 @@ This file is also the program of that process. Messages both ways are a kind (on
 is JSON, or arrays in numpy's format. Neither side unpickles anything.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json
@@ -24,8 +22,7 @@ from typing import IO, Any, cast
 ARRAYS, LAST_PLACES, NOTES, FAILURE = b"A", b"L", b"N", b"F"
 """Kinds of messages. `LAST_PLACES` asks only for the outputs at each row's last place."""
 MOST_ANSWER_BYTES = 512 * 2**20
-OLDEST = 1, 24
-"""First version of ONNX Runtime that reads external data only from the folder of the .onnx file."""
+OLDEST = 1, 24  # first version of ONNX Runtime that reads external data only from the folder of the .onnx file
 _HEAD = struct.Struct("<cQ")
 
 
@@ -135,7 +132,11 @@ def _answer_messages(path: str) -> None:
             kind, content = messages.get()
             try:
                 if session is None:
-                    _limit_memory()
+                    with suppress(ImportError, ValueError, OSError):  # not every system has this limit
+                        import resource
+
+                        most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+                        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
                     session = _session(path)
                 reply = kind, _reply(session, kind, content)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises types of its own
@@ -150,14 +151,6 @@ def _read_all(messages: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:
         while True:
             messages.put(_received(sys.stdin.buffer))
     os._exit(0)
-
-
-def _limit_memory() -> None:
-    with suppress(ImportError, ValueError, OSError):  # not every system has this limit
-        import resource
-
-        most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _session(path: str) -> Any:

@@ -1,7 +1,5 @@
 """The traced model: turns a batch of numbers into outputs, by torch or ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias

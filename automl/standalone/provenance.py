@@ -4,8 +4,6 @@ Exports and packages of a trusted registry note the SHA-256 of their programs in
 is loaded only if the caller trusts it, or if this code itself lies in the model's folder: it runs already.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

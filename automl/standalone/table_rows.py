@@ -4,8 +4,6 @@ A cell is a text as in a CSV file, or a Python number, boolean or date. None and
 Some columns encode missing values, others replace them by the median.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re
@@ -153,14 +151,11 @@ class TableRows:
         value = float(text) if _NUMBER.fullmatch(text) else math.nan if is_missing(text) else math.inf
         if math.isinf(value):
             where = f"row {row + 1}, column {column.name!r}"
-            raise InputError(
-                row, f"{where}: found {_shown(cell)}, allowed: a finite number, or None for a missing value"
-            )
+            raise InputError(row, f"{where}: found {_shown(cell)}, allowed: a finite number, or None if it is missing")
         return value
 
     @staticmethod
     def _read(cell: object, column: _Number, row: int) -> float:
-        """Return a cell as its column's format reads it."""
         try:
             value = column.read(cell) if column.read is not None else None
         except ValueError:

@@ -1,19 +1,15 @@
 """Texts as rows of token numbers, from the tokenizer of the trained model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .batches import Encoded, encoded
 from .errors import InputError
 
-_NO_CHARACTER = "\ufffd"
-"""Replacement character for bytes that are no whole character."""
+_NO_CHARACTER = "\ufffd"  # replacement character for bytes that are no whole character
 
 
-CLEANING = ("trimmed", "plain_line_ends")
-"""Cleaning keys of a form. Older models lack them, and clean nothing."""
+CLEANING = ("trimmed", "plain_line_ends")  # cleaning keys of a form. Older models lack them, and clean nothing.
 
 
 def cleaned(text: str, cleaning: Mapping[str, Any]) -> str:

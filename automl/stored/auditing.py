@@ -3,8 +3,6 @@
 It has its own SQL, because code shared with the rest of the program would hide that code's mistakes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -62,15 +60,12 @@ def plain(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-NANO_SLACK = 1
-"""Nano-dollars of allowed difference between a rounded charge and its formula."""
+NANO_SLACK = 1  # nano-dollars of allowed difference between a rounded charge and its formula
 SECONDS_SLACK = 1e-3
 """Seconds of allowed difference between two sums of durations; a moment since 1970 is exact to a microsecond."""
 COMMAND_CHARACTERS = 160
-PROCESSES_END_SECONDS = 10.0
-"""Seconds until processes notice that the command that started them has ended."""
-LIMIT_SLACK_SECONDS = 30.0
-"""Seconds that controllers may outlive the limit of hours, to end gangs and close the pool."""
+PROCESSES_END_SECONDS = 10.0  # seconds until processes notice that the command that started them has ended
+LIMIT_SLACK_SECONDS = 30.0  # seconds that controllers may outlive the limit of hours, to end gangs and close the pool
 
 
 _Rate = tuple[float, int, float]

@@ -1,7 +1,5 @@
 """Opens a store, and finds studies and trials in it; creates nothing."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from pathlib import Path
@@ -17,8 +15,7 @@ from studies.storage.schema.engine import StoreError, absolute_url, exists, is_c
 from studies.storage.study_store import Store
 
 DEFAULT_STORE = "sqlite:///automl.db"
-STORES = "automl.stores"
-"""Key of the opened stores in a command's context."""
+STORES = "automl.stores"  # key of the opened stores in a command's context
 
 
 def store_url(given: str | None) -> str:
@@ -31,13 +28,9 @@ def open_store(given: str | None) -> Store:
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
         raise StoreError(f"No studies in {redact(text)}. Pass --store URL or set AUTOML_STORE")
-    return _opened(Store(text))
-
-
-def _opened(store: Store) -> Store:
-    """Add the store to the command's context, so that damage in it can explain errors."""
+    store = Store(text)
     context = click.get_current_context(silent=True)
-    if context is not None:
+    if context is not None:  # so that damage in the store can explain the command's errors
         context.meta[STORES] = [*context.meta.get(STORES, ()), store]
     return store
 

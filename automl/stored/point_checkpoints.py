@@ -1,7 +1,5 @@
 """Finds the checkpoint of a point of the archive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from automl.stored.open_store import started_trial

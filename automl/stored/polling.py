@@ -1,7 +1,5 @@
 """Polls a study, and reads it only when it may have changed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

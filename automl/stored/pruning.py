@@ -1,7 +1,5 @@
 """Deletes unneeded checkpoints of a study that has ended (`automl prune-checkpoints`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`automl logs`: output of a trial's ranks, from the files beside the spec."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import time

@@ -1,7 +1,5 @@
 """Location and writing of a study's HTML report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from studies.records.records import StudyRecord
@@ -11,10 +9,8 @@ from studies.storage.views.views_process import ViewsProcess
 from trainers.checkpoints.locations import is_url
 
 LOCAL_FOLDER = "artifacts"
-VIEWS_SECONDS = 30.0
-"""Seconds that a command waits at its end for the views of Optuna and MLflow."""
-REPORT_SECONDS = 10.0
-"""Seconds that a command waits for MLflow to store the report."""
+VIEWS_SECONDS = 30.0  # seconds that a command waits at its end for the views of Optuna and MLflow
+REPORT_SECONDS = 10.0  # seconds that a command waits for MLflow to store the report
 
 
 def report_path(record: StudyRecord, base_folder: Path) -> Path:

@@ -1,7 +1,5 @@
 """Requests of people to a study: to drain, to end a trial, to try parameters next, to change the price."""
 
-from __future__ import annotations
-
 import random
 import re
 import shlex
@@ -174,7 +172,8 @@ def what_keeps_waiting(record: StudyRecord) -> str:
     if trials is not None and trials.limit is not None and trials.spent >= trials.limit:
         reached = f"{trials.spent:g} of the {trials.limit:g} trials of the budget are started"
         when = f"; when {record.name} has ended, " if record.state == "running" and record.driven else ": "
-        return f"{reached}{when}`{resume} --set budget.trials={_with_queue(record)}` starts it"
+        count = len(record.started) + max(len(record.enqueued), 1)
+        return f"{reached}{when}`{resume} --set budget.trials={count}` starts it"
     if record.state == "closed":
         limit = _LIMIT_OF_REASON.get(record.stop_reason or "")
         given = f"budget.{limit}=" if limit else "budget.LIMIT="
@@ -184,10 +183,6 @@ def what_keeps_waiting(record: StudyRecord) -> str:
     if record.state == "drained" or record.is_abandoned:
         return f"{record.name} does not run: `{resume}` starts it"
     return ""
-
-
-def _with_queue(record: StudyRecord) -> int:
-    return len(record.started) + max(len(record.enqueued), 1)
 
 
 def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:

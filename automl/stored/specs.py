@@ -1,7 +1,5 @@
 """Stored form of a study's spec."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

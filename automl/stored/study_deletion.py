@@ -1,7 +1,5 @@
 """Deletes a study for good: its rows, its files, and its copies in Optuna and MLflow (`automl delete`)."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 from contextlib import suppress
@@ -34,17 +32,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doomed:
-    """Rows and files that belong only to one study, to be deleted with it.
-
-    Attributes:
-        checkpoints: Paths or URLs of checkpoints that no other study mentions.
-        folder: Path or URL of its checkpoint folder, or None for a simulated study.
-    """
+    """Rows and files that belong only to one study, to be deleted with it."""
 
     study_id: int
     record: StudyRecord
-    checkpoints: tuple[str, ...]
-    folder: str | None
+    checkpoints: tuple[str, ...]  # paths or URLs of checkpoints that no other study mentions
+    folder: str | None  # path or URL of its checkpoint folder, or None for a simulated study
     files: tuple[Path, ...]
 
     def in_words(self) -> str:

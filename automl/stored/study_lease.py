@@ -1,7 +1,5 @@
 """Holds the lease of a study without controller while a command changes its rows as a controller would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

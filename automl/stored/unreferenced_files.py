@@ -1,7 +1,5 @@
 """Checkpoints of a study that no row mentions (`automl gc`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path

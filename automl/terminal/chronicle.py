@@ -1,7 +1,5 @@
 """Trial events of a running study as lines, for `--verbose` and log files."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,8 +11,7 @@ from studies.control.machine.state import StudyMachine
 from studies.records.records import TrialState
 from studies.storage.writing.changes import Decided
 
-LOOK_SECONDS = 0.5
-"""Least seconds between scans of all trials."""
+LOOK_SECONDS = 0.5  # least seconds between scans of all trials
 
 
 class Chronicle:
@@ -49,17 +46,14 @@ class Chronicle:
         for id_, trial in machine.trials.items():
             before = known.get(id_)
             if trial.number is not None and before in {None, "queued"}:
-                yield f"trial {trial.number} starts{_on_slots(trial)}: {params_text(trial.params)}"
+                where = "" if trial.attempt is None else f" on slots {','.join(map(str, trial.attempt.slots))}"
+                yield f"trial {trial.number} starts{where}: {params_text(trial.params)}"
             if trial.decided is not self._decided.get(id_) and trial.decided is not None:
                 yield from _decision(trial, trial.decided)
             if before != trial.state and trial.state in {"complete", "failed"}:
                 yield _end(machine, trial)
             self._decided[id_] = trial.decided
         self._states = {id_: trial.state for id_, trial in machine.trials.items()}
-
-
-def _on_slots(trial: Trial) -> str:
-    return "" if trial.attempt is None else f" on slots {','.join(map(str, trial.attempt.slots))}"
 
 
 def _decision(trial: Trial, made: Decided) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """Safe printing of plain lines."""
 
-from __future__ import annotations
-
 import click
 
 from search_spaces.untrusted_text import escaped

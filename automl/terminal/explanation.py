@@ -1,7 +1,5 @@
 """Explains a trial's state: its decisions with their numbers, its attempts, its failure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

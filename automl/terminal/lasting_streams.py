@@ -1,7 +1,5 @@
 """Lets a command continue when standard output or standard error is closed."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Log file of a command, with the time of each line (`--log-file`)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Options and argument types shared by several commands."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path
@@ -101,7 +99,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print only o
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
 quiet_option = click.option("--quiet", is_flag=True, help="Print warnings and errors only.")
 verbose_option = click.option(
-    "--verbose", is_flag=True, cls=StoreOption, help="Print each start, pause and end of a trial."
+    "--verbose", is_flag=True, cls=StoreOption, help="Print starts, pauses and ends of trials."
 )
 log_file_option = click.option(
     "--log-file",
@@ -113,9 +111,7 @@ log_file_option = click.option(
 code_option = click.option(
     "--code", metavar="NAME", cls=ServiceOption, help="The service's code folder with the task and its data."
 )
-detach_option = click.option(
-    "--detach", is_flag=True, cls=ServiceOption, help="Queue it and end, without following it."
-)
+detach_option = click.option("--detach", is_flag=True, cls=ServiceOption, help="Queue it and end, without following.")
 param_option = click.option(
     "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
 )

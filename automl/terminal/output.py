@@ -1,7 +1,5 @@
 """Output: the console for people, JSON for programs, warnings on stderr."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The state of a study as figures, tables and lines for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,13 +26,10 @@ from studies.results.recommendation import best_points, name_of
 
 HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
 """Words for decisions that end or interrupt the training of a trial."""
-LINE_SECONDS = 10.0
-"""Seconds between progress lines where there is no terminal."""
+LINE_SECONDS = 10.0  # seconds between progress lines where there is no terminal
 GANG_COLUMNS = ("trial", "epochs", "ranks", "slots", "since")
-LEAST_ROWS = 2
-"""Least number of rows of each table in a low terminal."""
-_FIXED_LINES = 17
-"""Lines besides the rows of the three tables: figures, titles and empty lines."""
+LEAST_ROWS = 2  # least number of rows of each table in a low terminal
+_FIXED_LINES = 17  # lines besides the rows of the three tables: figures, titles and empty lines
 _SHORTEST_REASON = 20
 
 
@@ -138,7 +133,7 @@ class Picture:
         for one in self.objectives if self.archive else ():
             if one.metric not in CUMULATIVE_METRICS:
                 named = [model for model in self.archive if model.name == self.best.get(one.metric)]
-                found = named[0] if named else _best_of(self.archive, one)
+                found = named[0] if named else min(self.archive, key=lambda model: one.signed(model.values[one.metric]))
                 best.append(f"{one.metric} {value_in_words(one.metric, found.values[one.metric])} ({found.name})")
         return ", ".join(best)
 
@@ -154,10 +149,6 @@ class Picture:
         if self.estimate_seconds < self.deadline_seconds:
             return f"about {duration(self.estimate_seconds)}"
         return f"at most {duration(self.deadline_seconds)}" if math.isfinite(self.deadline_seconds) else ""
-
-
-def _best_of(models: Sequence[Model], objective: Objective) -> Model:
-    return min(models, key=lambda model: objective.signed(model.values[objective.metric]))
 
 
 def picture_of(record: StudyRecord, now: float) -> Picture:

@@ -1,7 +1,5 @@
 """Live progress of a study: a picture in a terminal, otherwise an occasional line."""
 
-from __future__ import annotations
-
 import math
 import time
 from types import TracebackType
@@ -28,7 +26,7 @@ class Progress:
         self._shown_at = 0.0
         self._pace = Pace()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         if self._console is not None and self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.__enter__()

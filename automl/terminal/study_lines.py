@@ -1,7 +1,5 @@
 """Studies and jobs of the queue in a list, one line each (`automl list`, `automl queue`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

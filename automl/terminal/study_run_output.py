@@ -1,7 +1,5 @@
 """Drives a study in the terminal: live progress, the summary at the end, and the exit code."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A short summary of a study for `automl status` and the end of `automl launch`."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tables of a study: its trials, its running trials, its archive, and its confirmed points."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +20,9 @@ from studies.results.recommendation import ranked_points, recommended, takeable
 from trainers.protocol import ParameterValue
 
 COLUMN_GAP = 3
-LEAST_PARAMS_COLUMNS = 30
-"""Least useful width of the column of parameters, in characters."""
+LEAST_PARAMS_COLUMNS = 30  # least useful width of the column of parameters, in characters
 LEAST_REASON_COLUMNS = 12
-_HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}
-"""Headings of columns with another heading than their name."""
+_HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}  # headings of columns with another heading than their name
 
 
 def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:
@@ -35,10 +31,7 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
     names = ["trial", "state", "epochs", "world_size", *(f"values.{one.metric}" for one in record.objectives)]
     names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else [])]
     lines = [*trial_lines(record, trials), *known_lines(record)]
-    params: list[Mapping[str, ParameterValue]] = [
-        *(trial.params for trial in trials),
-        *({} for _ in known_lines(record)),
-    ]
+    params: list[Mapping[str, ParameterValue]] = [*(one.params for one in trials), *({} for _ in known_lines(record))]
     reasons = [line["reason"].full or line["reason"].text for line in lines]
 
     def rows(names: Sequence[str]) -> list[list[str]]:

@@ -1,7 +1,5 @@
 """Values, states and causes as one-line texts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from reports.phrases import value_in_words

@@ -1,11 +1,8 @@
 """Error output of `automl train` and `automl compare`."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import NoReturn
 
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
@@ -24,12 +21,9 @@ def training_errors(as_json: bool) -> Iterator[None]:
     except TaskLoadError:
         raise
     except TrainingError as error:
-        _fail_with_traceback(str(error))
-
-
-def _fail_with_traceback(message: str) -> NoReturn:
-    line = error_line(message)
-    echo(f"error: {line}", err=True)
-    if message.strip() != line:
-        echo(f"\n{message.strip()}", err=True)
-    sys.exit(FAILED)
+        message = str(error)
+        line = error_line(message)
+        echo(f"error: {line}", err=True)
+        if message.strip() != line:
+            echo(f"\n{message.strip()}", err=True)
+        sys.exit(FAILED)

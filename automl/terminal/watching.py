@@ -1,7 +1,5 @@
 """Shows a study that another process drives, until it ends (`automl status --watch`)."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

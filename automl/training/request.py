@@ -1,7 +1,5 @@
 """Arguments of `automl train` and `automl compare`, checked before anything runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec

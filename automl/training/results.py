@@ -1,7 +1,5 @@
 """Progress and results of a single training, as lines and as a document."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

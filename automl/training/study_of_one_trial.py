@@ -1,7 +1,5 @@
 """A single training on this machine as a study of one trial, as on a service."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +21,7 @@ from automl.terminal.study_run_output import exit_code_of
 from automl.training.request import check_backend, check_diagnostics, check_params, training_spec
 from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines
 from studies.control.machine.state import StudyMachine
-from studies.records.records import NANO, AttemptRecord, EpochRecord, StudyRecord, TrialRecord
+from studies.records.records import NANO, EpochRecord, StudyRecord, TrialRecord
 from studies.spec.differences import differences
 from studies.spec.metric_names import likely_direction
 from studies.spec.spec_errors import SpecError
@@ -35,8 +33,7 @@ from trainers.commands.command import COMMAND
 from trainers.protocol import Diagnostics, TrainingError
 from trainers.ranks.group_options import GroupOptions
 
-_SUMS = ("cost_usd", "wall_seconds")
-"""Metrics that the controller adds to a trial's metrics."""
+_SUMS = ("cost_usd", "wall_seconds")  # metrics that the controller adds to a trial's metrics
 
 
 def train_as_study(
@@ -136,7 +133,12 @@ class _Lines:
         (record,) = load_study(self._store, self._prepared.spec.study).started
         attempt = record.attempts[-1]
         if attempt.facts and attempt.attempt != self._attempt:
-            self._begin(attempt)
+            if self._epochs < 0:  # epochs of earlier commands were printed by those commands
+                self._epochs = attempt.start_epoch
+            self._attempt = attempt.attempt
+            shares, of_samples = shares_of(attempt.facts, attempt.world_size), int(str(attempt.facts["samples"]))
+            for rank, samples in shares.items():
+                self._say(rank_line(int(rank), self._prepared.place.device, samples, of_samples))
         if self._epochs >= 0:
             for one in record.epochs[self._epochs :]:
                 self._say(epoch_line(one.epoch, _measured(one), one.wall_seconds))
@@ -145,14 +147,6 @@ class _Lines:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-
-    def _begin(self, attempt: AttemptRecord) -> None:
-        if self._epochs < 0:  # epochs of earlier commands were printed by those commands
-            self._epochs = attempt.start_epoch
-        self._attempt = attempt.attempt
-        shares, of_samples = shares_of(attempt.facts, attempt.world_size), int(str(attempt.facts["samples"]))
-        for rank, samples in shares.items():
-            self._say(rank_line(int(rank), self._prepared.place.device, samples, of_samples))
 
 
 def _measured(epoch: EpochRecord) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """Policy, suggester and settings of a study, built from its spec and pool, for launches, adapters and simulations."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +30,7 @@ from studies.spec.study_spec import StudySpec
 from trainers.checkpoints.locations import study_folder
 from trainers.protocol import Params
 
-NOWHERE = "/nowhere"
-"""Checkpoint folder of a study that writes no checkpoints."""
+NOWHERE = "/nowhere"  # checkpoint folder of a study that writes no checkpoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +41,7 @@ class PoolSpec:
     slots: int
     usd_per_slot_hour: float
 
-    def at_price(self, usd_per_slot_hour: float | None) -> PoolSpec:
+    def at_price(self, usd_per_slot_hour: float | None) -> "PoolSpec":
         """Return the same slots at the price set by `automl price set`; None keeps the price."""
         return self if usd_per_slot_hour is None else replace(self, usd_per_slot_hour=usd_per_slot_hour)
 
@@ -204,7 +201,7 @@ def setup_of(
     folder: str = NOWHERE,
 ) -> StudySetup:
     """Return the settings of a study for its state machine; without checkpoints its folder is `NOWHERE`."""
-    epochs, budget = spec.training.epochs, spec.budget
+    epochs = spec.training.epochs
     return StudySetup(
         study=spec.study,
         objectives=spec.objective_records,
@@ -215,15 +212,7 @@ def setup_of(
         epochs=epochs,
         milestones=kept_epochs(policy.pruner, epochs),
         policy=policy,
-        limits=Limits(
-            usd=budget.usd,
-            hours=budget.hours,
-            trials=budget.trials,
-            usd_per_trial=budget.usd_per_trial,
-            hours_per_trial=budget.hours_per_trial,
-            least_percent_per_10_usd=budget.least_percent_per_10_usd,
-            finish=budget.finish,
-        ),
+        limits=Limits(**spec.budget.model_dump()),
         slots=pool.slots,
         usd_per_slot_hour=pool.usd_per_slot_hour,
         seed=spec.search.seed,

@@ -5,8 +5,6 @@
 A grant may precede its commit, since an epoch can be repeated; a stop, a pause or a thaw may not.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping

@@ -1,10 +1,8 @@
 """Charges for the slots of dead controllers, from their last charges to their last heartbeat."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
-from studies.money.ledger import PricedSpan, cost_nano_usd
+from studies.money.ledger import PricedSpan, charged, cost_nano_usd
 from studies.records.records import ChargeKind
 from studies.storage.leases import dead_pools
 from studies.storage.leases import lease as leases
@@ -45,23 +43,14 @@ def gap_charges(pool: DeadPool) -> list[Charged]:
             holder = holders.get(slot)
             spans[holder.trial_id if holder else -1, since].append(slot)
     return [
-        _charge(span, slots, holders.get(slots[0]), kind=pool.kind)
+        _charge(span, slots, holders.get(slots[0]), pool.kind)
         for (_, since), slots in sorted(spans.items())
         for span in pool.prices.spans(since, pool.alive_until)
     ]
 
 
-def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None, *, kind: ChargeKind | None) -> Charged:
-    begin, end, usd_per_slot_hour = span
-    return Charged(
-        kind=kind or ("lost" if of else "idle"),
-        trial_id=of.trial_id if of else None,
-        attempt=of.attempt if of else None,
-        slots=len(slots),
-        slot_numbers=tuple(slots),
-        since=begin,
-        seconds=end - begin,
-        usd_per_slot_hour=usd_per_slot_hour,
-        cost_nano_usd=cost_nano_usd(len(slots), end - begin, usd_per_slot_hour),
-        at=end,
-    )
+def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None, kind: ChargeKind | None) -> Charged:
+    cost = cost_nano_usd(len(slots), span.end - span.begin, span.usd_per_slot_hour)
+    if of is None:
+        return charged(span, slots, kind or "idle", cost, trial_id=None, attempt=None)
+    return charged(span, slots, kind or "lost", cost, trial_id=of.trial_id, attempt=of.attempt)

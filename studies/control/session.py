@@ -1,7 +1,5 @@
 """Session of a controller with a study: takes the lease, settles dead pools, drives, and releases the lease."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import shlex
@@ -208,7 +206,6 @@ class Session:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
     def _look_for_requests(self) -> None:
-        """Read requests; called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
 

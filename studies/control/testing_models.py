@@ -3,8 +3,6 @@
 The saved models are measured, nothing is trained. The rows are `Confirmed` rows of 0 epochs, the charges `test`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,9 +44,7 @@ def test_specs(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
     """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
     return [
         replace(
-            setup.trial_spec(number, trial.declared_params, trial.world_size),
-            resume_from=checkpoint,
-            test_at=(epoch,),
+            setup.trial_spec(number, trial.declared_params, trial.world_size), resume_from=checkpoint, test_at=(epoch,)
         )
         for (number, epoch), checkpoint in models_to_test(record).items()
         for trial in (record.started[number],)

@@ -1,7 +1,5 @@
 """Environment variables that send a user's own MLflow and Weights & Biases calls to the study's trials."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Slots of this machine, or of a cluster to join. Does not load torch."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

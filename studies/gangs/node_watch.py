@@ -4,8 +4,6 @@ Ray notices a silent node only after 10 to 40 seconds, which the study would pay
 port of each raylet: a dead node refuses the connection if its host lives, and is silent otherwise.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import select
@@ -19,8 +17,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 1.0
-MOST_SILENT_LOOKS = 4
-"""Number of consecutive looks without an answer after which a node counts as dead."""
+MOST_SILENT_LOOKS = 4  # number of consecutive looks without an answer after which a node counts as dead
 
 Address = tuple[str, int]
 

@@ -7,8 +7,6 @@
 Ray places processes, keeps them alive and reports deaths. Only the actors import torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging
@@ -89,7 +87,6 @@ class RunningGangs:
         self._changing = threading.Lock()
 
     def __iter__(self) -> Iterator[Gang]:
-        """Iterate over the gangs that run now."""
         return iter(list(self._gangs.values()))
 
     def add(self, gang: Gang) -> None:

@@ -1,7 +1,5 @@
 """Processes of a local cluster that this process has started."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

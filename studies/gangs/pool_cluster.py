@@ -1,7 +1,5 @@
 """Cluster of a pool: a joined cluster, or the pool's own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
@@ -23,12 +21,7 @@ class PoolCluster:
     """
 
     def __init__(
-        self,
-        *,
-        address: str | None,
-        temp_folder: str | None,
-        device: Literal["cpu", "cuda"],
-        cpus_per_rank: int,
+        self, *, address: str | None, temp_folder: str | None, device: Literal["cpu", "cuda"], cpus_per_rank: int
     ) -> None:
         self._address, self._temp_folder = address, temp_folder
         self._device, self._cpus_per_rank = device, cpus_per_rank

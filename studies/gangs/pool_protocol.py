@@ -4,8 +4,6 @@ A trial holds k slots, all or none, from `start` until `end`, `kill` or a `GangF
 epoch and wait only there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A second thread of each rank answers. A hanging rank's count does not change, or it does not answer: both are silence.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Reports of a gang's ranks: rank 0's stream of measurements, and the end of each rank."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading
@@ -16,15 +14,13 @@ from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, RankAss
 log = logging.getLogger(__name__)
 
 SECOND_REPORT_SECONDS = 2.0
-DIED = " died: "
-"""Mark in the message of a rank that died; other ranks only lost their connection to it."""
+DIED = " died: "  # mark in the message of a rank that died; other ranks only lost their connection to it
 TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
 """Failures that all ranks notice at the same step, so that their processes can be used again."""
 # Root causes first: an error of the user's code before the lost connections that follow from it.
 _TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
 _EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
-_OVER: tuple[Failure, str] = ("lost", "")
-"""Mark for the orderly end of a rank; compared by identity."""
+_OVER: tuple[Failure, str] = ("lost", "")  # mark for the orderly end of a rank; compared by identity
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,16 +1,12 @@
 """Environment variables of the user's shell that ranks on other machines need, such as settings of NCCL."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping
 
-PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")
-"""Prefixes of variables that are always passed on."""
+PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")  # prefixes of variables that are always passed on
 OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV"})
 """Variables that are valid on one machine only; Ray sets the first for each process."""
-ROLES_OF_THE_NODE = "AWS_CONTAINER_"
-"""Prefix of variables that give a container its role; useless on another machine."""
+ROLES_OF_THE_NODE = "AWS_CONTAINER_"  # prefix of variables that give a container its role; useless on another machine
 
 
 def handed_over(

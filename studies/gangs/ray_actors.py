@@ -1,7 +1,5 @@
 """Actors of a pool on Ray: one for each slot, and one for the store of their process groups."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

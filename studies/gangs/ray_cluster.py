@@ -1,7 +1,5 @@
 """Joining a Ray cluster or starting one here, and the number of slots that it can hold."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -28,7 +26,7 @@ def init(address: str | None, **options: Any) -> None:
 
     if address is None:
         options["_node_ip_address"] = LOOPBACK
-    on_loopback = address is None or _host_of(address) in _LOOPBACK_NAMES
+    on_loopback = address is None or address.removeprefix("ray://").rpartition(":")[0].strip("[]") in _LOOPBACK_NAMES
 
     def start() -> None:
         starts_here = _vital_processes_only() if address is None else contextlib.nullcontext()
@@ -37,16 +35,8 @@ def init(address: str | None, **options: Any) -> None:
 
     # `ray.init` warns that it cannot set the handler of SIGTERM, which is intended here.
     said_by = logging.getLogger("ray._private.worker")
-    said_by.addFilter(_is_worth_saying)
+    said_by.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
     _without_its_signals(start)
-
-
-def _is_worth_saying(record: logging.LogRecord) -> bool:
-    return "SIGTERM handler is not set" not in record.getMessage()
-
-
-def _host_of(address: str) -> str:
-    return address.removeprefix("ray://").rpartition(":")[0].strip("[]")
 
 
 @contextlib.contextmanager
@@ -79,11 +69,9 @@ def _vital_processes_only() -> Iterator[None]:
 
 
 def _without_its_signals(start: Callable[[], None]) -> None:
-    """Call a function in a thread, so that this process keeps its handlers and Ray's processes survive a terminal.
-
-    In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP is
-    blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
-    """
+    """Call a function in a thread, so that this process keeps its handlers and Ray's processes outlive a terminal."""
+    # In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP
+    # is blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
     if threading.current_thread() is not threading.main_thread():
         start()
         return
@@ -118,8 +106,7 @@ def _without_its_signals(start: Callable[[], None]) -> None:
 log = logging.getLogger(__name__)
 
 CONNECT_DEADLINE_SECONDS = 10.0
-STARTS = 3
-"""Largest number of attempts to start a local cluster."""
+STARTS = 3  # largest number of attempts to start a local cluster
 _TOO_SLOW = "timed out during startup"
 OBJECT_STORE_BYTES = 128 * 1024**2
 SETTINGS: Mapping[str, str] = {

@@ -3,8 +3,6 @@
 A call that ends only with its process reveals each death, so that no trial starts on a dead process.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -22,11 +20,9 @@ from studies.storage.leases.processes import started_at
 log = logging.getLogger(__name__)
 
 WARM_UP_DEADLINE_SECONDS = 180.0
-MOST_FAILURES = 3
-"""Number of consecutive failed starts of a slot's process after which the study ends."""
+MOST_FAILURES = 3  # number of consecutive failed starts of a slot's process after which the study ends
 RETRY_SECONDS = 1.0
-MOST_DOUBLINGS = 6
-"""Number of consecutive failures after which the retry interval stops growing."""
+MOST_DOUBLINGS = 6  # number of consecutive failures after which the retry interval stops growing
 LOOK_SECONDS = 0.5
 LOST_AFTER_SECONDS = 3.0
 """Seconds without a process after which the pool checks whether the cluster still has the slot's device."""
@@ -206,18 +202,13 @@ class RaySlots:
             if self.closing.is_set():
                 return
             stay = [number for number in numbers if not self._nodes.is_leaving(self.by_number[number].node)]
-            if stay:
-                self._stop_waiting()
+            for number, slot in list(self.by_number.items()) if stay else ():
+                if slot.is_lost and slot.actor is not None:  # it would take the device of a slot that is being replaced
+                    kill(slot.actor)
+                    self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
             for number in stay:
                 kill(self.by_number[number].actor)
                 self.by_number[number] = self._made(number, self.by_number[number])
-
-    def _stop_waiting(self) -> None:
-        """Kill waiting processes, which would take the devices of slots that are being replaced."""
-        waiting = {number: slot for number, slot in self.by_number.items() if slot.is_lost and slot.actor is not None}
-        for number, slot in waiting.items():
-            kill(slot.actor)
-            self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
 
     def release(self, numbers: Iterable[int]) -> None:
         """End the processes of slots without a gang for good, also processes that wait for a device."""
@@ -287,13 +278,6 @@ class RaySlots:
         if dead and not self.closing.is_set():
             self._post(SlotsLost(slots=dead))
 
-    def _add(self, numbers: Iterable[int]) -> None:
-        """Add slots without processes; they can be used once their processes are ready."""
-        with self._changing:
-            new = {number: Slot(actor=None, is_lost=True) for number in numbers}
-            log.warning("slots %s are new: the cluster has more devices now", list(new))
-            self.by_number = {**self.by_number, **new}  # a copy, since other threads may be reading the old one
-
     def _look_for_the_late(self) -> None:
         """Report slots whose devices are gone, and give up processes that never start."""
         now = time.monotonic()
@@ -303,7 +287,10 @@ class RaySlots:
         self._looked_for_room_at = now
         room = self._nodes.room(self._cpus_per_slot)
         if self._grows and room > len(self.by_number):
-            self._add(range(len(self.by_number), room))
+            with self._changing:
+                new = {number: Slot(actor=None, is_lost=True) for number in range(len(self.by_number), room)}
+                log.warning("slots %s are new: the cluster has more devices now", list(new))
+                self.by_number = {**self.by_number, **new}  # a copy, since other threads may be reading the old one
         missing = len(self.by_number) - room
         lost = sum(slot.is_lost or self._nodes.is_leaving(slot.node) for slot in self.by_number.values())
         for number, slot in late.items():

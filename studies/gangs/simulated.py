@@ -1,7 +1,5 @@
 """A pool in virtual time, on recorded learning curves, with the same protocol as the pool on Ray."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math
@@ -100,7 +98,7 @@ class SimulatedPool:
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
         """Begin training after the time of a start or a thaw; a checkpoint's name contains its epoch."""
-        epoch = _epoch_of(spec.resume_from)
+        epoch = int(spec.resume_from.rsplit("-", 1)[1]) if spec.resume_from else 0
         gang = _Gang(
             spec=spec, slots=slots, curve=self._curve_of(spec.params, spec.world_size), until=until, epoch=epoch
         )
@@ -232,7 +230,3 @@ class SimulatedPool:
             self._at(seconds, trial_id, _Boundary(trial_id=trial_id, attempt=attempt, epoch=epoch))
             beat = _Beat(trial_id=trial_id, attempt=attempt, epoch=epoch, began_at=self._now, seconds=seconds)
             self._beat_later(beat)
-
-
-def _epoch_of(checkpoint: str | None) -> int:
-    return int(checkpoint.rsplit("-", 1)[1]) if checkpoint else 0

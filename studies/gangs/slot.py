@@ -1,7 +1,5 @@
 """A slot of a pool on Ray, with its process and its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

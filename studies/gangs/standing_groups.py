@@ -6,8 +6,6 @@ forever (pytorch #141510, #180611, nccl #863). If a member's process is gone, th
 each member leaves by itself, so gangs of one rank leave a group standing, and dead members do no harm.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading
@@ -41,8 +39,7 @@ def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) 
 
 log = logging.getLogger(__name__)
 
-LEAVE_SECONDS = 60.0
-"""Seconds within which the idle members of a group must leave it."""
+LEAVE_SECONDS = 60.0  # seconds within which the idle members of a group must leave it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +70,7 @@ class StandingGroups:
     """
 
     def __init__(
-        self,
-        prefix: str,
-        *,
-        leaves_together: bool = False,
-        leave: Leave = lambda _group, _is_hopeless: (),
+        self, prefix: str, *, leaves_together: bool = False, leave: Leave = lambda _group, _is_hopeless: ()
     ) -> None:
         self._prefix, self._leaves_together, self._leave = prefix, leaves_together, leave
         self._counter = itertools.count()

@@ -5,8 +5,6 @@ promised time beyond the deadline at which they are spent. Hours work the same w
 reserved up to the latest expected end of a running gang. The deadline moves with the price and the number of slots.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -18,10 +16,8 @@ from studies.records.records import NANO, StopReason
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5
 BOUND_MARGIN_SECONDS = 0.05
-OWN_EPOCHS = 5
-"""Number of a trial's latest epochs that its forecast uses."""
-STARTS = 20
-"""Number of latest gang starts from which the duration of a start is forecast."""
+OWN_EPOCHS = 5  # number of a trial's latest epochs that its forecast uses
+STARTS = 20  # number of latest gang starts from which the duration of a start is forecast
 OWN_DEVIATION, TRIALS_DEVIATION = 0.2, 0.66
 """Prior standard deviations of the logarithm of a duration: between epochs of one trial, and between trials.
 
@@ -116,15 +112,10 @@ class BudgetClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """Forecast of a gang's start and epoch, whose duration is log-normal.
+    """Forecast of a gang's start and epoch, whose duration is log-normal."""
 
-    Attributes:
-        start_seconds: Expected time from the lease of the slots to the first step.
-        epoch_seconds: Median of the duration of the next epoch.
-    """
-
-    start_seconds: float
-    epoch_seconds: float
+    start_seconds: float  # expected time from the lease of the slots to the first step
+    epoch_seconds: float  # median of the duration of the next epoch
     deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
@@ -233,9 +224,7 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 
 
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
-    """Return the standard deviation of the next value, given `count` values and the sum of their squared deviations.
-
-    The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict the next.
-    """
+    """Return the standard deviation of the next value, by `count` values and the sum of their squared deviations."""
+    # The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict.
     variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)

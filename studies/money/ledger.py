@@ -1,9 +1,7 @@
 """Arithmetic of the ledger: each slot-second between opening and closing the pool is in exactly one charge."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from studies.records.records import NANO, ChargeKind
@@ -24,6 +22,24 @@ class PricedSpan(NamedTuple):
     begin: float
     end: float
     usd_per_slot_hour: float
+
+
+def charged(
+    span: PricedSpan, slots: Sequence[int], kind: ChargeKind, cost: int, *, trial_id: int | None, attempt: int | None
+) -> Charged:
+    """Return the charge of slots for an interval; `cost` is in nano-dollars."""
+    return Charged(
+        kind=kind,
+        trial_id=trial_id,
+        attempt=attempt,
+        slots=len(slots),
+        slot_numbers=tuple(slots),
+        since=span.begin,
+        seconds=span.end - span.begin,
+        usd_per_slot_hour=span.usd_per_slot_hour,
+        cost_nano_usd=cost,
+        at=span.end,
+    )
 
 
 class PriceHistory:
@@ -125,23 +141,11 @@ class SlotMeter:
                 spans.setdefault(since, []).append(slot)
         charges = []
         for since, numbers in sorted(spans.items()):
-            for begin, end, usd_per_slot_hour in self._prices.spans(since, now):
-                cost = self._cost(len(numbers), end - begin, usd_per_slot_hour, exactly=kind not in ABSORBS_ROUNDING)
+            for span in self._prices.spans(since, now):
+                price, exactly = span.usd_per_slot_hour, kind not in ABSORBS_ROUNDING
+                cost = self._cost(len(numbers), span.end - span.begin, price, exactly=exactly)
                 self._charged_nano_usd += cost
-                charges.append(
-                    Charged(
-                        kind=kind,
-                        trial_id=trial_id,
-                        attempt=attempt,
-                        slots=len(numbers),
-                        slot_numbers=tuple(numbers),
-                        since=begin,
-                        seconds=end - begin,
-                        usd_per_slot_hour=usd_per_slot_hour,
-                        cost_nano_usd=cost,
-                        at=end,
-                    )
-                )
+                charges.append(charged(span, numbers, kind, cost, trial_id=trial_id, attempt=attempt))
         return charges
 
     def pause(self, slots: Iterable[int]) -> None:

@@ -4,8 +4,6 @@ Source: AWS EC2 on-demand list prices for Linux in us-east-1, as known in Novemb
 devices. They make trials comparable; set the price that you pay by `resources.price_per_slot_hour`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -36,10 +34,8 @@ _USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
 _UNKNOWN_GPU = ("an unknown GPU, taken for an A10G", 1.006, "g5.xlarge")
 _SLICE = re.compile(r"\bMIG (?:\d+c\.)?(\d)g\.", re.IGNORECASE)
 """Driver's name of a part of a GPU, such as `MIG 3g.40gb`: the first number counts its compute slices."""
-_SLICES = 7
-"""Number of compute slices of a whole GPU, the same for each listed GPU with MIG."""
-USD_PER_CPU_HOUR = 0.04463
-"""Price of one vCPU: c7i.large / 2."""
+_SLICES = 7  # number of compute slices of a whole GPU, the same for each listed GPU with MIG
+USD_PER_CPU_HOUR = 0.04463  # price of one vCPU: c7i.large / 2
 
 
 def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:

@@ -1,7 +1,5 @@
 """Tokens of the service, each of which gives a user and a role. The store holds digests only."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets
@@ -17,10 +15,8 @@ from studies.storage.study_store import Store
 
 Role = Literal["viewer", "member", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "member", "admin")
-PREFIX = "automl_"
-"""Token prefix, so that secret scanners can detect leaked tokens."""
-USER_PATTERN = r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,99}"
-"""Allowed user names."""
+PREFIX = "automl_"  # token prefix, so that secret scanners can detect leaked tokens
+USER_PATTERN = r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,99}"  # allowed user names
 PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
 """Allowed project names. A project is a folder, and its name is the part of its studies' names before the first dot."""
 

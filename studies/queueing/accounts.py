@@ -6,8 +6,6 @@ its cap counts until the pool is settled. A job that confirms another user's stu
 paid by the job's user. A job whose run ended at its cap waits for more money: the rest pays for no epoch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,8 +14,7 @@ from studies.queueing.jobs import Job
 from studies.records.records import NANO
 
 AccountKind = Literal["user", "project"]
-LEAST_SHARE = 0.01
-"""Share of a job's requested money below which it waits: less is not worth the start of a pool."""
+LEAST_SHARE = 0.01  # share of a job's requested money below which it waits: less is not worth the start of a pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

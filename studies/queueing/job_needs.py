@@ -1,7 +1,5 @@
 """Number of slots that a job needs from a worker, and workers that have them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from search_spaces.parameters import Categorical, SpaceError
@@ -54,7 +52,10 @@ def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
     """Return the reason why no living worker can ever run a job; empty if one can."""
     if not workers:
         return "no worker is alive"
-    slots = _slots_text(job, "cpu" if any(line.device == "cpu" for line in workers) else "cuda")
+    device = "cpu" if any(line.device == "cpu" for line in workers) else "cuda"
+    count, each = needed(job, device), _worker_slots_each(job, device)
+    why = f" ({count // each} x {each} CPUs)" if each > 1 else ""
+    slots = f"{count} slot{'' if count == 1 else 's'}{why}"
     if all(needed(job, line.device) > line.slots for line in workers):
         return f"wants {slots}, the largest worker has {max(line.slots for line in workers)}"
     if job.device == "cuda" and all(line.device != "cuda" for line in workers):
@@ -62,9 +63,3 @@ def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
     if not any(can_run(job, line.slots, line.device) for line in workers):
         return f"wants a GPU and {slots}, and no worker has both"
     return ""
-
-
-def _slots_text(job: Job, device: str) -> str:
-    count, each = needed(job, device), _worker_slots_each(job, device)
-    why = f" ({count // each} x {each} CPUs)" if each > 1 else ""
-    return f"{count} slot{'' if count == 1 else 's'}{why}"

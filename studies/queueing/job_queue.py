@@ -1,7 +1,5 @@
 """The queue in the store: submits jobs, takes turns and ends runs, each in one transaction."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket
@@ -74,8 +72,7 @@ def _deaths(connection: sa.Connection, job_id: int) -> int:
     return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))
 
 
-TURN_LOCK = 7_209_432_117
-"""Id of PostgreSQL's lock for workers' turns; SQLite has one writer at a time anyway."""
+TURN_LOCK = 7_209_432_117  # id of PostgreSQL's lock for workers' turns; SQLite has one writer at a time anyway
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,5 @@
 """Reads jobs, runs and accounts from their rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from studies.queueing.accounts import Account, account
 from studies.queueing.job_needs import largest_gang
 from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, JobState, Run, WorkerLine
 from studies.queueing.turns import HALF_LIFE_SECONDS, Room, Stay
+from studies.storage.reading.reader import of_row
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError, clock_of
 
@@ -107,12 +106,10 @@ def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
 
 ALL_CHARGES = _charges_of_jobs(of_some=False)
 """Sums of charges in nano-dollars, by study id and confirming job (NULL for the study's own job)."""
-CHARGES_OF = _charges_of_jobs(of_some=True)
-"""Sums as in `ALL_CHARGES`, for the studies `study_ids`."""
+CHARGES_OF = _charges_of_jobs(of_some=True)  # sums as in `ALL_CHARGES`, for the studies `study_ids`
 
 
-MOST_NAMED = 500
-"""Largest number of studies that a query names; for more studies the query reads all."""
+MOST_NAMED = 500  # largest number of studies that a query names; for more studies the query reads all
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +157,7 @@ def _summed(connection: sa.Connection, study_ids: Collection[int]) -> dict[int, 
 
 
 _UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
-REMEMBERED_HALF_LIVES = 10
-"""Number of half-lives after which a stay counts less than a thousandth and is not read."""
+REMEMBERED_HALF_LIVES = 10  # number of half-lives after which a stay counts less than a thousandth and is not read
 
 
 def load(
@@ -181,8 +177,9 @@ def load(
         query = query.where(t.jobs.c.study == study)
     rows = connection.execute(query).all()
     is_filtered = not (project is None and states is None and study is None)
-    charges = _charges(connection, {_of_study(row.study) for row in rows} if is_filtered else None)
-    runs, used_up = _runs(connection, OPEN_RUNS), _caps_that_ended_runs(connection)
+    charges = _charges(connection, {row.study.partition(CONFIRM_MARK)[0] for row in rows} if is_filtered else None)
+    runs = _runs(connection, OPEN_RUNS)
+    used_up = {row.job_id: row.cap_nano_usd for row in connection.execute(CAPS_THAT_ENDED_RUNS)}
     left = _runs(connection, LEFT_RUNS)
     return [_job(row, charges, runs.get(row.id), left.get(row.id), used_up.get(row.id)) for row in rows]
 
@@ -245,17 +242,7 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
     for row in connection.execute(runs):
         busy[row.worker_id] += len(row.slot_numbers)
     rows = connection.execute(sa.select(t.workers).where(*alive).order_by(w.id))
-    return [
-        WorkerLine(
-            name=row.name,
-            host=row.host,
-            device=row.device,
-            slots=row.slots,
-            busy=busy[row.id],
-            started_at=row.started_at,
-        )
-        for row in rows
-    ]
+    return [of_row(WorkerLine, row, busy=busy[row.id]) for row in rows]
 
 
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
@@ -286,10 +273,6 @@ def open_runs_of(connection: sa.Connection, worker_id: int) -> list[int]:
     return list(connection.execute(sa.select(t.job_runs.c.id).where(*mine)).scalars())
 
 
-def _of_study(job: str) -> str:
-    return job.partition(CONFIRM_MARK)[0]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Charges:
     own: Counter[str] = field(default_factory=Counter)
@@ -298,7 +281,6 @@ class _Charges:
 
 
 def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
-    """Return the charges of studies' ledgers, each amount once."""
     found = _Charges()
     for name, job_id, nano_usd in ledger_sums(connection, studies):
         if job_id is None:
@@ -315,49 +297,21 @@ def left_studies(connection: sa.Connection) -> list[int]:
 
 
 def _runs(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, Run]:
-    return {row.job_id: _run(row) for row in connection.execute(query)}
-
-
-def _caps_that_ended_runs(connection: sa.Connection) -> dict[int, int]:
-    return {row.job_id: row.cap_nano_usd for row in connection.execute(CAPS_THAT_ENDED_RUNS)}
-
-
-def _run(row: sa.Row[Any]) -> Run:
-    return Run(
-        id=row.id,
-        worker=row.name,
-        device=row.device,
-        slot_numbers=tuple(row.slot_numbers),
-        cap_nano_usd=row.cap_nano_usd,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        outcome=row.outcome,
-    )
+    rows = connection.execute(query)
+    return {row.job_id: of_row(Run, row, worker=row.name, slot_numbers=tuple(row.slot_numbers)) for row in rows}
 
 
 def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, used_up_nano_usd: int | None) -> Job:
     is_confirm = row.kind == "confirm"
     charged = charges.by_job[row.id] if is_confirm else charges.own[row.study]
-    return Job(
-        id=row.id,
-        kind=row.kind,
-        study=row.study,
-        project=row.project,
-        user=row.user,
-        priority=row.priority,
-        state=row.state,
-        reason=row.reason,
-        slots=row.slots,
+    return of_row(
+        Job,
+        row,
         least_slots=largest_gang(row.stored_gangs or row.submitted_gangs),
         device=row.device or "auto",
         cpus_per_rank=row.cpus_per_rank or 1,
-        limit_nano_usd=row.limit_nano_usd,
         spent_nano_usd=max(int(row.spent_nano_usd), charged),
         confirmed_nano_usd=charges.confirmed[row.study],
-        request=row.request,
-        submitted_at=row.submitted_at,
-        queued_at=row.queued_at,
-        ended_at=row.ended_at,
         used_up_nano_usd=used_up_nano_usd,
         run=run,
         left_run=left_run,

@@ -9,8 +9,6 @@ queued ─► running ─► done       the study is closed
 Rows are in `automl_jobs` and `automl_job_runs`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,8 +24,7 @@ OVER: frozenset[JobState] = ENDED | {"deleted"}
 GOES_BACK: frozenset[RunOutcome] = frozenset({"preempted", "lost", "died", "capped"})
 """Outcomes of runs after which the job waits for its next turn."""
 
-MOST_DEATHS = 3
-"""Number of consecutive deaths of a job's process after which the job has failed."""
+MOST_DEATHS = 3  # number of consecutive deaths of a job's process after which the job has failed
 
 CONFIRM_MARK = ":confirm-"
 """Separator of study name and number in the name of a confirming job; no study's name has a colon."""
@@ -35,8 +32,7 @@ CONFIRM_MARK = ":confirm-"
 MOST_NAME_CHARS = 85
 """Longest name of a submitted study: the column takes 100 characters, and confirming jobs have longer names."""
 
-MOST_PRIORITY = 100
-"""Largest absolute value of a priority; 0 is the default."""
+MOST_PRIORITY = 100  # largest absolute value of a priority; 0 is the default
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +104,7 @@ class Job:
         return None if run.cap_nano_usd is None else max(run.cap_nano_usd - self.ledger_nano_usd, 0)
 
 
-_MOST_STEM = 80
-"""Longest part of the study's name in the name of a deleted job: the column takes 100 characters."""
+_MOST_STEM = 80  # longest part of the study's name in the name of a deleted job: the column takes 100 characters
 
 
 def deleted_name(job: Job) -> str:

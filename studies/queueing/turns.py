@@ -5,8 +5,6 @@ head of the line: the worker keeps its free slots for it, since otherwise small 
 priority drain, latest first, to make room for it, on one worker only, and lose no training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +12,7 @@ from dataclasses import dataclass, replace
 from studies.queueing.job_needs import can_run, wanted
 from studies.queueing.jobs import Job
 
-PATIENCE_SECONDS = 3.0
-"""Seconds that a job waits for room elsewhere before running jobs have to make room for it."""
+PATIENCE_SECONDS = 3.0  # seconds that a job waits for room elsewhere before running jobs have to make room for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +109,7 @@ def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ..
     return tuple(job for job in chosen if job.request is None) if missing <= 0 else ()
 
 
-HALF_LIFE_SECONDS = 86_400.0
-"""Half-life with which past slot-seconds lose weight."""
+HALF_LIFE_SECONDS = 86_400.0  # half-life with which past slot-seconds lose weight
 EXPECTED_SECONDS = 60.0
 """Seconds charged ahead for a slot in use, so that each user gets some slots when jobs start together."""
 

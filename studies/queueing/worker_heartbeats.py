@@ -1,7 +1,5 @@
 """Heartbeats of workers, measured by the database's clock only."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,12 +7,12 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from studies.storage.leases import processes
+from studies.storage.reading.reader import of_row
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError, clock_of
 from studies.storage.study_store import Store
 
-EXPIRY_SECONDS = 10.0
-"""Time without a heartbeat after which a worker counts as dead."""
+EXPIRY_SECONDS = 10.0  # time without a heartbeat after which a worker counts as dead
 
 
 class WorkerGoneError(StoreError):
@@ -80,15 +78,7 @@ def silent_workers(store: Store) -> list[SilentWorker]:
     latest = {(row.process_space, row.host, row.pid, row.process_started_at): row for row in rows}
     found = [(row, _fate(row)) for row in latest.values()]  # a worker that counted as dead joins again in a new row
     return [
-        SilentWorker(
-            name=row.name,
-            host=row.host,
-            pid=row.pid,
-            fate=fate,
-            started_at=row.started_at,
-            silent_seconds=max(row.silent_seconds, 0.0),
-            studies=tuple(held[row.id]),
-        )
+        of_row(SilentWorker, row, fate=fate, silent_seconds=max(row.silent_seconds, 0.0), studies=tuple(held[row.id]))
         for row, fate in found
         if fate is not None
     ]

@@ -1,15 +1,12 @@
 """Forecasts behind a decision: mean and standard deviation of each objective at the next rungs, as plain values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
-INTERVAL = 0.8
-"""Probability of the intervals that reports show."""
+INTERVAL = 0.8  # probability of the intervals that reports show
 _NORMAL = NormalDist()
 
 
@@ -45,8 +42,7 @@ class Forecast:
         return math.exp(min(z, 700.0)) if self.is_log else z  # exp(710) overflows a float
 
 
-Forecasts: TypeAlias = Mapping[str, Forecast]
-"""Forecasts by the objective's metric."""
+Forecasts: TypeAlias = Mapping[str, Forecast]  # forecasts by the objective's metric
 
 
 def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:

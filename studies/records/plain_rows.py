@@ -3,8 +3,6 @@
 Columns are named as in `trials --json` and in the store; amounts are in dollars.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Records: a study as frozen plain values without SQL, for every reader of the store."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,11 +20,9 @@ StopReason = Literal[
 ChargeKind = Literal["start", "train", "lost", "idle", "confirm", "test"]
 Action = Literal["continue", "pause", "stop"]
 Direction = Literal["minimize", "maximize"]
-DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
-"""Directions by their short names."""
+DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}  # directions by their short names
 
-SIMULATED_TASK = "recorded_curves"
-"""Task of a simulated study."""
+SIMULATED_TASK = "recorded_curves"  # task of a simulated study
 STOP_REASONS: Mapping[StopReason, str] = {
     "budget_usd": "the dollars of its budget are used up",
     "budget_hours": "the hours of its budget are used up",
@@ -50,12 +46,9 @@ def why_ended(reason: StopReason | None, study: str) -> str:
     return STOP_REASONS[reason].format(study=shlex.quote(study)) if reason else ""
 
 
-NANO = 1_000_000_000
-"""Nano-dollars of a dollar: amounts are whole nano-dollars."""
-MOST_USD = 1e9
-"""Largest amount in dollars: as nano-dollars it fits 64 bits."""
-MOST_PRICE = 1e6
-"""Largest price of a slot in dollars per hour, whose charges fit 64 bits."""
+NANO = 1_000_000_000  # nano-dollars of a dollar: amounts are whole nano-dollars
+MOST_USD = 1e9  # largest amount in dollars: as nano-dollars it fits 64 bits
+MOST_PRICE = 1e6  # largest price of a slot in dollars per hour, whose charges fit 64 bits
 
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
@@ -63,8 +56,7 @@ CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"queued", "running", "pau
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm", "test")
 OF_SAVED_MODELS: tuple[ChargeKind, ...] = ("confirm", "test")
 """Kinds of charges after the search, for models that it has found."""
-OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
-"""Charges that a trial pays; their sum is its `cost_usd`."""
+OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")  # charges that a trial pays; their sum is its `cost_usd`
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
 """Metrics that are sums over the epochs; for a pruned trial they are extrapolated to the last epoch."""
 STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})

@@ -1,7 +1,5 @@
 """State of a study that earlier controllers left in the store, for the controller that resumes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Results and costs of a study, as frozen values and dicts; amounts are whole nano-dollars, so that sums are exact."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,11 +130,9 @@ def _search_nano_usd(study: StudyRecord) -> int:
 
 
 def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]:
-    """Yield feasible milestones (signed objectives) with the nano-dollars that the search had cost by then, in order.
-
-    Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
-    charges reach the milestone's `cost_usd`, or at the end.
-    """
+    """Yield feasible milestones (signed objectives) with the nano-dollars that the search had cost, in order."""
+    # Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
+    # charges reach the milestone's `cost_usd`, or at the end.
     waiting: dict[int, list[tuple[int, pareto.Point]]] = {}
     for trial, epoch, values in milestones(study):
         waiting.setdefault(trial.number or 0, []).append((_paid_by(trial, epoch), values))

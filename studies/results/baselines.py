@@ -1,7 +1,5 @@
 """Baselines: trials that the spec names, and metrics that are known without training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar

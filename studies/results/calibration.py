@@ -1,7 +1,5 @@
 """Comparison of the forecasts behind decisions with later measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

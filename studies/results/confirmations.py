@@ -1,7 +1,5 @@
 """Results of `automl confirm` for a point: its metrics with fresh seeds, on data that the search never saw."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

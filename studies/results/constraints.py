@@ -4,8 +4,6 @@ A milestone is feasible if its own metrics keep all bounds; cumulative metrics c
 and hypervolume hold feasible milestones only. A trial that violates a constraint has not failed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

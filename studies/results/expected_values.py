@@ -8,8 +8,6 @@ This is the empirical Bayes estimate of each point's luck. If the noise of seeds
 points stays; otherwise the confirmed means decide. A point without confirmation gets the mean luck of the other points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
 from typing import Any

@@ -5,8 +5,6 @@
 The value already includes starts and thaws, since a full training pays once. A complete trial keeps its own value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -47,8 +45,7 @@ def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, pla
     return extrapolated(value, epoch.epoch, to_epoch, per_epoch)
 
 
-DEFAULT_GRACE = 3
-"""First milestone of a study whose pruner has no option `grace`, in epochs."""
+DEFAULT_GRACE = 3  # first milestone of a study whose pruner has no option `grace`, in epochs
 
 
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:

@@ -1,7 +1,5 @@
 """Feasible milestones of a study, and their hypervolume."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from studies.records.records import EpochRecord, StudyRecord, TrialRecord

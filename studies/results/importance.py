@@ -1,7 +1,5 @@
 """Main effects of the parameters on an objective (functional ANOVA), by a forest fitted to the trials."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +13,13 @@ from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
 from trainers.protocol import ParameterValue
 
-FEWEST_TRIALS = 10
-"""Fewest usable trials: with fewer trials, importance would be noise."""
-MOST_TRIALS = 1000
-"""Most trials that the forest is fitted to (an even sample): more would delay a report by seconds."""
+FEWEST_TRIALS = 10  # fewest usable trials: with fewer trials, importance would be noise
+MOST_TRIALS = 1000  # most trials that the forest is fitted to (an even sample): more would delay a report by seconds
 _TREES = 40
-_PARTS = 8
-"""Number of parts of the forest, whose shares span the band of a share."""
-_BACKGROUND = 128
-"""Number of configurations over which a main effect is averaged."""
-_GRID = 16
-"""Number of values of a parameter at which its main effect is computed."""
-_SURFACE = 24
-"""Number of values of each of the two parameters of a surface."""
+_PARTS = 8  # number of parts of the forest, whose shares span the band of a share
+_BACKGROUND = 128  # number of configurations over which a main effect is averaged
+_GRID = 16  # number of values of a parameter at which its main effect is computed
+_SURFACE = 24  # number of values of each of the two parameters of a surface
 _LEAST_SHARE = 1e-9
 
 
@@ -40,16 +32,7 @@ class Surface:
     values: tuple[tuple[float, ...], ...]  # expected objective; a row for each of `ys`, a column for each of `xs`
 
 
-def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
-    """Return each parameter's share of the variance that single parameters explain, largest first; they sum to 1.
-
-    Empty with fewer than 8 usable trials, without variance, or if the forest explains nothing. See `effects`.
-    """
-    found = effects(study, objective)
-    return dict(found.shares) if found else {}
-
-
-def effects(study: StudyRecord, objective: Objective) -> Effects | None:
+def effects(study: StudyRecord, objective: Objective) -> "Effects | None":
     """Return an objective's dependence on the parameters; None if unknown.
 
     Trials are compared at the last epoch: a trial that was stopped before counts with its latest forecast for that
@@ -118,7 +101,9 @@ class Effects:
         xs, ys = (self._even(name, _SURFACE) for name in (first, second))
         places = [self._names.index(name) for name in (first, second)]
         grid = np.array([(x, y) for y in ys for x in xs])
-        expected = self._expected(places, grid, self._background[: _BACKGROUND // 2])
+        background = self._background[: _BACKGROUND // 2]
+        predicted: np.ndarray = self._forest.predict(self._rows(places, grid, background))
+        expected: np.ndarray = predicted.reshape(len(grid), len(background)).mean(axis=1)
         values = np.interp(expected, np.arange(len(self._distinct)), self._distinct).reshape(len(ys), len(xs))
         return Surface(
             xs=self._plain(first, xs),
@@ -170,12 +155,6 @@ class Effects:
         rows[:, list(places)] = np.repeat(settings, len(background), axis=0)
         return rows
 
-    def _expected(self, places: Sequence[int], settings: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """Return the expected rank at each setting of some columns, averaged over the background's other columns."""
-        predicted: np.ndarray = self._forest.predict(self._rows(places, settings, background))
-        expected: np.ndarray = predicted.reshape(len(settings), len(background)).mean(axis=1)
-        return expected
-
     def _drawn(self) -> np.ndarray:
         """Return random configurations; seeded, so that repeated reports agree."""
         rng = np.random.default_rng(0)
@@ -204,7 +183,6 @@ def _fitted(features: np.ndarray, targets: np.ndarray) -> Any:
 
 
 def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> float | None:
-    """Return the objective's value for a trial; None if there is no finite value."""
     if not trial.epochs or trial.state == "running":
         return None
     last, end = trial.epochs[-1], last_epoch(study.spec)

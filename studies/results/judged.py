@@ -1,7 +1,5 @@
 """The objective that decides which model is taken: the first that is no cost of training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from studies.records.records import Objective

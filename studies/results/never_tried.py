@@ -1,7 +1,5 @@
 """Choices of categorical parameters that no trial of a study has tried."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from search_spaces.parameters import Value
@@ -11,8 +9,7 @@ from search_spaces.user_errors import UserError
 from search_spaces.wording import shown
 from studies.records.records import StudyRecord
 
-MOST_LISTED = 6
-"""Most choices of one parameter that a sentence lists."""
+MOST_LISTED = 6  # most choices of one parameter that a sentence lists
 
 
 def never_tried(study: StudyRecord) -> dict[str, list[Value]]:

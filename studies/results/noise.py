@@ -4,8 +4,6 @@ The trainer reports the standard error of each mean over samples as a metric of 
 `val_error`; a training function may report one, too. Fresh seeds (`automl confirm`) give a standard error as well.
 """
 
-from __future__ import annotations
-
 import math
 
 from studies.records.records import StudyRecord

@@ -4,8 +4,6 @@ Callers negate maximised objectives first (`Objective.signed`); coordinates are 
 case: a layer is then a distinct value, and the front is the set of the smallest values.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,10 +152,7 @@ def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = (
 
 
 def _scaled(
-    points: Sequence[Sequence[float]],
-    ids: Sequence[int],
-    lows: Sequence[float] | None,
-    highs: Sequence[float] | None,
+    points: Sequence[Sequence[float]], ids: Sequence[int], lows: Sequence[float] | None, highs: Sequence[float] | None
 ) -> tuple[list[int], NDArray[np.float64]]:
     """Return the order of the points by value and number, and their scaled values in that order."""
     order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
@@ -203,7 +198,6 @@ def rank_of(
 
 
 def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | None) -> dict[int, list[int]]:
-    """Return the indices of the points of each layer."""
     members: dict[int, list[int]] = {}
     for i, layer in enumerate(layers(points) if violations is None else constrained_layers(points, violations)):
         members.setdefault(layer, []).append(i)

@@ -1,7 +1,5 @@
 """The model to take from a study, and the best one by an objective among the models that keep bounds on the others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,9 +68,7 @@ def best_point(
             raise BestPointError(_nothing_left(objective, bound, left, kept=list(bounds)[:place]))
         left = keeping
     columns = [study.objectives.index(one) for one in (first, *(one for one in study.objectives if one != first))]
-    kept = [
-        (values, point) for values, point in zip(expected_values(study, archive), archive, strict=True) if point in left
-    ]
+    kept = [(values, one) for values, one in zip(expected_values(study, archive), archive, strict=True) if one in left]
     _, best = min(kept, key=lambda one: [one[0][column] for column in columns])
     return _with_details(study, best)
 
@@ -239,11 +235,9 @@ def _trade_offs(
 
 
 def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float | None) -> Baseline | None:
-    """Return the best feasible baseline, if `value` (signed) is not better by more than the noise of their difference.
-
-    Both are measured on the same samples: if their errors correlate by a half, the error of the difference is one of
-    the two, here the larger one.
-    """
+    """Return the best feasible baseline, if `value` (signed) is not better by more than their noise."""
+    # Both are measured on the same samples: if their errors correlate by a half, the error of the difference is one of
+    # the two, here the larger one.
     known = [one for one in baselines(study) if judged.metric in one.values and not one.broken]
     if not known:
         return None

@@ -1,7 +1,5 @@
 """Finite sets of configurations, such as a curve table; a suggested point becomes the nearest unused configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

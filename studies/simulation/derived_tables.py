@@ -1,7 +1,5 @@
 """Tables derived from other tables: pooled, with prices of devices, or with world sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

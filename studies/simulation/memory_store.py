@@ -1,7 +1,5 @@
 """A store in memory, for thousands of simulated studies; returns the same `StudyRecord` as a database."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ A table is one `.npz`: `meta_json` (a string), `seconds` [n, T], for each metric
 `space`, which has the form of a spec's. A table is read without pickle.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +26,8 @@ Array = NDArray[np.float64]
 Split = Literal["validation", "test"]
 
 FORMATS = ("curves-v1", "curves-v2")
-CLIP_IQR = 100.0
-"""Distance from the third quartile, in interquartile ranges, beyond which values are clipped."""
-TABLE = "table"
-"""Name of the parameter that holds a configuration's table when tables are pooled."""
+CLIP_IQR = 100.0  # distance from the third quartile, in interquartile ranges, beyond which values are clipped
+TABLE = "table"  # name of the parameter that holds a configuration's table when tables are pooled
 WORLD_SIZE = "world_size"
 _EDGE = 1e-6  # relative tolerance: single precision may round a value at the edge of its range beyond the edge
 

@@ -1,7 +1,5 @@
 """Recordings of simulated studies and of the latency of their search."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

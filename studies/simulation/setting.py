@@ -1,7 +1,5 @@
 """Settings of a simulated study: table, objectives, slots, budget, and its sampler and pruner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +13,7 @@ from studies.search.samplers.suggester import Suggester
 from studies.simulation.candidates import Candidates
 from studies.simulation.recorded_curves import CurvesError, CurveTable
 
-START_EPOCHS = 0.3
-"""Default cost of starting or thawing a gang, in mean epochs of its configuration."""
+START_EPOCHS = 0.3  # default cost of starting or thawing a gang, in mean epochs of its configuration
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:

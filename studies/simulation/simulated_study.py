@@ -4,8 +4,6 @@ Only training is replayed, with the table's times and metrics. The search sees v
 also scored on test metrics.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +35,7 @@ from studies.simulation.wiring import SimulatedParts, spec_of, wired
 from studies.spec.sections import FINISH
 from studies.storage.study_store import Store
 
-LOST_ATTEMPTS = 2
-"""Largest number of faults of a configuration, since a third lost attempt would fail its trial."""
+LOST_ATTEMPTS = 2  # largest number of faults of a configuration, since a third lost attempt would fail its trial
 
 
 def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
@@ -50,7 +47,6 @@ def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> 
 
 
 def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
-    """Return a configuration's curve, with the seconds of its own world size."""
     table, row = setting.table, setting.candidates.row_of(params)
     seen = columns(setting.objectives, setting.constraints)
     names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]

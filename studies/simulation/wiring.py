@@ -1,7 +1,5 @@
 """Assembly of a simulated study, with the exceptions that recorded curves need."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

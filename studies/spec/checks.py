@@ -1,7 +1,5 @@
 """Checks of a spec that need to know the task or the machine."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Differences between two specs, to check that a repeated launch has the spec of the stored study."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,11 +7,9 @@ from search_spaces.wording import LONGEST_VALUE, cut, in_full, shown
 from studies.spec.spec_errors import Path, dotted
 from studies.spec.study_spec import CHANGEABLE, StudySpec, spec_to_mapping
 
-NOT_COMPARED = (*CHANGEABLE, "store", "mlflow")
-"""Keys in which two specs of one study may differ."""
+NOT_COMPARED = (*CHANGEABLE, "store", "mlflow")  # keys in which two specs of one study may differ
 
-_CONTEXT = 15
-"""Number of equal characters that are printed before the first one that differs."""
+_CONTEXT = 15  # number of equal characters that are printed before the first one that differs
 
 
 class _Nothing:

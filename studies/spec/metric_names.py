@@ -1,7 +1,5 @@
 """Metrics by their names: the metric to optimise, and the direction in which each is better."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -38,11 +36,9 @@ def direction_is_guess(metric: str) -> bool:
 
 
 def _directions_by_name(metric: str) -> list[Direction]:
-    """Return the directions of the words of a metric's name, in order; the last word decides.
-
-    A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. "score" follows the other
-    words. "neg" stays open: `neg_mean_squared_error` is maximised, `negative_log_likelihood` is minimised.
-    """
+    """Return the directions of the words of a metric's name, in order; the last word decides."""
+    # A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. "score" follows
+    # the other words. "neg" stays open: `neg_mean_squared_error` is maximised, `negative_log_likelihood` is minimised.
     words = re.split(r"[^a-z0-9]+", metric.lower())
     if not _TURNS.isdisjoint(words):
         return []

@@ -1,7 +1,5 @@
 """Overrides, `--set path=value`: a spec with some values replaced."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

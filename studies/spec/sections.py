@@ -6,14 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    create_model,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_serializer, model_validator
 
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
@@ -28,8 +21,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = MOST_USD
 """Largest amount: this number of dollars fits 64 bits as nano-dollars, and clocks can wait this number of hours."""
-MOST_SLOTS = 10**9
-"""Largest number of slots: the store keeps it in 32 bits."""
+MOST_SLOTS = 10**9  # largest number of slots: the store keeps it in 32 bits
 
 Positive = Annotated[float, Field(strict=True, gt=0, le=MOST, description="a finite number above 0 and up to 1e9")]
 PositiveOrNull = Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")]
@@ -247,8 +239,7 @@ class SearchSpec(Section):
         return self.model_copy(update={"sampler": sampler, "pruner": pruner})
 
 
-FINISH = 0.1
-"""Default share of a budget that is kept for leaders that were cut short."""
+FINISH = 0.1  # default share of a budget that is kept for leaders that were cut short
 
 
 class BudgetSpec(Section):

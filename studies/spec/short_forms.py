@@ -6,8 +6,6 @@
 `search_spaces.space` reads the short forms of parameters.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

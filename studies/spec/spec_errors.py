@@ -1,7 +1,5 @@
 """Errors of a wrong spec: one line with the file, the path inside it, the value found and the values allowed."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """The spec as a frozen value with every default filled in; reading it imports nothing heavier than pydantic."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -43,18 +41,9 @@ _TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
 
 _NULL_IS_ABSENT = (
-    "study",
-    "task_options",
-    "objectives",
-    "reference_point",
-    "constraints",
-    "training",
-    "search",
-    "budget",
-    "resources",
-    "checkpoints",
-    "faults",
-)
+    "study", "task_options", "objectives", "reference_point", "constraints", "training", "search", "budget",
+    "resources", "checkpoints", "faults",
+)  # fmt: skip
 
 
 class StudySpec(Section):
@@ -193,7 +182,7 @@ class StudySpec(Section):
         return "off" if mlflow is False or mlflow is None else mlflow
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> StudySpec:
+    def _sections_agree(self) -> "StudySpec":
         if isinstance(self.reference_point, dict):
             _check_reference(self.reference_point, [objective.metric for objective in self.objectives])
         for path, problem in doubly_given(self.training, self.space):
@@ -284,9 +273,7 @@ def _as_mapping(raw: object, source: str) -> dict[str, object]:
 
 def _task_of_command(task: Mapping[str, object], options: object) -> dict[str, object]:
     if options:
-        raise SpecValueError(
-            found(options, "no task_options, since a command has its options in task"), ("task_options",)
-        )
+        raise SpecValueError(found(options, "none, since a command has its options in task"), ("task_options",))
     _check_command(task, "task")
     return {"task": COMMAND, "task_options": dict(task)}
 

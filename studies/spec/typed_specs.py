@@ -1,15 +1,12 @@
 """A spec with typed objects in it, as the plain mapping that a YAML file would hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from search_spaces.parameters import Categorical, Conditional, Float, Int
 from search_spaces.space import Space, form_of
 from studies.spec.section import Section
 
-DEEPEST = 3
-"""Depth at which typed objects can be in a spec: `search.pruner`, `objectives.0`, `space.width`."""
+DEEPEST = 3  # depth at which typed objects can be in a spec: `search.pruner`, `objectives.0`, `space.width`
 
 
 def as_plain(spec: Mapping[str, object]) -> dict[str, object]:

@@ -1,7 +1,5 @@
 """YAML for specs: safe loading, no repeated keys, `1e-4` is a number, and no numbers that are ambiguous."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -20,8 +18,7 @@ _FLOAT = "tag:yaml.org,2002:float"
 _MERGE = "tag:yaml.org,2002:merge"
 _STRING = "tag:yaml.org,2002:str"
 
-MOST_NESTED = 120
-"""Deepest nesting of values in a document."""
+MOST_NESTED = 120  # deepest nesting of values in a document
 _LONGEST = 1_000_000
 """Largest number of characters of a document with its aliases written out: ten lines can expand to billions."""
 

@@ -1,7 +1,5 @@
 """The store: studies that their controllers write, in transactions guarded by a lease, and that all commands read."""
 
-from __future__ import annotations
-
 import functools
 import time
 import uuid
@@ -23,8 +21,7 @@ from studies.storage.writing import changes as ch
 from studies.storage.writing.commit_writer import CommitWriter
 from studies.storage.writing.retrying import retry_patiently
 
-StudyRow = sa.Row[Any]
-"""Row of the table of studies."""
+StudyRow = sa.Row[Any]  # row of the table of studies
 
 
 class LeaseLostError(RunError):
@@ -207,18 +204,11 @@ class Store:
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
         """Return the waiting configurations, oldest first."""
-        query = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.trials.c.state == "queued")
+        c = t.trials.c
+        query = sa.select(c.id, c.params, c.world_size, c.origin, c.sampler_attributes.label("attributes"))
+        query = query.where(c.study_id == study_id, c.state == "queued").order_by(c.id)
         with self.snapshot() as connection:
-            return [
-                QueuedTrial(
-                    id=row.id,
-                    params=row.params,
-                    world_size=row.world_size,
-                    origin=row.origin,
-                    attributes=row.sampler_attributes,
-                )
-                for row in connection.execute(query.order_by(t.trials.c.id))
-            ]
+            return [QueuedTrial(**row) for row in connection.execute(query).mappings()]
 
     def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
         """Read a trial by number or row id, without its epochs; None if there is no such trial."""
@@ -275,8 +265,7 @@ class Store:
             columns = {name: value for one in of_study for name, value in one.items()}
             commit_id = commit_id or new_id()
             revision = connection.execute(
-                _new_revision(tuple(sorted(columns))),
-                {**columns, "of_study": study_id, "commit_id": commit_id},
+                _new_revision(tuple(sorted(columns))), {**columns, "of_study": study_id, "commit_id": commit_id}
             ).scalar()
             if revision is not None:
                 CommitWriter(connection, study_id, lease_id, int(revision)).write(rows)
@@ -322,13 +311,6 @@ def as_time(seconds: float | None) -> datetime | None:
 
 
 __all__ = [
-    "LeaseLostError",
-    "QueuedTrial",
-    "Store",
-    "StoreError",
-    "StudyExistsError",
-    "StudyRow",
-    "as_time",
-    "held_lease",
+    "LeaseLostError", "QueuedTrial", "Store", "StoreError", "StudyExistsError", "StudyRow", "as_time", "held_lease",
     "new_id",
-]
+]  # fmt: skip

@@ -35,7 +35,7 @@ from studies.records.records import (
     TrialRecord,
 )
 from studies.results import analysis
-from studies.results.importance import effects, importance
+from studies.results.importance import effects
 from studies.results.recommendation import recommended
 from tests.reports.test_page import ACCURACY, FOUR, data_of, hostile, page_of_sixty, read
 from tests.support.study_factory import COST, ERROR, build_study
@@ -274,7 +274,7 @@ def test_what_was_missed_is_estimated_from_trials_that_went_on_by_chance(found: 
 
 def test_parallel_coordinates_and_the_surface_show_the_parameters_that_matter() -> None:
     study = build_study(60)
-    shares = importance(study, ERROR)
+    shares = effects(study, ERROR).shares
     found: Any = parallel_coordinates(study, ERROR, shares)
     assert [trace["name"] for trace in found["data"]] == [name for name, _ in reversed(BANDS)]
     assert found["layout"]["xaxis"]["ticktext"][-2:] == ["learning_rate", "val_error"]

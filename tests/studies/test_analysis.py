@@ -27,7 +27,7 @@ from studies.records.records import (
 )
 from studies.redact import redact, redact_deep
 from studies.results import analysis
-from studies.results.importance import importance
+from studies.results.importance import effects
 from studies.results.pareto import reference_of, reference_point
 from tests.support.study_factory import COST, ERROR, Ledger, build_study, build_trial, nano
 
@@ -163,7 +163,7 @@ def test_money_adds_up_to_the_ledger_in_both_views() -> None:
 
 @pytest.mark.parametrize("study", [build_study(0), build_study(5), study_of(*[trial(i, (0.5, 1.0)) for i in range(9)])])
 def test_importance_is_silent_when_it_knows_nothing(study: StudyRecord) -> None:
-    assert importance(study, ERROR) == {}
+    assert effects(study, ERROR) is None
 
 
 def test_summary_has_the_contracts_keys_and_is_json() -> None:

@@ -13,7 +13,7 @@ from studies.control.machine.live_trials import restored
 from studies.records.records import NANO, EpochRecord, Objective, TrialRecord
 from studies.records.resume_state import StoredTrial
 from studies.results.extrapolation import extrapolated, extrapolated_metric
-from studies.results.importance import importance
+from studies.results.importance import effects
 from studies.results.pareto import reference_point
 from studies.search.model.money_progress import ArchiveTracker
 from studies.search.observations import Snapshot
@@ -102,7 +102,7 @@ def test_a_trial_that_stopped_improving_is_not_extrapolated_beyond_its_own_end()
     rng = random.Random(0)
     trials = tuple(stopped_early(i, rng.choice([3, EPOCHS]), rng.uniform(1.0, 9.0)) for i in range(60))
     study = replace(build_study(0), trials=trials, objectives=OBJECTIVES, spec={"training": {"epochs": EPOCHS}})
-    assert importance(study, OBJECTIVES[1])["price"] > 0.99
+    assert effects(study, OBJECTIVES[1]).shares["price"] > 0.99
 
 
 def test_the_reference_point_of_the_search_follows_a_trial_that_ends_early() -> None:

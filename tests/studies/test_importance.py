@@ -10,9 +10,15 @@ import optuna
 import pytest
 
 from studies.records.forecasts import Forecast
-from studies.records.records import DecisionRecord, StudyRecord
-from studies.results.importance import effects, importance
+from studies.records.records import DecisionRecord, Objective, StudyRecord
+from studies.results.importance import effects
 from tests.support.study_factory import ERROR, build_study
+
+
+def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
+    """Each parameter's share; empty if unknown."""
+    found = effects(study, objective)
+    return dict(found.shares) if found else {}
 
 
 def fanova(study: StudyRecord) -> dict[str, float]:

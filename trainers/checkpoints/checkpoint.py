@@ -13,8 +13,6 @@
 Readers see whole tensors, also of sharded ones. A path may be a URL.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,26 +132,14 @@ def _is_plain(options: object) -> bool:
 
 FORMAT, FORMAT_WITH_SHARES = 1, 3
 _FORMAT_OF_OLD_SHARES = 2
-HOW_NOT_WHAT = frozenset(
-    {
-        "accumulate",
-        "activation_checkpointing",
-        "batch_per_rank",
-        "bucket_mb",
-        "checkpoint_async",
-        "compile",
-        "data_workers",
-        "find_unused_parameters",
-        "shard",
-        "shard_offload",
-        "world_size",
-    }
-)
+HOW_NOT_WHAT = frozenset({
+    "accumulate", "activation_checkpointing", "batch_per_rank", "bucket_mb", "checkpoint_async", "compile",
+    "data_workers", "find_unused_parameters", "shard", "shard_offload", "world_size",
+})  # fmt: skip
 """Parameters that spread the same steps over other ranks, passes or memory: a resumed trial may change them."""
 
 _NAME = re.compile(r"epoch-(\d+)(?:\.step-(\d+))?\.attempt-\d+\.pt")
-_LATEST = "latest"
-"""Name of the object that names the checkpoint to resume from."""
+_LATEST = "latest"  # name of the object that names the checkpoint to resume from
 _ESSENTIALS = frozenset({"task", "task_options", "params", "seed"})
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 

@@ -4,8 +4,6 @@ AUTOML_CACHE_FOLDER   folder of the copies; default ~/.cache/automl/checkpoints
 AUTOML_CACHE_GIB      their limit in GiB; default 20, and never more than the free space
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging
@@ -22,10 +20,8 @@ from typing import Any, BinaryIO, cast
 FOLDER_VARIABLE = "AUTOML_CACHE_FOLDER"
 GIB_VARIABLE = "AUTOML_CACHE_GIB"
 DEFAULT_GIB = 20.0
-DRAFT_SECONDS = 86_400.0
-"""Age in seconds from which the process of an unfinished file counts as dead."""
-_LOCKS = 64
-"""Number of lock files: objects may share one, so none has to be deleted."""
+DRAFT_SECONDS = 86_400.0  # age in seconds from which the process of an unfinished file counts as dead
+_LOCKS = 64  # number of lock files: objects may share one, so none has to be deleted
 _COPY, _DRAFT = ".copy", ".draft"
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """Interface of the places that store checkpoints; its operations raise `OSError` if the place fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,8 +8,7 @@ from typing import BinaryIO, Protocol
 from trainers.checkpoints.checkpoint_cache import Content
 
 Save = Callable[[BinaryIO], object]
-Parts = Mapping[str, Content]
-"""Contents of a checkpoint's parts, by file name."""
+Parts = Mapping[str, Content]  # contents of a checkpoint's parts, by file name
 NO_PARTS: Parts = {}
 _tick: ContextVar[Callable[[], None]] = ContextVar("_tick", default=lambda: None)
 

@@ -5,8 +5,6 @@ A checkpoint exists completely or not at all, even if its writer dies: any rank 
 stores are loaded on first use: the controller imports this module.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +42,11 @@ class LocalPlace:
                 os.fsync(file.fileno())
                 size = file.tell()
             draft.replace(final)
-            _sync_folder(final.parent)
+            descriptor = os.open(final.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         except BaseException:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
@@ -103,11 +105,3 @@ class LocalPlace:
         file = Path(folder) / f".room.{os.getpid()}.tmp"
         self.write(str(file), lambda opened: opened.write(bytes(size)))
         file.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,8 +3,6 @@
 A thread writes files while training goes on; messages that name a file wait until it is whole (`Pending`).
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,8 +23,7 @@ from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
-LOOK_SECONDS = 1.0
-"""Seconds between two checks of a waiting thread for progress of the write."""
+LOOK_SECONDS = 1.0  # seconds between two checks of a waiting thread for progress of the write
 
 N = TypeVar("N", Measurement, EpochPart)
 Save = Callable[[Mapping[str, Any]], int]

@@ -4,8 +4,6 @@ A checkpoint is named by its main file, written last, `epoch-0003.attempt-1.pt`;
 sharded weights and optimizer state, `epoch-0003.attempt-1.rank-0-of-4.bin`.
 """
 
-from __future__ import annotations
-
 import glob
 import importlib.util
 import re
@@ -35,8 +33,7 @@ def shares_of(main: Path) -> Iterator[Path]:
     yield from main.parent.glob(f"{glob.escape(main.stem)}.rank-*-of-*.bin")
 
 
-EXTRA = "object-stores"
-"""Extra of the project with the libraries of all object stores."""
+EXTRA = "object-stores"  # extra of the project with the libraries of all object stores
 INSTALL = install_command(EXTRA)
 ALLOWED_FOLDER = "a folder, or a URL that begins with s3://, gs://, az:// or file://"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)

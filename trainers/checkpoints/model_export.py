@@ -1,7 +1,5 @@
 """Exports a trained model as one file: weights, parameters and loading code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

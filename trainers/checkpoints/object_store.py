@@ -4,8 +4,6 @@ Beside each checkpoint lies its *manifest*, NAME.pt.manifest, with the sizes and
 It is written last, deleted first and read first, so neither stale listings nor broken uploads matter.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

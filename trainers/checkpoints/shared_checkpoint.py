@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-Gather = Callable[[Any], list[Any]]
-"""Collective: takes this rank's value, and returns the values of all ranks."""
+Gather = Callable[[Any], list[Any]]  # collective: takes this rank's value, and returns the values of all ranks
 
 
 def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Gather | None = None) -> int:

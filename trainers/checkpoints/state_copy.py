@@ -1,7 +1,5 @@
 """Copies of a training's state in host memory, from which a file is written while training goes on."""
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from collections.abc import Mapping, MutableMapping

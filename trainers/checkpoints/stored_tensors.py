@@ -5,8 +5,6 @@ content; `rows` in the header's metadata maps each name, in JSON, to [path, shap
 main file holds size and CRC-32 of each share, which detects damage, not malice; nothing in a share is ever executed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import mmap
@@ -39,12 +37,12 @@ def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
                 check_share(share, facts)
 
 
-def shares_of(content: Mapping[str, Any], path: str | Path) -> list[tuple[ShareFile, ShareFacts]]:
+def shares_of(content: Mapping[str, Any], path: str | Path) -> "list[tuple[ShareFile, ShareFacts]]":
     """Return the shares, each with its facts from the main file."""
     return [(_share(path, rank, content, one), one) for rank, one in enumerate(_facts(content, path))]
 
 
-def _facts(content: Mapping[str, Any], path: str | Path) -> list[ShareFacts]:
+def _facts(content: Mapping[str, Any], path: str | Path) -> "list[ShareFacts]":
     try:
         facts = [ShareFacts(bytes=size, crc32=crc, sha256=sha256) for size, crc, sha256 in content["shares"]]
         if not all([*map(type, row)] == [int, int, str] for row in content["shares"]):
@@ -55,8 +53,8 @@ def _facts(content: Mapping[str, Any], path: str | Path) -> list[ShareFacts]:
 
 
 def _share(
-    path: str | Path, rank: int, content: Mapping[str, Any], facts: ShareFacts, *, fresh: bool = False
-) -> ShareFile:
+    path: str | Path, rank: int, content: Mapping[str, Any], facts: "ShareFacts", *, fresh: bool = False
+) -> "ShareFile":
     share = share_path(path, rank, len(content["shares"]))
     if not is_url(path):
         return ShareFile(share)
@@ -317,15 +315,12 @@ def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFac
     text = json.dumps(header).encode()
     text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNMENT)
     size, crc = 0, 0
-    parts: Iterator[Any] = chain([_LENGTH.pack(len(text)), text], map(_bytes_of, tensors))
+    contents = (memoryview(byte_view(tensor.cpu().contiguous())) for tensor in tensors)
+    parts: Iterator[Any] = chain([_LENGTH.pack(len(text)), text], contents)
     for data in parts:
         file.write(data)
         size, crc = size + len(data), zlib.crc32(data, crc)
     return ShareFacts(bytes=size, crc32=crc)
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(byte_view(tensor.cpu().contiguous()))
 
 
 def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts]]) -> None:

@@ -1,7 +1,5 @@
 """Loads a study's task, training function or command by name. Does not import torch."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import importlib.machinery
@@ -78,7 +76,10 @@ def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
     """Return the object called `name`, usually a task's class, without calling it; raises TaskLoadError."""
     if name == COMMAND:
         return Command
-    _extend_path(python_path)
+    for folder in python_path:
+        _check_shadows(Path(folder))
+    missing = [folder for folder in python_path if folder not in sys.path]
+    sys.path[:0] = missing
     return _own(name, python_path) if ":" in name else _built_in(name)
 
 
@@ -208,13 +209,6 @@ def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
         del sys.modules[key]
 
 
-def _extend_path(python_path: Sequence[str]) -> None:
-    for folder in python_path:
-        _check_shadows(Path(folder))
-    missing = [folder for folder in python_path if folder not in sys.path]
-    sys.path[:0] = missing
-
-
 def _check_shadows(folder: Path) -> None:
     """Refuse a folder whose modules or regular packages shadow ours; a plain folder `reports/` does not."""
     home = Path(__file__).resolve().parents[2]
@@ -222,7 +216,7 @@ def _check_shadows(folder: Path) -> None:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
             if offender.is_file() and offender.resolve().parent not in (home, home / name):
                 raise TaskLoadError(
-                    f"{offender} would be imported in place of the installed package {name!r}. Rename it"
+                    f"{offender} would be imported instead of the installed package {name!r}. Rename it"
                 )
 
 

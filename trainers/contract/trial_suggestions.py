@@ -1,7 +1,5 @@
 """Parameters that a trial requests at run time: proposed or drawn values."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 
@@ -39,18 +37,15 @@ class Asking:
             )
         before = self._answered.get(name)
         if before is not None:
-            return self._again(name, before, domain)
+            if not are_compatible(before.domain, domain) or not domain.contains(before.value):
+                first, second = in_words(before.domain), in_words(domain)
+                problem = f"an earlier call with {first} gave {shown(before.value)}, but this call has {second}"
+                raise TaskError(f"{name}: {problem}. Keep the value in the range, or use another name")
+            return before.value
         value = self._chosen(name, domain)
         self._answered[name] = Asked(value, domain)
         self.tell(name, self._answered[name])
         return value
-
-    def _again(self, name: str, before: Asked, domain: Domain) -> Value:
-        if not are_compatible(before.domain, domain) or not domain.contains(before.value):
-            first, second = in_words(before.domain), in_words(domain)
-            problem = f"an earlier call with {first} gave {shown(before.value)}, but this call has {second}"
-            raise TaskError(f"{name}: {problem}. Keep the value in the range, or use another name")
-        return before.value
 
     def _chosen(self, name: str, domain: Domain) -> Value:
         """Return the proposed value if it is in the domain, which may differ between trials; otherwise draw one."""

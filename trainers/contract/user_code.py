@@ -1,7 +1,5 @@
 """The user's code and data: hashes of files, and the line of an error."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -38,10 +36,7 @@ def _is_users(file: str) -> bool:
     path, home = Path(file), Path(__file__).resolve().parents[2]
     if path.is_relative_to(home / "trainers" / "tasks"):
         return True
-    theirs = [
-        *(home / name for name in OUR_PACKAGES),
-        *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib")),
-    ]
+    theirs = [*(home / one for one in OUR_PACKAGES), *map(Path, map(sysconfig.get_path, ("stdlib", "purelib")))]
     return path.is_absolute() and not any(path.is_relative_to(folder) for folder in theirs)
 
 
@@ -57,8 +52,7 @@ _HASH_CHARACTERS = 16
 WHOLE_BYTES, _END_BYTES = 2**28, 2**20
 _data_hashes: dict[tuple[str, int, int], str] = {}
 """Hashes of files of data by path, time of the last change in nanoseconds, and size."""
-_hashes: dict[str, str] = {}
-"""Hash of each file when first seen, at its loading: it may change later."""
+_hashes: dict[str, str] = {}  # hash of each file when first seen, at its loading: it may change later
 
 
 def code_files(folders: Sequence[str]) -> dict[str, str]:
@@ -73,14 +67,10 @@ def code_files(folders: Sequence[str]) -> dict[str, str]:
             parts = file.removeprefix(folder).split(os.sep)  # noqa: PTH206 - see above
             if _INSTALLED.isdisjoint(parts):
                 with suppress(OSError):  # the file was deleted
-                    found["/".join(parts)] = _hash_when_loaded(file)
+                    if file not in _hashes:
+                        _hashes[file] = hash_of(Path(file))
+                    found["/".join(parts)] = _hashes[file]
     return dict(sorted(found.items())[:MOST_FILES])
-
-
-def _hash_when_loaded(file: str) -> str:
-    if file not in _hashes:
-        _hashes[file] = hash_of(Path(file))
-    return _hashes[file]
 
 
 def hash_of(path: Path) -> str:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 SingleSamples = Literal["keep", "merge", "drop"]
 
-_FEWEST = 2
-"""Least number of samples for which BatchNorm has a variance."""
+_FEWEST = 2  # least number of samples for which BatchNorm has a variance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

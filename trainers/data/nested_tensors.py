@@ -1,7 +1,5 @@
 """Tensors inside containers: torch's pytrees, and other mappings such as `UserDict` and subclasses of dict."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches of an epoch, from samples in a shuffled order or from a stream."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -69,7 +67,7 @@ class StreamPlace:
     last_steps: int = 0
 
     @classmethod
-    def of(cls, position: Mapping[str, int]) -> StreamPlace:
+    def of(cls, position: Mapping[str, int]) -> "StreamPlace":
         """Return the place in a checkpoint's position, ignoring its other numbers."""
         return cls(**{name: position.get(f"stream_{name}", 0) for name in cls.__slots__})
 

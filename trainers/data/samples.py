@@ -1,7 +1,5 @@
 """Loads a task's samples, and brings batches to a rank's device. n samples in a batch, N in the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -104,8 +102,7 @@ class DatasetSamples:
         return iter(loader)
 
 
-Samples: TypeAlias = TensorSamples | DatasetSamples
-"""Training or validation data on one device, with random access."""
+Samples: TypeAlias = TensorSamples | DatasetSamples  # training or validation data on one device, with random access
 
 
 class _Seeding(Dataset[Any]):

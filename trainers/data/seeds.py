@@ -1,7 +1,5 @@
 """Random seeds that depend only on seed, epoch and rank; checkpoints within an epoch hold the generators' states."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

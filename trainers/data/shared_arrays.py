@@ -5,8 +5,6 @@ touched pages. Every process that maps a file holds a shared lock on it; the nex
 unlocked files.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging
@@ -29,13 +27,10 @@ from torch.utils.data import Dataset
 
 log = logging.getLogger(__name__)
 
-LEAST_BYTES = 16 * 2**20
-"""Least size of a shared array: mapping a smaller array costs more than it saves."""
+LEAST_BYTES = 16 * 2**20  # least size of a shared array: mapping a smaller array costs more than it saves
 _DEEPEST = 4
-_SPARE_SHARE = 0.5
-"""Largest part of the disk's free space for one array."""
-_MOST_ITEMS = 1000
-"""Most items of a searched container: longer containers hold samples."""
+_SPARE_SHARE = 0.5  # largest part of the disk's free space for one array
+_MOST_ITEMS = 1000  # most items of a searched container: longer containers hold samples
 
 
 def share_arrays(holder: object, folder: Path | None = None) -> None:
@@ -104,7 +99,10 @@ class _Sharing:
         flat = content.reshape(-1)
         name = f"{hashlib.blake2b(flat.data, digest_size=20).hexdigest()}-{flat.nbytes}"
         try:
-            _make_own(self._folder)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            found = self._folder.lstat()
+            if found.st_uid != os.getuid() or self._folder.is_symlink():
+                raise PermissionError(f"{self._folder} belongs to another user")
             with _locked(self._folder / "lock"):
                 _sweep(self._folder, keep=name)
                 path = self._folder / name
@@ -112,7 +110,11 @@ class _Sharing:
                     if flat.nbytes > _SPARE_SHARE * shutil.disk_usage(self._folder).free:
                         return None
                     _write(path, flat)
-                return _map(path, flat.nbytes)
+                with path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_SH)
+                    # Shared until written to; it keeps a duplicate of the descriptor, and so the lock.
+                    mapping = mmap.mmap(file.fileno(), flat.nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+                return np.frombuffer(mapping, dtype=np.uint8)
         except (OSError, ValueError) as error:
             log.warning("each rank keeps its own copy of the task's data, which cannot be shared: %s", error)
             return None
@@ -127,13 +129,6 @@ def _stands_alone(tensor: Tensor) -> bool:
         return False
     size = tensor.numel() * tensor.element_size()
     return size >= LEAST_BYTES and tensor.untyped_storage().nbytes() == size
-
-
-def _make_own(folder: Path) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or folder.is_symlink():
-        raise PermissionError(f"{folder} belongs to another user")
 
 
 @contextmanager
@@ -154,14 +149,6 @@ def _write(path: Path, content: NDArray[np.uint8]) -> None:
     except OSError:
         unfinished.unlink(missing_ok=True)
         raise
-
-
-def _map(path: Path, size: int) -> NDArray[np.uint8]:
-    """Return a private mapping, shared until written to; it keeps a duplicate of the descriptor, and so the lock."""
-    with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        mapping = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    return np.frombuffer(mapping, dtype=np.uint8)
 
 
 def _sweep(folder: Path, *, keep: str) -> None:

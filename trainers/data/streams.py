@@ -5,8 +5,6 @@ a method `set_rank` gives each rank and worker its own samples; then ranks excha
 the first rank without a sample ends the pass for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -24,8 +22,7 @@ from trainers.data.seeds import HostGenerators, derive, reseed_host
 from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
-Collate = Callable[[list[Any]], Any]
-"""Turns a list of samples into a pair (inputs, targets)."""
+Collate = Callable[[list[Any]], Any]  # turns a list of samples into a pair (inputs, targets)
 _PARTS = 2
 
 
@@ -48,11 +45,9 @@ class _Own:
         raise TaskError(f"collate: found a {type(batch).__name__}, allowed: a pair (inputs, targets)")
 
 
-_AHEAD = 2
-"""Samples read ahead of a step, to avoid a last step of one sample."""
+_AHEAD = 2  # samples read ahead of a step, to avoid a last step of one sample
 
-Step = Sequence[tuple[Pass, Any]]
-"""One rank's passes in an optimizer step, with collated batches."""
+Step = Sequence[tuple[Pass, Any]]  # one rank's passes in an optimizer step, with collated batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +149,7 @@ class StreamSamples:
 
 
 class _Reading:
-    def __init__(self, steps: _Steps, workers: int, *, pins: bool) -> None:
+    def __init__(self, steps: "_Steps", workers: int, *, pins: bool) -> None:
         self._steps, self._generators = steps, HostGenerators()
         self._pins = pins
         self._loader: DataLoader[Any] | None = None
@@ -248,10 +243,8 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps while every rank has one, with the number of samples of all ranks; a collective per step.
-
-    `even` fills up missing passes by samples that count nothing; steps that follow others (`is_begun`) may be empty.
-    """
+    """Yield this rank's steps while every rank has one, with the samples of all ranks; a collective per step."""
+    # `even` fills up missing passes by samples without weight; steps that follow others (`is_begun`) may be empty.
     iterator = iter(steps)
     while True:
         step = list(next(iterator, ()))

@@ -1,7 +1,5 @@
 """Measures the time of each collective that trainings use, by size."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Logs the loss of each batch of a rank as CSV, to find a rank or batch that differs."""
 
-from __future__ import annotations
-
 import csv
 import math
 import sys
@@ -49,7 +47,7 @@ class BatchLog:
         self._file: IO[str] | None = path.open("a", newline="", buffering=_BUFFER_BYTES)
         self._flushed_at = time.monotonic()
 
-    def __enter__(self) -> BatchLog:
+    def __enter__(self) -> "BatchLog":
         return self
 
     def __exit__(
@@ -110,11 +108,8 @@ def _keep_rows(path: Path, steps_done: int) -> None:
             found = csv.reader(file)
             if next(found, None) == list(COLUMNS):
                 # The last row may have been cut off.
-                rows = [
-                    row
-                    for row in found
-                    if len(row) == len(COLUMNS) and row[1].isdecimal() and int(row[1]) <= steps_done
-                ]
+                whole = (row for row in found if len(row) == len(COLUMNS) and row[1].isdecimal())
+                rows = [row for row in whole if int(row[1]) <= steps_done]
     new = path.with_name(f".{path.name}.new")
     with new.open("w", newline="") as file:
         writer = csv.writer(file)

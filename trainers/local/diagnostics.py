@@ -1,7 +1,5 @@
 """Diagnostics of a single training: a profile, batch logs, TensorBoard files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 

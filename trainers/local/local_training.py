@@ -144,13 +144,11 @@ class _WithoutLimits:
 
 _USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
-_CAUSE_SECONDS = 2.0
-"""Seconds that a lost rank's error waits for the error of the rank that failed first."""
+_CAUSE_SECONDS = 2.0  # seconds that a lost rank's error waits for the error of the rank that failed first
 
 
 Send = Callable[[Any], None]
-Work = Callable[[RankPlace, Send], None]
-"""The work of a rank, from its place, with a function to send messages."""
+Work = Callable[[RankPlace, Send], None]  # the work of a rank, from its place, with a function to send messages
 
 
 def train_locally(

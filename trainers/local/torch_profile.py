@@ -1,7 +1,5 @@
 """Runs torch's profiler around a few steps of one rank."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterable
@@ -39,7 +37,7 @@ class Profiler:
             plan = schedule(wait=skipped, warmup=self._warm_up, active=self._steps, repeat=1)
         self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep, acc_events=True)
 
-    def __enter__(self) -> Profiler:
+    def __enter__(self) -> "Profiler":
         self._profile.__enter__()
         return self
 

@@ -7,8 +7,6 @@ prints {parameters, metrics, space, samples, error} as JSON; `error` is one line
 and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.model_size`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -37,8 +35,7 @@ from trainers.protocol import OUR_METRICS, STDERR, TrainingError
 from trainers.ranks.printed_output import divert_stdout
 
 _SAMPLES = 8
-MOST_SECONDS = 600
-"""Seconds after which a counting process ends itself."""
+MOST_SECONDS = 600  # seconds after which a counting process ends itself
 
 
 def probe(
@@ -120,17 +117,13 @@ def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, 
     names, samples = _try_out(task, params or {}, by_module=by_module)
     measured = sorted(set(names) - OUR_METRICS)
     answer["samples"] = samples
-    answer["has_schedule"] = _has_schedule(task)
+    from trainers.model.optimizers import own_schedule
+
+    answer["has_schedule"] = own_schedule(task, {}) is not None
     declared = declared_metrics(task)
     if declared is not None and sorted(declared) != measured:
         raise TrainingError(f"metric_names has {sorted(declared)}, but metrics() returns {measured}")
     answer["metrics"] = measured
-
-
-def _has_schedule(task: Task) -> bool:
-    from trainers.model.optimizers import own_schedule
-
-    return own_schedule(task, {}) is not None
 
 
 def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple[Sequence[str], int | None]:

@@ -242,10 +242,8 @@ def _passes(
     counter: StepCounter,
     seen: _Seen,
 ) -> Iterator[tuple[int, bool, Any, Any]]:
-    """Yield the number of samples, True if they count, inputs and targets of each forward pass.
-
-    The first pass has `batch` samples; after it, `seen` has the size of outputs: tokens may have 50,000 values each.
-    """
+    """Yield the number of samples, True if they count, inputs and targets of each forward pass."""
+    # The first pass has `batch` samples; after it, `seen` has the size of outputs: tokens may have 50,000 values each.
     if isinstance(samples, StreamSamples):
         assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
         counter.begin("evaluation", batch)

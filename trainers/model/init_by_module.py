@@ -5,8 +5,6 @@ module's name: they do not depend on ranks or sharding. Values that a constructo
 silently, so all writes to tensors are recorded while the model is built; a model with any other write is refused.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Iterator
@@ -57,7 +55,7 @@ class ModuleInit:
             name = names[id(module)]
             if name in self._resets:
                 reseed(derive("module", self._seed, *name.encode()))
-                _reset_of(module)()
+                next(getattr(module, one) for one in _RESETS if callable(getattr(module, one, None)))()
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -139,10 +137,6 @@ def _resetting() -> nn.Module | None:
         if frame.f_code.co_name in _RESETS and isinstance(frame.f_locals.get("self"), nn.Module):
             found = frame.f_locals["self"]
     return found
-
-
-def _reset_of(module: nn.Module) -> Any:
-    return next(getattr(module, name) for name in _RESETS if callable(getattr(module, name, None)))
 
 
 def _like(parameter: nn.Parameter, device: str) -> nn.Parameter:

@@ -8,8 +8,6 @@ The searched learning rate is meant for `reference_batch`; with k = effective_ba
     adascale  base, times a gain measured in each step: `trainers.loop.gradient_noise`
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,8 +21,7 @@ _BETA_1_BOUNDS = (0.0, 0.99)
 _BETA_2_BOUNDS = (0.9, 0.99999)
 _RISE = 0.3
 _FIRST = 1 / 25
-_LAST = 1 / 25e4
-"""One cycle: its rising part, and its first and last rate, as in torch's OneCycleLR."""
+_LAST = 1 / 25e4  # one cycle: its rising part, and its first and last rate, as in torch's OneCycleLR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

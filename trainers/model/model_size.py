@@ -1,7 +1,5 @@
 """Counts a model's size and computation on torch's `meta` device, without training, weights or memory."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence

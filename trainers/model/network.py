@@ -4,8 +4,6 @@ fp16 and bf16 compression halve the traffic. PowerSGD (Vogels et al. 2019, arXiv
 each weight matrix where that saves at least half, and adds the error to the next step's gradient.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -36,8 +34,7 @@ from trainers.trial_settings import Settings
 _EXACT_STEPS = 2
 """Number of first steps in which PowerSGD sends whole gradients: DDP rebuilds its buckets in the first step."""
 
-_EPSILON = 1e-8
-"""Epsilon of the orthogonalization, so that zero gradients do not become NaN."""
+_EPSILON = 1e-8  # epsilon of the orthogonalization, so that zero gradients do not become NaN
 
 
 class Compression:
@@ -168,8 +165,7 @@ def unused_line(module: nn.Module, said: str) -> str:
 
 
 _AS_IT_IS = nullcontext()
-_ONE_VALUE = "Expected more than 1 value per channel"
-"""BatchNorm's message about a batch without variance."""
+_ONE_VALUE = "Expected more than 1 value per channel"  # BatchNorm's message about a batch without variance
 
 
 class Network:
@@ -291,11 +287,9 @@ def shards_fully(settings: Settings, group: Group) -> bool:
 
 
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
-    """Normalise with running statistics, and join the other ranks' exchange without samples, forward and backward.
-
-    Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the format of the
-    inputs, others in at least single precision: NCCL would wait for the missing bytes forever.
-    """
+    """Normalise with running statistics, and join the other ranks' exchange without samples, forward and backward."""
+    # Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the
+    # inputs' format, others in at least single precision: NCCL would wait for the missing bytes forever.
     nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))
     nothing = type(norm).forward(norm, nobody).sum()  # 0, whose gradient is exchanged
     if norm.running_mean is None or norm.running_var is None:
@@ -317,10 +311,8 @@ def _distributed(module: nn.Module, settings: Settings, group: Group) -> Distrib
 
 
 def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
-    """Return the megabytes of a gradient bucket; None for torch's default.
-
-    PowerSGD sends twice for each bucket, and gloo matches messages by order alone, which differs between ranks.
-    """
+    """Return the megabytes of a gradient bucket; None for torch's default."""
+    # PowerSGD sends twice for each bucket, and gloo matches messages by order alone, which differs between ranks.
     if settings.compress == "powersgd" and dist.get_backend() == "gloo":
         return 1.0 + sum(one.numel() * one.element_size() for one in module.parameters()) / 2**20
     return None if isinstance(settings.bucket_mb, str) else settings.bucket_mb

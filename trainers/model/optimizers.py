@@ -5,8 +5,6 @@ of it; and, for the trainer's optimizers, `rate_factors(model, params)`, ratios 
 trainer sets each group's rate, keeping its initial ratio to the scheduled rate.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -21,8 +19,7 @@ from trainers.protocol import Params, TaskError
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
-RATE_FACTOR = "rate_factor"
-"""Key of a group's learning rate as a multiple of the scheduled one."""
+RATE_FACTOR = "rate_factor"  # key of a group's learning rate as a multiple of the scheduled one
 
 
 def has_optimizer(task: Task) -> bool:

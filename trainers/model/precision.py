@@ -4,8 +4,6 @@ TF32, cuDNN's algorithms and channels-last speed up GPUs. They are process-wide;
 them before the next trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
@@ -48,14 +46,12 @@ def exact_products() -> Iterator[None]:
         if precision is not None and _matmul_precision() != precision:  # "medium", which a task has set
             torch.set_float32_matmul_precision(precision)
         for part, value in zip(parts, before, strict=True):
-            _set_part(part, value)
+            if part.fp32_precision != value:
+                part.fp32_precision = value
 
 
 def _switches() -> tuple[Any, Any]:
-    """Return the owners of `allow_tf32`.
-
-    Once the newer names (torch 2.9) are set, torch refuses to read `allow_tf32`, which its compiler and Lightning need.
-    """
+    # With the newer names (torch 2.9) set, torch refuses to read `allow_tf32`, which its compiler and Lightning need.
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
 
@@ -65,10 +61,7 @@ def _parts(switch: Any) -> list[Any]:
 
 
 def _cpu_parts(switch: Any) -> list[Any]:
-    """Return the CPU's counterpart of matrix products.
-
-    `torch.set_float32_matmul_precision` sets it as well, and torch refuses to read that precision where the two differ.
-    """
+    # `torch.set_float32_matmul_precision` sets it as well, and torch refuses to read it where the two differ.
     return [cast("Any", torch.backends).mkldnn.matmul] if _parts(switch) == [switch] else []
 
 
@@ -83,11 +76,6 @@ def _turn(switch: Any, *, on: bool) -> None:
         for part in (*_parts(switch), *_cpu_parts(switch)):
             if part.fp32_precision in _ROUNDED:
                 part.fp32_precision = _EXACT
-
-
-def _set_part(part: Any, value: str) -> None:
-    if part.fp32_precision != value:
-        part.fp32_precision = value
 
 
 def _matmul_precision() -> str | None:

@@ -105,18 +105,14 @@ def _owns_parameters(block: nn.Module, module: nn.Module) -> bool:
 
 
 _BROADCAST_BYTES = 2**25
-_CLIP_EPS = 1e-6
-"""Epsilon that `torch.nn.utils.clip_grad_norm_` adds to the norm."""
+_CLIP_EPS = 1e-6  # epsilon that `torch.nn.utils.clip_grad_norm_` adds to the norm
 
 
 class ShardedOptimizer:
     """Updates each parameter on one rank, which holds its state; `own` has the numbers of this rank's parameters."""
 
     def __init__(
-        self,
-        groups: Iterable[Mapping[str, Any]],
-        build: Callable[[list[dict[str, Any]]], optim.Optimizer],
-        rank: int,
+        self, groups: Iterable[Mapping[str, Any]], build: Callable[[list[dict[str, Any]]], optim.Optimizer], rank: int
     ) -> None:
         self._rank, whole = rank, [{**group, "params": list(group["params"])} for group in groups]
         self._parameters: list[nn.Parameter] = [one for group in whole for one in group["params"]]

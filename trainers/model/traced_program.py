@@ -4,8 +4,6 @@ A training function is run again with the checkpoint's state, up to the first pa
 are captured instead of being passed.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import warnings
@@ -46,7 +44,7 @@ class _Called(BaseException):
 
 def model_of_function(
     function: TrainingFunction, spec: TrialSpec, content: Mapping[str, Any], path: str, name: str | None = None
-) -> Call:
+) -> "Call":
     """Return a training function's saved model, with a checkpoint's weights, and a call of it.
 
     `name` is the model's name in `trial.epochs`; None selects `model`, or the only model.
@@ -103,8 +101,7 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
     raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {listed(models)}")
 
 
-_ROWS = 2
-"""Number of rows of the example: torch treats a length of 1 as constant."""
+_ROWS = 2  # number of rows of the example: torch treats a length of 1 as constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +125,7 @@ def example_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     leaves, form = pytree.tree_flatten((args, dict(kwargs or {})))
     rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
     if not rows:
-        raise TaskError(
-            "the model was never called with a batched tensor, so there is no example input to export it with"
-        )
+        raise TaskError("the model was never called with a batched tensor, so there is no example input for an export")
     are_rows = tuple(isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == rows for leaf in leaves)
     few = [_few(leaf) if is_row else leaf for leaf, is_row in zip(leaves, are_rows, strict=True)]
     some, named = pytree.tree_unflatten(few, form)

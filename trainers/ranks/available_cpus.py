@@ -1,7 +1,5 @@
 """CPUs that this process may use. Does not load torch."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

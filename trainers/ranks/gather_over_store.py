@@ -3,8 +3,6 @@
 A process group is for the training thread only. Requests to its store are short: waiting requests block other threads.
 """
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Callable, Sequence

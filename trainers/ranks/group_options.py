@@ -1,15 +1,12 @@
 """Options of a training's process group: backend and deadline. Does not import torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
 from trainers.protocol import BACKENDS, Backend
 
 BackendChoice = Literal["auto", "nccl", "gloo"]
-GROUP_SECONDS = 600.0
-"""Default deadline of a process group in seconds, also of `faults.group_seconds`."""
+GROUP_SECONDS = 600.0  # default deadline of a process group in seconds, also of `faults.group_seconds`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,5 @@
 """The store with which process groups form: a torch store, client of `trainers.ranks.group_store_server`."""
 
-from __future__ import annotations
-
 import hmac
 import secrets
 import socket
@@ -26,8 +24,7 @@ from trainers.ranks.group_store_server import (
 )
 
 STORE_TIMEOUT_SECONDS = 60.0
-_ANSWER_SECONDS = 30.0
-"""Seconds for an answer, besides the request's own wait."""
+_ANSWER_SECONDS = 30.0  # seconds for an answer, besides the request's own wait
 
 
 class StoreClient(Store):
@@ -42,21 +39,18 @@ class StoreClient(Store):
         try:
             self._connection = socket.create_connection((address.host, address.port), timeout=timeout_seconds)
             self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._prove()
+            theirs = receive(self._connection, NONCE_BYTES)
+            ours = secrets.token_bytes(NONCE_BYTES)
+            self._connection.sendall(ours + proof_of(self._address.secret, b"client", theirs + ours))
+            proof = receive(self._connection, PROOF_BYTES)
+            if not hmac.compare_digest(proof, proof_of(self._address.secret, b"server", theirs + ours)):
+                raise ConnectionError("the other side does not know the secret")
         except OSError as error:
             raise DistNetworkError(f"failed to connect to the store of process groups: {error}") from error
 
     def __del__(self) -> None:
         if hasattr(self, "_connection"):
             self._connection.close()
-
-    def _prove(self) -> None:
-        theirs = receive(self._connection, NONCE_BYTES)
-        ours = secrets.token_bytes(NONCE_BYTES)
-        self._connection.sendall(ours + proof_of(self._address.secret, b"client", theirs + ours))
-        proof = receive(self._connection, PROOF_BYTES)
-        if not hmac.compare_digest(proof, proof_of(self._address.secret, b"server", theirs + ours)):
-            raise ConnectionError("the other side does not know the secret")
 
     def _ask(self, operation: bytes, *fields: bytes, seconds: float = 0.0) -> bytes:
         try:

@@ -5,8 +5,6 @@ s and c, and gets HMAC-SHA256(secret, side s c), the client's proof first. Each 
 has an answer. Nothing is pickled, and nothing is encrypted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

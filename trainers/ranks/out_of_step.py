@@ -5,8 +5,6 @@ within the epoch has begun more collectives than itself: then both would wait fo
 number of begun collectives to the group's store, if the training thread has made no progress for a while.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress
@@ -71,7 +69,7 @@ class _Report(NamedTuple):
     begun: int
 
     @classmethod
-    def read(cls, text: str) -> _Report:
+    def read(cls, text: str) -> "_Report":
         epoch, place, begun = map(int, text.split())
         return cls(epoch, Place(place), begun)
 
@@ -91,7 +89,7 @@ class Arrivals:
         self._over = threading.Event()
         self._at: tuple[int, Place] | None = None
 
-    def __enter__(self) -> Arrivals:
+    def __enter__(self) -> "Arrivals":
         if self._group.world_size > 1:
             self._name += f"/{_begun()}"  # a group may run the same attempt twice
             self._store: Store = _get_default_store()

@@ -4,8 +4,6 @@ The file replaces the process's output descriptor, so it includes libraries and 
 and a crash's last words. A pipe could deadlock: a writer that holds Python's lock would wait for the reader.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -91,14 +89,11 @@ def stdout_diverted() -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        _flush_c_streams()  # else C buffers would be written at exit, to the restored standard output
+        # C buffers would otherwise be written at exit, to the restored standard output.
+        with suppress(OSError, AttributeError, TypeError):  # not every C library can be reached this way
+            ctypes.CDLL(None).fflush(None)
         os.dup2(kept, _STDOUT)
         os.close(kept)
-
-
-def _flush_c_streams() -> None:
-    with suppress(OSError, AttributeError, TypeError):  # not every C library can be reached this way
-        ctypes.CDLL(None).fflush(None)
 
 
 FOLDER = "automl_logs"
@@ -162,8 +157,7 @@ def next_log(path: Path) -> int:
     return _opened(path)
 
 
-MOST_BYTES = 8 * 2**20
-"""Kept output of an attempt for each rank, in bytes; a burst between two checks may exceed it."""
+MOST_BYTES = 8 * 2**20  # kept output of an attempt for each rank, in bytes; a burst between two checks may exceed it
 LOOK_SECONDS = 1.0
 _TRIES = 5
 
@@ -185,15 +179,12 @@ class RankOutput:
             yield
             return
         path = path_of(spec, rank, spec.python_path[0])
-        self._turn_to(path)
+        with self._changing, suppress(OSError):
+            self._begin(path, first_log(path))
         try:
             yield
         finally:
             self._turn_back(path)
-
-    def _turn_to(self, path: Path) -> None:
-        with self._changing, suppress(OSError):
-            self._begin(path, first_log(path))
 
     def _turn_back(self, path: Path) -> None:
         with self._changing:

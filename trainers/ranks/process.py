@@ -1,7 +1,5 @@
 """Threads, CPUs and memory of the process that trials run in; `trainers.ranks.process_state` has its global state."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os
@@ -18,16 +16,14 @@ import torch
 
 from trainers.ranks.available_cpus import CPU_QUOTA, available_cpus
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-"""Options of `mallopt` in glibc's malloc.h."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # options of `mallopt` in glibc's malloc.h
 _SMALL_BLOCK, _LARGE_BLOCK = 2**18, 2**25
 """Bytes of a block that glibc returns at once when freed: our limit, and the top of glibc's own,
 which rises to the largest freed block."""
 
 _PEAK_LASTS_SECONDS = 0.1
 
-_YOUNG, _ALL = 1, 2
-"""Generations of Python's garbage collector: a short trial's model is still young."""
+_YOUNG, _ALL = 1, 2  # generations of Python's garbage collector: a short trial's model is still young
 
 
 def set_threads(cpus_per_rank: int) -> None:
@@ -103,7 +99,7 @@ def return_freed_tensors(*, at_once: bool) -> None:
         mallopt(_M_TRIM_THRESHOLD, 2 * (_SMALL_BLOCK if at_once else _LARGE_BLOCK))
 
 
-def free_memory(parameters: Remains | None) -> None:
+def free_memory(parameters: "Remains | None") -> None:
     """Free a trial's leftovers: its model in reference cycles, compiled code, cached device memory.
 
     A slow garbage collection is skipped if the parameters are gone; None is unknown, as after a failed start. torch

@@ -1,7 +1,5 @@
 """Process groups: fast formation over one long-lived store, and takedown without a stall."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

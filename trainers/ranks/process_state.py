@@ -4,8 +4,6 @@
 signal handlers. Imported or patched modules, open files and the task's own objects stay.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os
@@ -93,16 +91,12 @@ class ProcessState:
         for setting, value in self._values:
             if _value(setting) != value:
                 setting.write(value)
-        _seed_generators()
-
-
-def _seed_generators() -> None:
-    """Seed as `trainers.data.seeds.reseed` does, in a fifth of the time: `reseed` stores a traceback for later GPUs."""
-    torch.default_generator.manual_seed(_SEED)
-    if cast("Any", torch.cuda).is_initialized():
-        torch.cuda.manual_seed_all(_SEED)
-    np.random.seed(_SEED)
-    random.seed(_SEED)
+        # As `trainers.data.seeds.reseed` does, in a fifth of the time: `reseed` stores a traceback for later GPUs.
+        torch.default_generator.manual_seed(_SEED)
+        if cast("Any", torch.cuda).is_initialized():
+            torch.cuda.manual_seed_all(_SEED)
+        np.random.seed(_SEED)
+        random.seed(_SEED)
 
 
 def _value(setting: _Setting) -> Any:

@@ -1,7 +1,5 @@
 """Messages and orders of a trial's rank process, and their transfer between its threads."""
 
-from __future__ import annotations
-
 import math
 import queue
 import threading
@@ -35,7 +33,7 @@ class Failed:
     message: str
 
     @classmethod
-    def of(cls, error: BaseException, *, has_begun: bool) -> Failed:
+    def of(cls, error: BaseException, *, has_begun: bool) -> "Failed":
         """Return the failure of an error; before the first step (`has_begun`) checkpoints are only read."""
         failure = classify(error)
         # A store that does not answer still has the checkpoint: the trial must not go back to an earlier one.
@@ -44,8 +42,7 @@ class Failed:
         return cls(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
 
 
-Holdable = Measurement | AskedFor
-"""Messages that may wait to be sent with others."""
+Holdable = Measurement | AskedFor  # messages that may wait to be sent with others
 Message = Began | Failed | EpochPart | list[Holdable]
 
 
@@ -79,8 +76,7 @@ class Orders:
         return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
 
 
-Pendable = Pending[Measurement] | Pending[EpochPart]
-"""Messages that may name a file which is still being written."""
+Pendable = Pending[Measurement] | Pending[EpochPart]  # messages that may name a file which is still being written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +105,6 @@ class _Held:
 
     @property
     def send_at(self) -> float | None:
-        """Return the moment of sending on the monotonic clock, or None."""
         return self._send_at if self._news else None
 
     def add(self, one: Holdable, since: float) -> None:
@@ -163,7 +158,8 @@ class Outgoing:
             what = None if event is None or has_failed else event.told()
             if event is not None and isinstance(what, Holdable):
                 held.add(what, event.at)
-            if event is None or event.is_urgent or isinstance(what, Failed) or _is_past(held.send_at):
+            is_due = (at := held.send_at) is not None and time.monotonic() >= at
+            if event is None or event.is_urgent or isinstance(what, Failed) or is_due:
                 yield from held.take()
             if event is not None and event.what is None:
                 return
@@ -178,7 +174,3 @@ class Outgoing:
             return self._queue.get(timeout=None if before is None else max(before - time.monotonic(), 0.0))
         except queue.Empty:
             return None
-
-
-def _is_past(moment: float | None) -> bool:
-    return moment is not None and time.monotonic() >= moment

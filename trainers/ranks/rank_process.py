@@ -4,8 +4,6 @@ A pool calls it from several threads: `run` or `follow` occupy one during a tria
 are called at the same time. A run trains up to the granted epoch and waits there; after `close` it ends.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import math

@@ -5,8 +5,6 @@ R` in a store, sets `here R` once it has loaded, and then waits while the others
 watches instead (`trainers.ranks.process_group`).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -111,10 +109,8 @@ class _Watch:
         )
 
 
-_FAULT_OF_NCCL = "exception_dump"
-"""Key with which torch's ProcessGroupNCCL reports a failed collective (torch 2.13)."""
-_GROUPS = count()
-"""Numbers of this process's groups: equal on all ranks."""
+_FAULT_OF_NCCL = "exception_dump"  # key with which torch's ProcessGroupNCCL reports a failed collective (torch 2.13)
+_GROUPS = count()  # numbers of this process's groups: equal on all ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,10 +204,8 @@ def presence_in_environment(deadline_seconds: float) -> Presence | None:
 
 
 def _forget_faults_of_earlier_starts(store: Store) -> None:
-    """Delete NCCL's failure key from torchrun's store, else it would end each later start after 8 minutes.
-
-    torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
-    """
+    """Delete NCCL's failure key from torchrun's store, else it would end each later start after 8 minutes."""
+    # torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     store.delete_key(_FAULT_OF_NCCL)

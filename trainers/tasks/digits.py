@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 _CLASSES = 10
 _SPLIT_SEED = 0
-_PARTS = 6
-"""Number of parts of each digit's images: one is for validation, one for testing, the others for training."""
+_PARTS = 6  # number of parts of each digit's images: one is for validation, one for testing, the others for training
 
 
 class Digits(BaseTask):
@@ -109,10 +108,8 @@ def _split() -> tuple[tuple[Tensor, Tensor], ...]:
 
 
 def _table() -> Any:
-    """Return an array [1797, 65]: 64 pixels from 0 to 16 and the digit of each image.
-
-    Read from scikit-learn's file: importing its loader takes 1.4 s in every rank, reading the file 0.02 s.
-    """
+    """Return an array [1797, 65]: 64 pixels from 0 to 16 and the digit of each image."""
+    # Read from scikit-learn's file: importing its loader takes 1.4 s in every rank, reading the file 0.02 s.
     import numpy as np
 
     package = find_spec("sklearn")

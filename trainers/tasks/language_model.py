@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from search_spaces.space import Space
 
-_TOLD_TOKENS = 5
-"""Number of next tokens whose probabilities an exported model returns."""
+_TOLD_TOKENS = 5  # number of next tokens whose probabilities an exported model returns
 _FEWEST_DOCUMENTS = 20
 """Least number of documents to split as wholes; of fewer documents, the end of each is for validation."""
 

@@ -223,10 +223,8 @@ class Tabular(SplitTask):
 
         raw, others = self._read_all(*self._files)
         table, others = self._reading.read(raw), {name: self._reading.read(one) for name, one in others.items()}
-        findings = table_findings(
-            raw, table, others, reading=self._reading, encoding=self.encoding, classes=self.classes
-        )
-        return {"findings": list(findings), "columns": table_columns(raw, table, self._reading, self.encoding)}
+        found = table_findings(raw, table, others, reading=self._reading, encoding=self.encoding, classes=self.classes)
+        return {"findings": list(found), "columns": table_columns(raw, table, self._reading, self.encoding)}
 
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
         """Return new rows as the model takes them, float32 [n, columns]; TaskError for a wrong column or cell.

@@ -106,11 +106,9 @@ class Text(SplitTask):
             self._tokenizer = _checkpoint_tokenizer(checkpoint)
             self._pad = pad_of(self._tokenizer, checkpoint)
         self._parts = parts_of(self._to_tokens(words), labels, rows) | {
-            name: self._part_of_file(one) for name, one in others.items()
+            name: (self._to_tokens(_texts(one, self._text)), encode_classes(one, self._label, self.classes))
+            for name, one in others.items()
         }
-
-    def _part_of_file(self, table: Table) -> tuple[Any, Any]:
-        return self._to_tokens(_texts(table, self._text)), encode_classes(table, self._label, self.classes)
 
     def describe(self) -> tuple[str, ...]:
         """Return facts of the files, one line each."""

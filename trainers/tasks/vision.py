@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from trainers.tasks.pictures.augmentation import Mixup
 
 _ARCHITECTURES = ("cnn", "residual")
-_COLOURS = 3
-"""Number of channels of a colour image."""
+_COLOURS = 3  # number of channels of a colour image
 _CHECKPOINT_SIDE = 128
 """Pixels of an image's side for a checkpoint: a third of the work of 224, with which it was trained."""
 
@@ -304,7 +303,5 @@ def _moments(pixels: images.Pixels) -> tuple[list[float], list[float]]:
     counts = [np.bincount(pixels[:, channel].ravel(), minlength=256) for channel in range(pixels.shape[1])]
     levels = np.arange(256)
     means = [float((count * levels).sum() / count.sum()) for count in counts]
-    variances = [
-        float((count * (levels - mean) ** 2).sum() / count.sum()) for count, mean in zip(counts, means, strict=True)
-    ]
+    variances = [float((n * (levels - mean) ** 2).sum() / n.sum()) for n, mean in zip(counts, means, strict=True)]
     return means, [max(variance**0.5, 1.0) for variance in variances]

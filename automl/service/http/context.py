@@ -1,7 +1,5 @@
 """State shared by the routes: the store, the operator's policy, and the caller's identity."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fastapi import Request

@@ -5,8 +5,6 @@ the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie
 `--open`, the service listens only on loopback, and every user of the machine is an admin.
 """
 
-from __future__ import annotations
-
 import asyncio
 import getpass
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -25,8 +23,7 @@ from automl.standalone.serving.listening import names_this_machine
 from studies.queueing.access_tokens import Identity, any_made, identify, identify_session
 from studies.storage.study_store import Store
 
-LOCAL_PROJECT = "local"
-"""Project of this machine's users without a token."""
+LOCAL_PROJECT = "local"  # project of this machine's users without a token
 
 
 def local_identity() -> Identity:
@@ -54,8 +51,7 @@ OWN_SITE = frozenset({"", "same-origin", "none"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY, API_BODY, OPEN_BODY = 2**20, 4 * SPEC_CHARS, 2**13
 """Largest body in bytes of a request to MLflow or MCP, of others except uploads, and without a token."""
-BODY_SECONDS = 30.0
-"""Most seconds for a body to arrive, except for uploads."""
+BODY_SECONDS = 30.0  # most seconds for a body to arrive, except for uploads
 STORE_SECONDS = 5.0
 """Most seconds to wait for the identity of a token. After that, requests are refused until the store has answered."""
 _STORE_THREADS = 4
@@ -135,10 +131,8 @@ class Gate:
         return None
 
     async def _identity(self, scope: Scope) -> Identity | None:
-        """Return who asks, or None. TimeoutError if the store does not answer, at once if an earlier read still waits.
-
-        A database that hangs would otherwise hold a thread of each request.
-        """
+        """Return who asks, or None. TimeoutError if the store does not answer, at once if a read still waits."""
+        # A database that hangs would otherwise hold a thread of each request.
         if self._is_open:
             return local_identity()
         if self._late is not None and not self._late.done():

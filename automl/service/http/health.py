@@ -1,7 +1,5 @@
 """Endpoints for monitoring: liveness, readiness, and Prometheus metrics."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -20,8 +18,7 @@ from studies.storage.study_store import Store
 from studies.storage.views.cursors import VIEWS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-WINDOW_SECONDS = 60.0
-"""Seconds over which rates are measured."""
+WINDOW_SECONDS = 60.0  # seconds over which rates are measured
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 

@@ -1,7 +1,5 @@
 """Bodies of requests, checked by pydantic and shown in the OpenAPI document."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 

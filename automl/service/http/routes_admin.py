@@ -1,7 +1,5 @@
 """Routes of workers, money, tokens, and the caller's identity."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated, Any
 

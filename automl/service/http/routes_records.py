@@ -1,7 +1,5 @@
 """Routes for `automl --server`: records, which commands print like records of a store, and confirming."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response

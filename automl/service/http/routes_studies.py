@@ -1,7 +1,5 @@
 """Routes of studies: submit, list, watch, stop, resume, cancel, delete."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -73,8 +71,7 @@ Studies = Annotated[TeamStudies, Depends(studies_of)]
 Number = Annotated[int, Query(ge=0, le=10**9)]
 Attempt = Annotated[int, Query(ge=1, le=10**9)]
 Seed = Annotated[int, Query(ge=0, lt=2**31)]
-LONGEST_LOG = 2**20
-"""Most characters of a log in an answer; older output is cut."""
+LONGEST_LOG = 2**20  # most characters of a log in an answer; older output is cut
 
 
 @router.get("/studies", tags=["studies"])

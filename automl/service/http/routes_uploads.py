@@ -1,7 +1,5 @@
 """Routes of uploaded data."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated, Any
 

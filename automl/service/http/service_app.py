@@ -1,7 +1,5 @@
 """The service as an ASGI application: routes, error answers, and the gate around them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
@@ -35,8 +33,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too many checks or exports are running now."},
     503: {"description": "The store does not answer now."},
 }
-MOST_LINES = 600
-"""Most log lines about requests of a user, or of an address without a token, in a minute."""
+MOST_LINES = 600  # most log lines about requests of a user, or of an address without a token, in a minute
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",
@@ -110,7 +107,10 @@ class _Observer:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = _with_safe_headers(message.get("headers", []), self._path(scope))
+                headers = message.get("headers", [])
+                safe = _SAFE_HEADERS if self._path(scope).endswith("/report") else (*_SAFE_HEADERS, _POLICY)
+                given = {name.lower() for name, _ in headers}
+                message["headers"] = [*headers, *((name, value) for name, value in safe if name not in given)]
             await send(message)
 
         try:
@@ -144,9 +144,3 @@ class _Observer:
     def _path(scope: Scope) -> str:
         """Return the route of the path, so that names of studies create no metric series."""
         return str(getattr(scope.get("route"), "path", "other"))
-
-
-def _with_safe_headers(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
-    safe = _SAFE_HEADERS if path.endswith("/report") else (*_SAFE_HEADERS, _POLICY)
-    given = {name.lower() for name, _ in headers}
-    return [*headers, *((name, value) for name, value in safe if name not in given)]

@@ -1,7 +1,5 @@
 """Runs the service: the socket, the token file, an optional worker, and an orderly end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -26,8 +24,7 @@ from automl.standalone.serving.settings import token_problem
 from search_spaces.user_errors import UserError
 from studies.queueing import access_tokens
 
-SHUTDOWN_SECONDS = 8
-"""Seconds for open requests when the service ends; after that event streams are cut."""
+SHUTDOWN_SECONDS = 8  # seconds for open requests when the service ends; after that event streams are cut
 _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
 

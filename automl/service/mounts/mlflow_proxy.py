@@ -4,8 +4,6 @@ Start it with `mlflow server --static-prefix /mlflow`: paths are forwarded uncha
 other content, for example a logged HTML file, cannot run scripts here.
 """
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterator
 from typing import Annotated

@@ -4,8 +4,6 @@ Its page uses absolute paths (/dashboard, /api/studies, /static); the service's 
 its own application, since the dashboard caches in memory; process-wide caches are keyed by study ids that never repeat.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

@@ -1,7 +1,5 @@
 """Pages for people: login, queue, study, trial."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
@@ -36,12 +34,9 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
 Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
-COOKIE_SECONDS = 7 * 86_400
-"""Longest browser login in seconds; it ends earlier if the token does."""
-MOST_ENDED = 50
-"""Most ended jobs on the queue page, latest first."""
-LONGEST_LOG = 2**16
-"""Most characters of a rank's output on the page; older output is cut."""
+COOKIE_SECONDS = 7 * 86_400  # longest browser login in seconds; it ends earlier if the token does
+MOST_ENDED = 50  # most ended jobs on the queue page, latest first
+LONGEST_LOG = 2**16  # most characters of a rank's output on the page; older output is cut
 
 
 @router.get("/service.css")
@@ -140,7 +135,7 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
             studies.delete(name)
             here = "/"
         elif action == "resume":
-            studies.resume(name, _budget_of(form))
+            studies.resume(name, [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)])
         elif action in {"stop", "cancel"}:
             (studies.stop if action == "stop" else studies.cancel)(name)
         else:
@@ -148,11 +143,6 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
     except (UserError, RunError) as error:
         return _study_page(request, studies, name, one_line(error), status_of(error))
     return to(here)
-
-
-def _budget_of(form: Mapping[str, str]) -> list[str]:
-    """Return the form's budget as overrides. The check of the spec refuses bad numbers."""
-    return [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)]
 
 
 @router.get("/studies/{name}/trials/{number}")

@@ -1,7 +1,5 @@
 """Rendering of pages: templates that escape every value, and errors as one-line pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -61,8 +59,7 @@ def rendered(name: str, values: Mapping[str, Any]) -> str:
     return _environment().get_template(name).render(values)
 
 
-RETRY_SECONDS = {429: "10", 503: "2"}
-"""Seconds for the header Retry-After, by status."""
+RETRY_SECONDS = {429: "10", 503: "2"}  # seconds for the header Retry-After, by status
 
 
 def refusal(accept: str, status: int, detail: str) -> Response:

@@ -1,7 +1,5 @@
 """Data of the study page: texts and numbers from the store's last commit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,8 +20,7 @@ from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis
 from studies.results.pareto import reference_of
 
-MOST_TRIALS = 30
-"""Most trials in each table, the latest; the report has all."""
+MOST_TRIALS = 30  # most trials in each table, the latest; the report has all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,5 @@
 """The page for submitting a study: from an uploaded table, a form, or YAML."""
 
-from __future__ import annotations
-
 import ast
 import json
 import sys

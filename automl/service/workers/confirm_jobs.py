@@ -4,8 +4,6 @@ The study's ledger charges the trainings as `confirm`, and their user and projec
 job. The job's budget, minus the cost of earlier runs, caps each run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

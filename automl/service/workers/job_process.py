@@ -5,8 +5,6 @@
 A worker starts it. When the worker dies, the kernel signals the process to drain, and another worker continues the job.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -38,8 +36,7 @@ from studies.storage.schema.engine import StoreAwayError, StoreError
 from studies.storage.study_store import Store
 from studies.storage.writing.retrying import is_away, retry
 
-WORKER_PID = "AUTOML_WORKER_PID"
-"""Environment variable with the process id of the worker."""
+WORKER_PID = "AUTOML_WORKER_PID"  # environment variable with the process id of the worker
 STORE_AWAY, INTERRUPTED = 75, 130
 """Exit codes of a process that could not store its outcome: the store was unreachable, or it was terminated."""
 MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
@@ -50,7 +47,9 @@ _PR_SET_PDEATHSIG = 1
 def run(store: Store, run_id: int) -> RunOutcome:
     """Drive the study of an open run until its end. DBAPIError or StoreAwayError leave it to another run."""
     queue = JobQueue(store)
-    job = _job_of(queue, run_id)
+    job = next((one for one in queue.jobs(states=("running",)) if one.run is not None and one.run.id == run_id), None)
+    if job is None:
+        raise StoreError(f"run: found {run_id}, allowed: a run that is open")
     log = writer(study=job.study, project=job.project, user=job.user)
     warn = partial(log, level="warning")
 
@@ -73,13 +72,6 @@ def run(store: Store, run_id: int) -> RunOutcome:
     log(f"the run has ended: {outcome}", reason=reason or None)
     end(outcome, reason)
     return outcome
-
-
-def _job_of(queue: JobQueue, run_id: int) -> Job:
-    found = next((job for job in queue.jobs(states=("running",)) if job.run is not None and job.run.id == run_id), None)
-    if found is None:
-        raise StoreError(f"run: found {run_id}, allowed: a run that is open")
-    return found
 
 
 def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:

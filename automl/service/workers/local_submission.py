@@ -1,7 +1,5 @@
 """Queueing a study by a user of this machine, with the user's own code and paths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A worker: polls the queue, and runs each job in a separate process on some of its slots."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -114,7 +112,10 @@ class Worker:
             if self.clock() - self._beaten_at >= BEAT_SECONDS:
                 self._beat()
             if not self._rests():
-                self._take_turns()
+                while isinstance(
+                    turn := self.queue.take_turn(self._id, self.slots, gives_up_silent=self._is_steady), Start
+                ):
+                    self._start(turn)
         except WorkerGoneError as error:  # this process was frozen, or only this worker could not reach the database
             self.log(str(error), level="warning", worker=self.name)
             for running in self._running.values():
@@ -131,10 +132,6 @@ class Worker:
     def _is_steady(self) -> bool:
         """Return whether every living worker has had time for a heartbeat since the outage."""
         return self.clock() - self._steady_since >= EXPIRY_SECONDS
-
-    def _take_turns(self) -> None:
-        while isinstance(turn := self.queue.take_turn(self._id, self.slots, gives_up_silent=self._is_steady), Start):
-            self._start(turn)
 
     def _join(self) -> None:
         self._id = self.queue.register(self.name, device=self.device, slots=self.slots)
@@ -214,12 +211,8 @@ class Worker:
             if study is not None and study.state == "closed" and (study.ended_at or 0.0) >= run.started_at:
                 return outcome_of_closed(running.job, study.stop_reason), ""  # the request came after its end
             return "preempted", ""  # before its controller could drain
-        return _without_a_request(code)
-
-
-def _without_a_request(code: int) -> tuple[Any, str]:
-    if code == STORE_AWAY:
-        return "lost", "its process could not reach the store; it continues later"
-    if code < 0:
-        return "died", f"its process was ended by signal {-code}"
-    return "failed", f"its process ended with exit code {code}; the worker's log has more"
+        if code == STORE_AWAY:
+            return "lost", "its process could not reach the store; it continues later"
+        if code < 0:
+            return "died", f"its process was ended by signal {-code}"
+        return "failed", f"its process ended with exit code {code}; the worker's log has more"

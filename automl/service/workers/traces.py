@@ -1,7 +1,5 @@
 """Log lines of workers and the service: one JSON object each, with study and trial."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """`python -m predictor.serving MODEL`: the server without the rest of the project."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Access control: checks the token, or that the request names this machine, and times each request."""
 
-from __future__ import annotations
-
 import hmac
 import json
 import time

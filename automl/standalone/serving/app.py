@@ -1,7 +1,5 @@
 """The HTTP interface as an ASGI application: takes rows, returns predictions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -29,10 +27,8 @@ from .served import Served
 from .served_model import ServedModel
 from .settings import Settings
 
-_KEYS: Mapping[str, str] = {"/predict": "row", "/predict/batch": "rows"}
-"""The only key of the body, by path."""
-_LARGE_BODY = 32_768
-"""Bodies above this many bytes are parsed in a thread, to keep the event loop free."""
+_KEYS: Mapping[str, str] = {"/predict": "row", "/predict/batch": "rows"}  # the only key of the body, by path
+_LARGE_BODY = 32_768  # bodies above this many bytes are parsed in a thread, to keep the event loop free
 _BODIES_TOGETHER = 4
 """Bodies of the largest size in a worker's memory. Neither queue nor connections limit incoming bodies."""
 _REQUEST_ID = "x-request-id"

@@ -4,8 +4,6 @@ If the last batch answered several requests, more are likely to follow. Then an 
 rows, or until a deadline counted from the first row's arrival.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """HTTP/1.1 for clients of which some are slow or hostile: uvicorn's server with limits for connections."""
 
-from __future__ import annotations
-
 import logging
 import resource
 import socket
@@ -21,8 +19,8 @@ SECONDS = {"head": 10.0, "body": 60.0, "reader": 30.0, "idle": 30.0}
 _PROGRESS_BYTES = 2**14
 _READ_BYTES = 2**16
 _MOST_FILES = 65_536
-_heads: dict[Connection, None] = {}
-_others: dict[Connection, None] = {}
+_heads: "dict[Connection, None]" = {}
+_others: "dict[Connection, None]" = {}
 """Connections that wait for a head, and for something else of their client, longest first."""
 
 

@@ -1,7 +1,5 @@
 """The page at /docs: the API, an example to edit and send, and a field for the token. Loads nothing from elsewhere."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 
@@ -118,6 +116,6 @@ def _digest(text: str) -> str:
 HEADERS = {
     "content-security-policy": f"default-src 'none'; connect-src 'self'; img-src data:; "
     f"script-src {_digest(_SCRIPT)}; style-src {_digest(_STYLE)}; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "frame-ancestors 'none'"
 }
 """Headers of the page, which allow only its own script."""

@@ -1,7 +1,5 @@
 """Errors of requests and of the server's start."""
 
-from __future__ import annotations
-
 
 class ServeError(Exception):
     """The server cannot start, or a model cannot be served. The message is one line with the cure."""

@@ -1,7 +1,5 @@
 """Bodies of requests: JSON, `{"row": ROW}` or `{"rows": [ROW, ...]}`, checked before the model's encoder gets a row."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

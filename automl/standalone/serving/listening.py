@@ -1,7 +1,5 @@
 """The socket for all workers, and names and addresses of this machine."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 

@@ -1,7 +1,5 @@
 """Prometheus metrics, summed over all workers in PROMETHEUS_MULTIPROC_DIR, which `serve` sets before the import."""
 
-from __future__ import annotations
-
 import functools
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

@@ -1,7 +1,5 @@
 """The OpenAPI document of a model, from its manifest."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +10,7 @@ from .settings import Settings
 
 _NUMBER_TEXT = r"^[+-]?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,2})?$"
 _LARGEST = sys.float_info.max
-_BEYOND_FLOAT32 = 3.4028235677973366e38
-"""Smallest number that float32 rounds to infinity."""
+_BEYOND_FLOAT32 = 3.4028235677973366e38  # smallest number that float32 rounds to infinity
 _ANY_CELL = [{"type": "string", "maxLength": LONGEST_TEXT}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]
 _DTYPE_LIMITS: Mapping[str, Mapping[str, Any]] = {
     "float32": {"type": "number", "exclusiveMinimum": -_BEYOND_FLOAT32, "exclusiveMaximum": _BEYOND_FLOAT32},

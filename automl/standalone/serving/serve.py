@@ -29,13 +29,10 @@ from .sources import Source
 if TYPE_CHECKING:
     from .served_model import ServedModel
 
-_FIGURES = "PROMETHEUS_MULTIPROC_DIR"
-"""Folder of shared metrics, a variable that prometheus-client reads at import."""
-_GRACE_SECONDS = 10
-"""Seconds that an ending worker gets beyond a request's time limit."""
+_FIGURES = "PROMETHEUS_MULTIPROC_DIR"  # folder of shared metrics, a variable that prometheus-client reads at import
+_GRACE_SECONDS = 10  # seconds that an ending worker gets beyond a request's time limit
 _KEEP_ALIVE_SECONDS = 75
-_IDLE_SECONDS = 0.5
-"""Seconds that an ending worker still answers on idle connections."""
+_IDLE_SECONDS = 0.5  # seconds that an ending worker still answers on idle connections
 _MOST_HEAD_BYTES = 65_536
 _SWITCH_SECONDS = 0.0005
 """Longest turn of the event loop in seconds (default 5 ms); the model's many short operations wait for each turn."""

@@ -1,7 +1,5 @@
 """A loaded model with the name of its version."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

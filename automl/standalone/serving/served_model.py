@@ -1,7 +1,5 @@
 """The model of a worker, and its replacement by a newer model while requests are answered."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

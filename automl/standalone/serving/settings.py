@@ -1,7 +1,5 @@
 """Settings of the server: from arguments, environment variables AUTOML_SERVE_..., a settings file, or defaults."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,9 +36,7 @@ class Settings(BaseSettings):
     )
     queue_rows: Positive = Field(4096, description="Most rows that wait in a worker; further rows get status 429.")
     request_rows: Positive = Field(1000, description="Most rows in one request.")
-    body_mib: float = Field(
-        16.0, gt=0, le=1024, description="Largest body of a request in MiB; larger gets status 413."
-    )
+    body_mib: float = Field(16.0, gt=0, le=1024, description="Largest body of a request in MiB; more gets status 413.")
     timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until a request gets status 503.")
     poll_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds between checks for a replaced model.")
     trust: bool = Field(False, description="Load a .pt2 file of someone else, which runs code that the file names.")

@@ -1,7 +1,5 @@
 """Sources of models, polled for newer models."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import dataclass
@@ -12,8 +10,7 @@ from ..errors import ModelError
 from ..model import read_manifest
 from .errors import ServeError
 
-_SILENT_SECONDS = 120.0
-"""Longest silence in seconds of the writer of a `FollowedSource`, which polls every few seconds."""
+_SILENT_SECONDS = 120.0  # longest silence in seconds of the writer of a `FollowedSource`, which polls every few seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,16 +40,14 @@ class PathSource:
         try:
             if self._path.suffix != ".onnx" or not self._path.is_file():  # .onnx needs ONNX Runtime loaded
                 read_manifest(self._path)
-            stats = [(one.name, one.stat()) for one in sorted(self._files())]
+            files = [one for one in self._path.iterdir() if one.is_file()] if self._path.is_dir() else [self._path]
+            stats = [(one.name, one.stat()) for one in sorted(files)]
         except ModelError as error:
             raise ServeError(f"MODEL: {error}") from None
         except OSError as error:
             raise ServeError(f"MODEL: {self._path} cannot be read: {error.strerror}") from None
         parts = [f"{name} {one.st_ino} {one.st_size} {one.st_mtime_ns}" for name, one in stats]
         return Place(path=str(self._path.absolute()), version=None, fingerprint="\n".join(parts))
-
-    def _files(self) -> list[Path]:
-        return [one for one in self._path.iterdir() if one.is_file()] if self._path.is_dir() else [self._path]
 
 
 class FollowedSource:

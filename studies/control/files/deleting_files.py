@@ -1,7 +1,5 @@
 """Deletion of checkpoints, without making the controller wait for an object store."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading
@@ -10,8 +8,7 @@ import time
 from trainers.checkpoints.checkpoint_stores import place_of
 from trainers.checkpoints.locations import MissingLibraryError, is_url
 
-WORKERS = 4
-"""Number of simultaneous deletions in an object store."""
+WORKERS = 4  # number of simultaneous deletions in an object store
 FINISH_SECONDS = 30.0
 """Longest wait for unconfirmed deletions at the end of a study; `automl gc` finds files that remain."""
 _LOOK_SECONDS = 0.05

@@ -1,7 +1,5 @@
 """Choice of the checkpoint files to keep: archive, front, and files from which a trial can resume."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 
 YOUNG_SECONDS = 3600.0
 """Age in seconds below which a file of a running study stays, since its measurement may not be committed yet."""
-RANK_SECONDS = 10.0
-"""Seconds within which ranks of a killed controller notice that their cluster is gone."""
-NOTE = ".lease"
-"""Name of the note in a study's folder; it contains a lease's token, or `shared`."""
+RANK_SECONDS = 10.0  # seconds within which ranks of a killed controller notice that their cluster is gone
+NOTE = ".lease"  # name of the note in a study's folder; it contains a lease's token, or `shared`
 _SHARED = "shared"
 _LOOK_SECONDS = 0.1
 _RANK = "ray::Rank"

@@ -1,7 +1,5 @@
 """Waiting while a study's checkpoints cannot be written."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
@@ -9,8 +7,7 @@ from collections.abc import Callable
 from trainers.checkpoints.checkpoint_stores import place_of
 from trainers.checkpoints.locations import MissingLibraryError, is_url
 
-TRY_BYTES = 4 * 1024**2
-"""Number of bytes that must be writable before a study continues."""
+TRY_BYTES = 4 * 1024**2  # number of bytes that must be writable before a study continues
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 _LOOK_SECONDS = 0.2
 

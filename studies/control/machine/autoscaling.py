@@ -7,8 +7,6 @@ The second line never grows under one controller, so a released slot is never re
 and the policy has not used a free slot for `PATIENCE_SECONDS`, the slot is released too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -18,8 +16,7 @@ from studies.control.machine.live_study import LiveStudy
 
 SpareSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
 
-PATIENCE_SECONDS = 300.0
-"""Seconds for which a slot is kept that the policy does not use."""
+PATIENCE_SECONDS = 300.0  # seconds for which a slot is kept that the policy does not use
 
 
 class SlotNeeds:

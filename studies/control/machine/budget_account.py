@@ -1,10 +1,8 @@
 """The budget of a study while its pool is open: money spent, time promised to gangs, and the deadline."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from studies.control.machine.commands import Outbox
 from studies.control.machine.live_trials import Attempt, Paid, Trial
@@ -16,14 +14,10 @@ from studies.storage.writing.changes import Charged, PoolChanged, PoolColumns, P
 
 EPOCHS_AHEAD = 2
 """Epochs promised ahead: a draining gang ends its epoch, and may have begun the next one when the order arrives."""
-MOST_GUARD_SHARE = 0.02
-"""Largest share of the budget that is given up by cutting an epoch before the deadline."""
-SAME_MOMENT_SECONDS = 1e-6
-"""Largest difference of equal moments: the precision of seconds since 1970."""
-LEAST_FRACTION = 0.1
-"""Smallest part of an epoch whose duration predicts the end of the epoch."""
-LATE_TICKS = 100
-"""Number of recent watchdog delays from which the next delay is estimated."""
+MOST_GUARD_SHARE = 0.02  # largest share of the budget that is given up by cutting an epoch before the deadline
+SAME_MOMENT_SECONDS = 1e-6  # largest difference of equal moments: the precision of seconds since 1970
+LEAST_FRACTION = 0.1  # smallest part of an epoch whose duration predicts the end of the epoch
+LATE_TICKS = 100  # number of recent watchdog delays from which the next delay is estimated
 
 
 class BudgetAccount:
@@ -189,7 +183,8 @@ class BudgetAccount:
             return Paid()
         attempt = trial.attempt
         if seconds is not None:
-            now = self._end_of(attempt.slots, seconds, now)
+            end = max(self._meter.charged_until(slot) for slot in attempt.slots) + seconds
+            now = now if abs(end - now) < SAME_MOMENT_SECONDS else min(end, now)
         charges = self._meter.charge(attempt.slots, kind, now, trial_id=trial.id, attempt=attempt.number)
         paid = Paid(cost_nano_usd=self._book(charges), seconds=sum(charge.seconds for charge in charges))
         if kind in OWN_CHARGES:
@@ -199,11 +194,6 @@ class BudgetAccount:
             trial.slot_seconds += slot_seconds
             self.trained_slot_seconds += slot_seconds
         return paid
-
-    def _end_of(self, slots: Sequence[int], seconds: float, now: float) -> float:
-        assert self._meter is not None  # noqa: S101 - the caller has looked
-        end = max(self._meter.charged_until(slot) for slot in slots) + seconds
-        return now if abs(end - now) < SAME_MOMENT_SECONDS else min(end, now)
 
     def _book(self, charges: list[Charged]) -> int:
         self._outbox.write(*charges)

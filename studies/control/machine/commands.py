@@ -1,7 +1,5 @@
 """Commands of the state machine; the controller carries out grants before the commit, and all others after it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ To the machine, the trainings are trials that were paused before their first ste
 checkpoint is saved: a training lost by a fault starts over.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,12 +32,10 @@ from studies.storage.writing.changes import (
 )
 from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, TrialSpec
 
-PATIENCE_SECONDS = 60.0
-"""Seconds without any training to wait for devices lost with their node."""
+PATIENCE_SECONDS = 60.0  # seconds without any training to wait for devices lost with their node
 AUTOSCALER_PATIENCE_SECONDS = 1800.0
 """Seconds to wait for lost devices with an autoscaler, which has to get and start a machine."""
-RESERVE_SECONDS = 2.0
-"""Seconds before the money is used up at which trainings are cut."""
+RESERVE_SECONDS = 2.0  # seconds before the money is used up at which trainings are cut
 
 
 class SpentError(RunError):
@@ -192,7 +188,6 @@ class ConfirmingMachine(StudyMachine):
                 self.error = message or self.error
 
     def _end(self, number: int, *, failure: str = "") -> tuple[Confirmed, ...]:
-        """Return a row for each point of the training that ended."""
         training = self._trainings[number]
         points = tuple(self._point(training, epoch, failed=bool(failure)) for epoch in training.spec.test_at)
         self.done[number] = Retrained(spec=training.spec, points=points, failure=failure)

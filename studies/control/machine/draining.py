@@ -1,7 +1,5 @@
 """Orderly end of a study: no new starts, and gangs stop at the end of their epochs or within them."""
 
-from __future__ import annotations
-
 import math
 
 from studies.control.machine import trial_endings

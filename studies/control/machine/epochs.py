@@ -1,7 +1,5 @@
 """Recording of epochs and saved parts: charges, rows, milestones and checkpoints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

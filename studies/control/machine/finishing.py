@@ -27,10 +27,8 @@ from studies.results.pareto import knee_of, least_ranges
 from studies.search.model.end_forecast import forecast_ends
 from studies.search.policy import Decision, Thaw
 
-LEAST_TRAININGS = 3.0
-"""Number of full trainings that a search has paid for before anything is kept for leaders."""
-MARGIN = 1.2
-"""Factor on the expected time of leaders: epochs vary, and slots become free at rungs only."""
+LEAST_TRAININGS = 3.0  # number of full trainings that a search has paid for before anything is kept for leaders
+MARGIN = 1.2  # factor on the expected time of leaders: epochs vary, and slots become free at rungs only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +45,10 @@ class Finishing:
         self._since: dict[int, float] = {}
         for trial in live.registry.by_id.values():
             if trial.finished_from is not None:
-                self._restore(trial, trial.finished_from)
-
-    def _restore(self, trial: Trial, begun: int) -> None:
-        seconds = trial.whole_epoch_seconds
-        to_come = max(self._live.setup.epochs - begun, 0) * sum(seconds) / max(len(seconds), 1)
-        self._needed[trial.id] = trial.world_size * to_come
-        self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[begun:])
+                seconds = trial.whole_epoch_seconds
+                to_come = max(self._live.setup.epochs - trial.finished_from, 0) * sum(seconds) / max(len(seconds), 1)
+                self._needed[trial.id] = trial.world_size * to_come
+                self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[trial.finished_from :])
 
     def instead_of(self, natural: Chosen) -> Chosen:
         """Return a leader whose time has come, else the search's own choice for a free slot."""

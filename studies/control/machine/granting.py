@@ -1,7 +1,5 @@
 """Grants of epochs to gangs, from rung to rung, as policy, constraints and budget allow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from studies.control.machine import epochs, starting, trial_endings

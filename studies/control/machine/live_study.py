@@ -1,7 +1,5 @@
 """State of a study that a controller drives, shared by the parts of the state machine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -120,7 +118,6 @@ class LiveStudy:
     searched: SearchedTrials = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the search's view of the registry's trials."""
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:

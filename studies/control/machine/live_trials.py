@@ -1,7 +1,5 @@
 """Trials and attempts of the state machine: mutable, unlike the records that other code reads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +48,7 @@ class Paid:
     cost_nano_usd: int = 0
     seconds: float = 0.0
 
-    def __add__(self, other: Paid) -> Paid:
+    def __add__(self, other: "Paid") -> "Paid":
         return Paid(cost_nano_usd=self.cost_nano_usd + other.cost_nano_usd, seconds=self.seconds + other.seconds)
 
 

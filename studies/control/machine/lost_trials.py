@@ -1,17 +1,12 @@
 """Ends of attempts that were lost or hung, whose trials are tried again up to `faults.attempts` times."""
 
-from __future__ import annotations
-
 from search_spaces.untrusted_text import last_line
 from studies.control.machine.commands import KillGang
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Trial
 from studies.control.machine.trial_endings import close_attempt, mark_paused, write_failure
 from studies.control.machine.watchdog import no_sign_of_life
-from studies.storage.writing.changes import (
-    TrialChanged,
-    TrialColumns,
-)
+from studies.storage.writing.changes import TrialChanged, TrialColumns
 from trainers.protocol import Failure
 
 RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
@@ -29,8 +24,12 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
     """End a lost gang's attempt; its trial gets up to `faults.attempts` attempts, unless the failure is final."""
     outcome = failure if counts else "unstarted"
-    if failure == "unreadable":
-        _go_back(live, trial)
+    if failure == "unreadable":  # back to the latest readable milestone, else to the beginning
+        earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)
+        live.outbox.release(live.keeper.go_on_from(trial.id, earlier.path if earlier else None))
+        trial.resume_checkpoint, trial.resume_epoch = (earlier.path, earlier.epoch) if earlier else (None, 0)
+        columns: TrialColumns = {"resume_checkpoint": trial.resume_checkpoint, "resume_epoch": trial.resume_epoch}
+        live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
         failure = "lost"
     elif counts:  # an unreadable file needs no limit: going back ends at the beginning of the trial
         trial.lost_attempts += failure in {"lost", "timeout"}
@@ -44,12 +43,3 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, count
         return
     suffix = f"\n{failure} in {trial.lost_attempts} attempts: {last_line(message)}" if returns else ""
     write_failure(live, trial, failure, message + suffix)
-
-
-def _go_back(live: LiveStudy, trial: Trial) -> None:
-    """Go back from an unreadable checkpoint to the latest readable milestone, else to the beginning."""
-    earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)
-    live.outbox.release(live.keeper.go_on_from(trial.id, earlier.path if earlier else None))
-    trial.resume_checkpoint, trial.resume_epoch = (earlier.path, earlier.epoch) if earlier else (None, 0)
-    columns: TrialColumns = {"resume_checkpoint": trial.resume_checkpoint, "resume_epoch": trial.resume_epoch}
-    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))

@@ -1,7 +1,5 @@
 """Choice of the next trial for a free slot; one suggestion is kept ready."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
@@ -101,7 +99,9 @@ class NextTrial:
             case Fresh() | Thaw():
                 if queued:
                     return queued, None
-                self._ask_for_a_narrower_one()
+                # A narrower suggestion, if the waiting ones need lost devices.
+                if self._live.most_ranks < math.inf and (not self._too_many_wait or self._narrow_size() is not None):
+                    self.want_suggestion()
             case None:
                 return self._finishing.after_search()
         return None
@@ -118,11 +118,6 @@ class NextTrial:
 
     def _fits(self, trial: Trial) -> bool:
         return self._live.ranks(trial) <= self._live.most_ranks
-
-    def _ask_for_a_narrower_one(self) -> None:
-        """Ask for another suggestion if the waiting ones need lost devices."""
-        if self._live.most_ranks < math.inf and (not self._too_many_wait or self._narrow_size() is not None):
-            self.want_suggestion()
 
     @property
     def _too_many_wait(self) -> bool:

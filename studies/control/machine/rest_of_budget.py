@@ -17,15 +17,11 @@ from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
 from studies.search.policy import Thaw
 
-Chosen: TypeAlias = "tuple[Trial, Thaw | None]"
-"""A trial, and the policy's decision if it thaws the trial."""
+Chosen: TypeAlias = "tuple[Trial, Thaw | None]"  # a trial, and the policy's decision if it thaws the trial
 
-EXPECTED = 0.5
-"""Smallest chance at which an epoch is expected to end in time."""
-SLIGHT = 0.05
-"""Chance below which an epoch is not worth its cost."""
-NEGLIGIBLE_SHARE = 0.05
-"""Largest share of a budget that may be left over when nothing fits."""
+EXPECTED = 0.5  # smallest chance at which an epoch is expected to end in time
+SLIGHT = 0.05  # chance below which an epoch is not worth its cost
+NEGLIGIBLE_SHARE = 0.05  # largest share of a budget that may be left over when nothing fits
 
 
 class RestOfBudget:

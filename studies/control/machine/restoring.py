@@ -1,7 +1,5 @@
 """Restoring of a resumed study: search history, files, and running or closed trials."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from studies.control.files.kept_files import Milestone

@@ -1,7 +1,5 @@
 """Dispatch of a trial to slots: its attempt, its row, and the frozen spec for its ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

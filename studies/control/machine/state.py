@@ -12,8 +12,6 @@
 * A gang that stays silent for too long is killed, and its trial continues from its checkpoint (`_tick`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from studies.control.files.kept_files import Milestone

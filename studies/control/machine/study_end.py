@@ -1,7 +1,5 @@
 """End of a study: its pool, its state, its reference point, and the limits that closed it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -11,13 +9,7 @@ from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.study_setup import StudySetup
 from studies.records.records import StopReason, StudyState
 from studies.results.pareto import reference_coordinate
-from studies.storage.writing.changes import (
-    PoolChanged,
-    StudyChanged,
-    StudyColumns,
-    TrialChanged,
-    TrialColumns,
-)
+from studies.storage.writing.changes import PoolChanged, StudyChanged, StudyColumns, TrialChanged, TrialColumns
 
 _LIMITS = ("usd", "hours", "trials", "usd_per_trial", "hours_per_trial")
 

@@ -1,7 +1,5 @@
 """Settings of a study for its state machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

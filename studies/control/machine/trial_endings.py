@@ -1,7 +1,5 @@
 """Ends of attempts and trials; their slots are freed."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from search_spaces.untrusted_text import last_line
@@ -9,16 +7,10 @@ from studies.control.machine.commands import EndGang, KillGang
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
 from studies.results import constraints
-from studies.storage.writing.changes import (
-    AttemptChanged,
-    AttemptColumns,
-    TrialChanged,
-    TrialColumns,
-)
+from studies.storage.writing.changes import AttemptChanged, AttemptColumns, TrialChanged, TrialColumns
 from trainers.protocol import Failure
 
-COMPLETE_FOR_REFERENCE = 3
-"""Number of complete trials at which the reference point is frozen."""
+COMPLETE_FOR_REFERENCE = 3  # number of complete trials at which the reference point is frozen
 
 CANCELLED = "cancelled: a user ended it (automl cancel)"
 

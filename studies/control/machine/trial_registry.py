@@ -1,7 +1,5 @@
 """Index of a study's trials by id, state and number, so that no event searches thousands of finished trials."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 

@@ -1,15 +1,12 @@
 """Detection of hanging ranks, by their silence while the controller listened."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from studies.spec.sections import FaultsSpec
 
 MOST_SECONDS_PER_LOOK = 5.0
 """Longest silence counted between two looks: a controller that was away for longer did not listen either."""
-FEWEST_LOOKS = 4
-"""Smallest number of looks before silence can end an attempt."""
+FEWEST_LOOKS = 4  # smallest number of looks before silence can end an attempt
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,7 +1,5 @@
 """Open pools whose controllers died: reading them from the store, and settling them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Heartbeat of a lease: a thread that renews the lease while its holder lives."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -80,14 +78,11 @@ class Heartbeat:
                     self._on_stop()
                 self._on_requests()
             except LeaseLostError:
-                self._tell_loss()
+                if not self._over.is_set():  # otherwise the holder released the lease itself
+                    self._on_lost()
                 return
             except DBAPIError:
                 continue  # the database is away: commits wait too, and no other controller can take the lease
-
-    def _tell_loss(self) -> None:
-        if not self._over.is_set():  # otherwise the holder released the lease itself
-            self._on_lost()
 
     def _beat(self) -> bool:
         with self._store.engine.begin() as connection:

@@ -7,8 +7,6 @@ Expiry is decided by the database's clock alone, since hosts' clocks may differ 
 and its charges are the holder's: its clock when the lease begins, and from then on its monotonic clock.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -166,9 +164,7 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
     holder when its lease is released, so the sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
-    ends = (
-        (lease, lease.pool_closed_at or lease.released_at or lease.heartbeat_at) for lease in connection.execute(query)
-    )
+    ends = ((one, one.pool_closed_at or one.released_at or one.heartbeat_at) for one in connection.execute(query))
     return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
 
 
@@ -227,12 +223,7 @@ def _living(connection: sa.Connection, study_id: int) -> Holder | None:
 
 
 def _holder(row: sa.Row[Any]) -> Holder:
-    return Holder(
-        lease_id=row.id,
-        host=row.host,
-        pid=row.pid,
-        stop_requested=row.stop_requested,
-    )
+    return Holder(lease_id=row.id, host=row.host, pid=row.pid, stop_requested=row.stop_requested)
 
 
 def _alive(row: sa.Row[Any]) -> bool:

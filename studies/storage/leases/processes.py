@@ -4,8 +4,6 @@ A process id is valid only within one boot of one host and one pid namespace: co
 has a process 1. Start times count from the boot, so that changes of the clock do not matter.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Iterator
@@ -16,8 +14,7 @@ import psutil
 
 STUDY_MARK = "AUTOML_STUDY"
 """Environment variable of processes that a command starts for a study: study uid; command's id, start and space."""
-STARTED_FIELD = 19
-"""Index of the start time among the fields of /proc/PID/stat after the program's name."""
+STARTED_FIELD = 19  # index of the start time among the fields of /proc/PID/stat after the program's name
 
 
 @functools.cache

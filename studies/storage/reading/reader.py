@@ -1,7 +1,5 @@
 """Reads rows and converts them to records, the only form of a study that other code sees."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -84,14 +82,7 @@ def list_studies(store: Store) -> list[StudyLine]:
     with store.snapshot() as connection:
         driven = driven_studies(connection)
         return [
-            StudyLine(
-                name=row.name,
-                state=row.state,
-                driven=row.id in driven,
-                trials=row.trials,
-                cost_nano_usd=int(row.cost or 0),
-                created_at=created_at,
-            )
+            of_row(StudyLine, row, driven=row.id in driven, cost_nano_usd=int(row.cost or 0), created_at=created_at)
             for row in connection.execute(query)
             if (created_at := as_time(row.created_at)) is not None
         ]
@@ -194,7 +185,7 @@ def trial_record(
     )
 
 
-def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
+def record_of(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record":
     """Convert a row to a record: fields that are columns come from the row, all other fields from `others`."""
     read = {
         name: getattr(row, name) if convert is None else convert(getattr(row, name))
@@ -202,6 +193,12 @@ def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
         if name not in others
     }
     return kind(**read, **others)
+
+
+def of_row(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record":
+    """Return a dataclass whose fields are columns of the row by the same name, except `others`."""
+    names = (one.name for one in dataclasses.fields(cast("Any", kind)) if one.name not in others)
+    return kind(**{name: getattr(row, name) for name in names}, **others)
 
 
 @functools.cache
@@ -283,9 +280,7 @@ def _budget_lines(
             limit=limits.get("usd"), spent=spent, reserved=int(row.reserved_nano_usd) / NANO if live else 0.0
         ),
         "hours": BudgetLine(
-            limit=limits.get("hours"),
-            spent=alive / 3600,
-            reserved=row.reserved_seconds / 3600 if live else 0.0,
+            limit=limits.get("hours"), spent=alive / 3600, reserved=row.reserved_seconds / 3600 if live else 0.0
         ),
         "trials": BudgetLine(limit=limits.get("trials"), spent=sum(trial.number is not None for trial in trials)),
     }

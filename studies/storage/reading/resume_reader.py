@@ -1,11 +1,8 @@
 """Reads the state for a controller that resumes a study; of most epochs only duration and cost."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Collection
 
 import sqlalchemy as sa
 
@@ -39,16 +36,22 @@ def load_resume_state(
         wanted = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.is_trial)
         rows = connection.execute(wanted.order_by(t.trials.c.id))
         trials = tuple(
-            _stored(
-                row,
-                amounts[row.id],
-                tuple(epochs[row.id]),
-                tuple(outcomes[row.id]),
-                own.get(row.id),
+            StoredTrial(
+                record=trial_record(row, tuple(epochs[row.id]), int(paid.paid) if paid else 0),
+                paused_by=row.paused_by,
+                wall_seconds=paid.seconds if paid else 0.0,
+                slot_seconds=paid.slot_seconds if paid else 0.0,
+                sampler_attributes=row.sampler_attributes,
+                epoch_seconds=amounts[row.id][0],
+                epoch_costs_nano_usd=amounts[row.id][1],
                 epoch_ranks=ranks[row.id],
+                outcomes=tuple(outcomes[row.id]),
+                train_seconds=paid.train_seconds if paid else 0.0,
+                train_nano_usd=int(paid.train_nano_usd) if paid else 0,
                 finished_from=finished.get(row.id),
             )
             for row in rows
+            for paid in (own.get(row.id),)
         )
         spent = sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.cost_nano_usd), 0))
         return ResumeState(
@@ -83,13 +86,9 @@ def _epochs(
         query = query.where(sa.or_(e.is_milestone, e.epoch.in_(sorted(looked_at)), is_last))
     found: dict[int, list[EpochRecord]] = defaultdict(list)
     for rows in connection.execute(query.order_by(e.trial_id, e.epoch)).partitions(ROWS_AT_ONCE):
-        for row, metrics in zip(rows, _parsed(row[1] for row in rows), strict=True):
+        for row, metrics in zip(rows, json.loads(f"[{','.join(row[1] for row in rows)}]"), strict=True):
             found[row.trial_id].append(record_of(EpochRecord, row, metrics=numbers(metrics)))
     return found
-
-
-def _parsed(documents: Iterable[str]) -> Iterator[dict[str, float | None]]:
-    return iter(json.loads(f"[{','.join(documents)}]"))
 
 
 def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, list[str]]:
@@ -123,29 +122,3 @@ def _finished_from(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> di
     begun = (d.trial_id.in_(mine), d.action == "continue", d.reason.startswith(FINISHING, autoescape=True))
     query = sa.select(d.trial_id, sa.func.min(d.epoch)).where(*begun).group_by(d.trial_id)
     return {trial_id: int(epoch) for trial_id, epoch in connection.execute(query)}
-
-
-def _stored(
-    row: sa.Row[Any],
-    amounts: Amounts,
-    epochs: tuple[EpochRecord, ...],
-    outcomes: tuple[str, ...],
-    own: Any,
-    *,
-    epoch_ranks: dict[int, int],
-    finished_from: int | None,
-) -> StoredTrial:
-    return StoredTrial(
-        record=trial_record(row, epochs, int(own.paid) if own else 0),
-        paused_by=row.paused_by,
-        wall_seconds=own.seconds if own else 0.0,
-        slot_seconds=own.slot_seconds if own else 0.0,
-        sampler_attributes=row.sampler_attributes,
-        epoch_seconds=amounts[0],
-        epoch_costs_nano_usd=amounts[1],
-        epoch_ranks=epoch_ranks,
-        outcomes=outcomes,
-        train_seconds=own.train_seconds if own else 0.0,
-        train_nano_usd=int(own.train_nano_usd) if own else 0,
-        finished_from=finished_from,
-    )

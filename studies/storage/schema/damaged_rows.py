@@ -1,7 +1,5 @@
 """Search for values in a store that this program never writes, to distinguish damage from a defect."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Opening of a database: pragmas, migrations, and errors with the URL (without its password) and the cause."""
 
-from __future__ import annotations
-
 import functools
 import sqlite3
 import time
@@ -13,7 +11,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, S
 
 from search_spaces.user_errors import UserError
 from search_spaces.wording import install_command
-from studies.storage.schema.tables import VERSION_TABLE
+from studies.storage.schema.tables import VERSION_TABLE, metadata
 
 SQLITE_BUSY_SECONDS = 30.0
 SQLITE_RETRY_SECONDS = 0.02
@@ -89,7 +87,7 @@ def exists(url_text: str) -> bool:
 def open_engine(url_text: str) -> sa.Engine:
     """Open an engine, and update the `automl_` tables of its database; StoreAwayError if it does not answer.
 
-    StoreError if it cannot be opened or written to, or is newer than this program.
+    StoreError if it cannot be opened or written to, or is newer than this program or too old for it.
     """
     url = parse_url(url_text)
     engine = make_engine(url_text)
@@ -186,13 +184,16 @@ def is_current(url_text: str) -> bool:
         engine.dispose()
 
 
-def schemas(url_text: str) -> tuple[str | None, str | None]:
-    """Return the versions of a database's `automl_` tables (or None) and of this program; raises `StoreError`."""
+def schemas(url_text: str) -> tuple[str | None, str, str]:
+    """Return the version of a database's `automl_` tables (or None), and the oldest and newest that this program opens.
+
+    Raises `StoreError` if the database cannot be read.
+    """
     url = parse_url(url_text)
     engine = make_engine(url_text)
     try:
         with engine.connect().execution_options(automl_read_only=True) as connection:
-            return _version(connection), _head()
+            return _version(connection), _versions()[0], _head()
     except SQLAlchemyError as error:
         raise StoreError(_cannot_open(url, error)) from None
     finally:
@@ -215,14 +216,17 @@ def _migrations() -> Any:
 
 
 @functools.cache
+def _versions() -> list[str]:
+    """Return the table versions that this program opens, from the migrations' names: Alembic takes long to load."""
+    return sorted(path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py"))
+
+
 def _head() -> str:
-    """Return this program's table version from the last migration's name, since Alembic takes long to load."""
-    return max(path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py"))
+    return _versions()[-1]
 
 
 def _upgrade(engine: sa.Engine, config: Any) -> None:
     from alembic import command
-    from alembic.util import CommandError
 
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
@@ -230,10 +234,20 @@ def _upgrade(engine: sa.Engine, config: Any) -> None:
             # exclusive anyway.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         config.attributes["connection"] = connection
-        try:
+        found = _version(connection)
+        if found is None:
+            metadata.create_all(connection, checkfirst=False)
+            command.stamp(config, "head")
+        elif found in _versions():
             command.upgrade(config, "head")
-        except CommandError as error:
-            raise StoreError(f"store: {shown(engine.url)}: made by a newer version of automl ({error})") from None
+        else:
+            raise StoreError(f"store: {shown(engine.url)}: {_why_not(found)}")
+
+
+def _why_not(found: str) -> str:
+    if found > _head():
+        return f"made by a newer version of automl (schema {found}, this one knows {_head()}). Update automl"
+    return f"schema {found} is older than {_versions()[0]}, the oldest that can be upgraded. Name another store"
 
 
 def _version(connection: sa.Connection) -> str | None:

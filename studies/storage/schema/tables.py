@@ -1,4 +1,4 @@
-"""The tables, prefixed `automl_` because they share a database with Optuna's tables. Alembic migrations create them.
+"""The tables, prefixed `automl_` because they share a database with Optuna's tables. Migrations upgrade older stores.
 
     studies ─┬─ trials ─┬─ attempts
              │          ├─ epochs        unique (trial_id, epoch)
@@ -13,8 +13,6 @@
 
 Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
 """
-
-from __future__ import annotations
 
 from typing import Any
 

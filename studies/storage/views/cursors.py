@@ -4,8 +4,6 @@ A cursor holds the study's revision up to which a view is complete. Two mirrorin
 a claim in the cursor's row prevents that, and becomes invalid when its process ends.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -3,8 +3,6 @@
 A failing view stops neither another view nor the study: its cursor stores the error, and the next pass retries.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -77,7 +77,10 @@ def open_client(uri: str) -> MlflowClient:
     # If two processes create the same database at once, their migrations fail.
     with _alone_in(path.parent):
         if not path.exists():
-            _use_write_ahead_log(path)
+            engine = sa.create_engine(f"sqlite:///{path}")
+            with engine.connect() as connection:  # the file keeps the setting: pages are read while the view writes
+                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            engine.dispose()
         return MlflowClient(uri)
 
 
@@ -176,14 +179,6 @@ def import_quietly() -> None:
             importlib.import_module(name)
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _use_write_ahead_log(path: Path) -> None:
-    """Let MLflow's user interface read while the view writes; the file keeps the setting."""
-    engine = sa.create_engine(f"sqlite:///{path}")
-    with engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-    engine.dispose()
 
 
 @contextmanager

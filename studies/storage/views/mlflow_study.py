@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 SPEC_TAG = "automl.spec_sha256"
 SPEC_FILE = "spec.json"
-CONFIRMED_TAG = "automl.confirmed"
-"""Epoch, number of seeds, part of the data, and the measured objectives, as JSON."""
+CONFIRMED_TAG = "automl.confirmed"  # epoch, number of seeds, part of the data, and the measured objectives, as JSON
 FIGURES_SECONDS = 10.0
-FIGURES_SHARE = 0.02
-"""Share of a core for computing the figures of a running study, which reads all of its rows."""
+FIGURES_SHARE = 0.02  # share of a core for computing the figures of a running study, which reads all of its rows
 LOAD_SECONDS = 10.0
 DIGEST_CHARS = 32  # MLflow takes 36
 MOST_HASHED_BYTES = 64 * 2**20

@@ -96,7 +96,9 @@ class MlflowView:
                 for _ in each(put, load_trials(store, list(after), after)):
                     renew()
         self._study_run.describe(client, parent, runs, store, pending.study)
-        self._describe(client, parent, pending.study)
+        wanted = {"automl.state": pending.study.state, "automl.stop_reason": pending.study.stop_reason or ""}
+        write(client, parent, tags=wanted)
+        set_status(client, parent, STUDY_STATUS[pending.study.state], pending.study.ended_at)
 
     def clear(self, study: MirroredStudy) -> None:
         """Delete the study's runs, which MLflow can restore; runs of user code and of registered models stay."""
@@ -228,11 +230,6 @@ class MlflowView:
         }
         return create(client, self._experiment, tags, f"trial {trial.number}", trial.started_at or study.created_at)
 
-    def _describe(self, client: MlflowClient, parent: KnownRun, study: MirroredStudy) -> None:
-        wanted = {"automl.state": study.state, "automl.stop_reason": study.stop_reason or ""}
-        write(client, parent, tags=wanted)
-        set_status(client, parent, STUDY_STATUS[study.state], study.ended_at)
-
 
 def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
     """Log everything that the trial's run does not have yet."""
@@ -263,7 +260,6 @@ def _points(trial: MirroredTrial) -> list[Metric]:
 
 
 def _params(trial: MirroredTrial) -> dict[str, str]:
-    """Return the trial's parameters, and values derived from them, such as the scaled learning rate."""
     facts = {name: value for name, value in trial.facts.items() if name != "start_epoch"}
     every: dict[str, Any] = {"world_size": trial.world_size, **facts, **trial.params}
     return param_values(every)

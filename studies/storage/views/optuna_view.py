@@ -161,7 +161,9 @@ class OptunaView:
             load_if_exists=True,
         )
         if made.user_attrs.get(UID_ATTRIBUTE) != study.uid:
-            _name_metrics(made, [objective.metric for objective in study.objectives])
+            with _warning_filters, warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                made.set_metric_names([objective.metric for objective in study.objectives])
             made.set_user_attr(UID_ATTRIBUTE, study.uid)
         self._study, self._study_id = made, self._storage.get_study_id_from_name(study.name)
         return made
@@ -197,11 +199,7 @@ class _Writer:
     """Writes the trials of one pass, and tracks the content of the view."""
 
     def __init__(
-        self,
-        study: optuna.Study,
-        storage: optuna.storages.RDBStorage,
-        known: dict[int, _KnownTrial],
-        pending: Pending,
+        self, study: optuna.Study, storage: optuna.storages.RDBStorage, known: dict[int, _KnownTrial], pending: Pending
     ) -> None:
         self._study, self._storage, self._known = study, storage, known
         self._study_id = storage.get_study_id_from_name(pending.study.name)
@@ -216,16 +214,13 @@ class _Writer:
         if trial.number > len(self._known):
             raise ViewDamagedError(f"the Optuna view lacks trial {len(self._known)}")
         if trial.number == len(self._known):
-            self._insert(trial)
+            frozen = self._frozen(trial)
+            self._study.add_trial(frozen)
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
+            frozen._trial_id = trial_id  # noqa: SLF001 - Optuna's ids have no public name
+            self._known[trial.number] = _KnownTrial.of(frozen)
         else:
             self._update(trial, self._known[trial.number])
-
-    def _insert(self, trial: MirroredTrial) -> None:
-        frozen = self._frozen(trial)
-        self._study.add_trial(frozen)
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
-        frozen._trial_id = trial_id  # noqa: SLF001 - Optuna's ids have no public name
-        self._known[trial.number] = _KnownTrial.of(frozen)
 
     def _update(self, trial: MirroredTrial, found: _KnownTrial) -> None:
         import optuna
@@ -291,14 +286,6 @@ def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, 
         with storage.engine.begin() as connection:
             connection.execute(one.values(value_json=sa.bindparam("value")), rows)
     found.attributes |= changed
-
-
-def _name_metrics(study: optuna.Study, names: list[str]) -> None:
-    import optuna
-
-    with _warning_filters, warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study.set_metric_names(names)
 
 
 def _values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> list[float] | None:

@@ -4,8 +4,6 @@ If a core is idle, a pass runs in idle time only. Beside busy processes, a lowes
 holds locks in the store, so there a pass has normal priority, and a budget of processor time protects the ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
@@ -22,13 +20,11 @@ REST_SECONDS = 2.0
 """Seconds of rest after a pass: mirroring accumulated rows costs half the processor time of mirroring them one by one,
 and of trials that last half a second, three in four do not coincide with a pass."""
 HURRIED_SECONDS = 0.1
-SHARE = 0.08
-"""Share of a core for all views together; loading Optuna and MLflow once comes on top."""
+SHARE = 0.08  # share of a core for all views together; loading Optuna and MLflow once comes on top
 SAVED_SECONDS = 1.0
 MOST_REST_SECONDS = 60.0
 LOADING_NICENESS = 10
-FREE_CORES = 0.25
-"""Number of cores that must have been idle recently for a pass in idle time."""
+FREE_CORES = 0.25  # number of cores that must have been idle recently for a pass in idle time
 FREE_CORES_SECONDS = 0.5
 T = TypeVar("T")
 
@@ -53,9 +49,7 @@ class FreeCores:
     """Measures the number of idle cores since the last measurement, from cumulative `idle_seconds` (or None)."""
 
     def __init__(
-        self,
-        idle_seconds: Callable[[], float | None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, idle_seconds: Callable[[], float | None] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._idle_seconds, self._clock = idle_seconds or idle_core_seconds, clock
         self._at, self._idle = clock(), self._idle_seconds()

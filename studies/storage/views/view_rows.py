@@ -1,7 +1,5 @@
 """Rows that the views read, as committed: a study, and its trials that changed since a revision."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +13,7 @@ from studies.records.records import OWN_CHARGES, Constraint, Objective, StudySta
 from studies.records.suggested_parameters import asked_in
 from studies.redact import redact_deep
 from studies.results.constraints import constraints_in
+from studies.storage.reading.reader import of_row
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import ViewName
@@ -161,18 +160,7 @@ def with_trials(store: Store, pending: Pending, numbers: Collection[int]) -> Pen
 
 def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:
     row = connection.execute(sa.select(t.studies).where(t.studies.c.id == study_id)).one()
-    return MirroredStudy(
-        id=row.id,
-        uid=row.uid,
-        name=row.name,
-        state=row.state,
-        stop_reason=row.stop_reason,
-        spec=row.spec,
-        base_folder=row.base_folder,
-        revision=row.revision,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-    )
+    return of_row(MirroredStudy, row)
 
 
 def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | None = None) -> list[MirroredTrial]:
@@ -183,7 +171,13 @@ def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | Non
         facts, paid = _facts(connection, ids), _paid(connection, ids)
         # Epochs last: if each statement sees the newest commits, a finished trial must not lack its last epoch.
         epochs = {row.id: _epochs(connection, row.id, None if after is None else after[row.id]) for row in rows}
-    return [_trial(row, epochs[row.id], facts.get(row.id, {}), paid.get(row.id, 0)) for row in rows]
+    return [
+        of_row(
+            MirroredTrial, row, epochs=epochs[row.id], facts=facts.get(row.id, {}),
+            paid_nano_usd=paid.get(row.id, 0), asked=asked_in(row.sampler_attributes),
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def _epochs(connection: sa.Connection, trial_id: int, after: int | None) -> tuple[MirroredEpoch, ...]:
@@ -210,24 +204,3 @@ def _paid(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
     )
     rows = connection.execute(query.group_by(t.charges.c.trial_id))
     return {trial_id: int(paid) for trial_id, paid in rows if trial_id is not None}
-
-
-def _trial(
-    row: sa.Row[Any], epochs: tuple[MirroredEpoch, ...], facts: Mapping[str, object], paid: int
-) -> MirroredTrial:
-    return MirroredTrial(
-        id=row.id,
-        number=row.number,
-        state=row.state,
-        failure=row.failure,
-        reason=row.reason,
-        params=row.params,
-        world_size=row.world_size,
-        origin=row.origin,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        epochs=epochs,
-        facts=facts,
-        paid_nano_usd=paid,
-        asked=asked_in(row.sampler_attributes),
-    )

@@ -1,7 +1,5 @@
 """Separate process for the views of a study, so that Optuna and MLflow cannot slow down its controller."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -38,7 +36,7 @@ class Order:
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
-    def from_line(cls, line: str) -> Order:
+    def from_line(cls, line: str) -> "Order":
         """Parse a line of `to_line`."""
         return cls(**json.loads(line))
 
@@ -77,7 +75,8 @@ def main() -> None:
     order = Order.from_line(sys.stdin.readline())
     wishes = _Wishes()
     is_orphan = _is_gone(order.parent_pid)
-    _be_a_batch_process()
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
 
     def is_over() -> bool:
@@ -87,11 +86,6 @@ def main() -> None:
         follow(store, order.study, is_over, ends_with_study=True, hurried=wishes.hurried)
         if wishes.report is not None:
             keep_report(store, order.study, Path(wishes.report))
-
-
-def _be_a_batch_process() -> None:
-    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
@@ -115,8 +109,7 @@ if __name__ == "__main__":
 
 
 STOP_SECONDS = 5.0
-FAILING_SECONDS = 5.0
-"""Seconds without progress after which failing views are given up: time for two more tries."""
+FAILING_SECONDS = 5.0  # seconds without progress after which failing views are given up: time for two more tries
 POLL_SECONDS = 0.1
 
 
@@ -140,7 +133,8 @@ class ViewsProcess:
 
     def start(self) -> None:
         """Start the process, unless it runs; it ends by itself with the study, or with this process."""
-        self._forget_errors()
+        with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
+            forget_errors(self._opened(), self._study)
         if not self.is_running:
             self._process = self._launch(Order(store=self._store_url, study=self._study, parent_pid=os.getpid()))
 
@@ -231,10 +225,6 @@ class ViewsProcess:
             return [one for one in progress(self._opened(), self._study).values() if one.behind]
         except (SQLAlchemyError, StoreError):
             return None
-
-    def _forget_errors(self) -> None:
-        with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
-            forget_errors(self._opened(), self._study)
 
     def _opened(self) -> Store:
         if self._store is None:

@@ -4,8 +4,6 @@ No SQLAlchemy here, so that the state machine needs no database. Columns are typ
 misspelt names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict

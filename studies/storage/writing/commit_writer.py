@@ -1,7 +1,5 @@
 """Statements of a commit: changes written as rows of tables."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -111,7 +109,8 @@ class CommitWriter:
                 case ch.PoolRateChanged():
                     self._insert_rate(row)
                 case ch.ViewsToRebuild():
-                    self._rebuild_optuna_view()
+                    where = (t.view_cursors.c.study_id == self._study_id, t.view_cursors.c.view == "optuna")
+                    self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
                 case _:
                     table, values = self._insert_of(row)
                     inserts.setdefault(table, []).append(values)
@@ -173,10 +172,6 @@ class CommitWriter:
             rate = {"slot_numbers": list(row.slot_numbers), "usd_per_slot_hour": row.usd_per_slot_hour}
             insert = sa.insert(t.pool_rates).values(lease_id=self._lease_id, since=row.since, **rate)
             self._connection.execute(insert)
-
-    def _rebuild_optuna_view(self) -> None:
-        where = (t.view_cursors.c.study_id == self._study_id, t.view_cursors.c.view == "optuna")
-        self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
 
 
 # Statements are made once, since SQLAlchemy takes longer to make a statement than SQLite to execute it.

@@ -1,7 +1,5 @@
 """Copy of a store into an empty store of any kind, in one transaction, with every row compared at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +14,7 @@ from studies.storage.schema.tables import SafeJson
 from studies.storage.study_store import Store, new_id
 
 BATCH = 1000
-_NOT_COPIED: dict[str, dict[str, Any]] = {
-    t.view_cursors.name: {"rebuild": True, "details": {}},
-}
+_NOT_COPIED: dict[str, dict[str, Any]] = {t.view_cursors.name: {"rebuild": True, "details": {}}}
 """Columns, by table, with other values in the copy: its views are rebuilt."""
 
 
@@ -34,24 +30,21 @@ def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> d
     """
     with source.snapshot() as reader:
         if not while_driven:
-            _refuse_driven(reader)
+            driven = driven_studies(reader)
+            if driven:
+                names = reader.execute(sa.select(t.studies.c.name).where(t.studies.c.id.in_(driven))).scalars().all()
+                raise driven_error(names[0], "a controller")
         try:
             with target.engine.begin() as writer:
                 _refuse_full(writer, target.url)
                 for table in t.metadata.sorted_tables:
-                    _copy(table, reader, writer, while_driven)
+                    for batch in _rows(table, reader).partitions(BATCH):
+                        writer.execute(sa.insert(table), [_as_copied(table, row, while_driven) for row in batch])
                 _set_sequences(writer)
                 return {table.name: _compare(table, reader, writer, while_driven) for table in t.metadata.sorted_tables}
         except (SQLAlchemyError, ValueError) as error:  # for example a number out of the target's range
             cause = str(getattr(error, "orig", None) or error).splitlines()[0]
             raise StoreError(f"store: {shown(parse_url(target.url))}: cannot hold the copy ({cause})") from None
-
-
-def _refuse_driven(reader: sa.Connection) -> None:
-    driven = driven_studies(reader)
-    if driven:
-        names = reader.execute(sa.select(t.studies.c.name).where(t.studies.c.id.in_(driven))).scalars().all()
-        raise driven_error(names[0], "a controller")
 
 
 def _refuse_full(writer: sa.Connection, url: str) -> None:
@@ -60,11 +53,6 @@ def _refuse_full(writer: sa.Connection, url: str) -> None:
         if count:
             found = f"it has {count} rows in {table.name}. Name an empty store"
             raise StoreError(f"store: {shown(parse_url(url))}: {found}")
-
-
-def _copy(table: sa.Table, reader: sa.Connection, writer: sa.Connection, while_driven: bool) -> None:
-    for batch in _rows(table, reader).partitions(BATCH):
-        writer.execute(sa.insert(table), [_as_copied(table, row, while_driven) for row in batch])
 
 
 def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:

@@ -1,7 +1,5 @@
 """Deletion of a study from the store, and of its copies in Optuna's tables and in MLflow."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from studies.storage.reading.reader import mentioned_checkpoints
@@ -13,8 +11,7 @@ from studies.storage.views.mlflow_connect import check_database, open_client, sq
 from studies.storage.views.view_rows import MirroredStudy, ViewError, load_mirrored_study
 from studies.storage.writing.retrying import retry_patiently
 
-CLAIM_SECONDS = 30.0
-"""Longest wait in seconds for a process that is mirroring the study."""
+CLAIM_SECONDS = 30.0  # longest wait in seconds for a process that is mirroring the study
 
 
 def checkpoints_of_others(store: Store, study_id: int) -> set[str]:

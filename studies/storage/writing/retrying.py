@@ -1,7 +1,5 @@
 """Retries of database actions with growing pauses, for a while, or as long as the database's disk is full."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading
@@ -66,10 +64,8 @@ def retry_patiently(action: Callable[[], T]) -> T:
     return retry(action, give_up_after_seconds=PATIENCE_SECONDS)
 
 
-COPY_SECONDS = 1.0
-"""Seconds between two checks whether there is a log to copy."""
-COPY_COMMITS = 50
-"""Number of commits that are copied together, about 1,000 pages."""
+COPY_SECONDS = 1.0  # seconds between two checks whether there is a log to copy
+COPY_COMMITS = 50  # number of commits that are copied together, about 1,000 pages
 
 
 @contextmanager
@@ -107,17 +103,14 @@ class WalCopier:
         while not self._over.wait(COPY_SECONDS):
             if self._commits >= COPY_COMMITS:
                 self._commits = 0
-                self._try_to_copy()
+                try:
+                    copy(self._engine)
+                except sqlite3.Error as error:  # for example a full disk: commits fail as well, and handle it
+                    log.debug("the write-ahead log could not be copied (%s)", error)
 
     def stop(self) -> None:
         """End `copy_on`."""
         self._over.set()
-
-    def _try_to_copy(self) -> None:
-        try:
-            copy(self._engine)
-        except sqlite3.Error as error:  # for example a full disk: commits fail as well, and handle it
-            log.debug("the write-ahead log could not be copied (%s)", error)
 
 
 def copy(engine: sa.Engine) -> None:

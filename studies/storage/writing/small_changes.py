@@ -1,7 +1,5 @@
 """Ends queued trials of a study that no controller drives."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from studies.storage.leases.lease import Lease

@@ -27,7 +27,7 @@ from tests.support.command_line import InProcess
 from tests.support.service import TestedService, spec_of
 from tests.support.team_service import team_service
 
-OLD_STORE = Path(__file__).parents[2] / "studies" / "storage" / "old_stores" / "v0011.sql"
+OLD_STORE = Path(__file__).parents[2] / "studies" / "storage" / "old_stores" / "v0016.sqlite.sql"
 
 
 @pytest.fixture
@@ -91,11 +91,14 @@ def test_a_store_that_is_not_there_or_of_another_schema_is_left_as_it_is(place: 
     connection = sqlite3.connect(place.folder / "automl.db")
     connection.executescript(OLD_STORE.read_text())
     found, cure = wrong(place, "store")
-    assert re.search(r"schema 0011, this version writes \d{4}$", found)
+    assert re.search(r"schema 0016, this version knows 0016 to \d{4}$", found)
     assert "automl list" in cure
     version = "SELECT version_num FROM automl_alembic_version"
-    assert connection.execute(version).fetchone() == ("0011",)
+    assert connection.execute(version).fetchone() == ("0016",)
     assert "tokens" not in findings(place), "what cannot be read is not looked at"
+    connection.execute("UPDATE automl_alembic_version SET version_num = '0015'")
+    connection.commit()
+    assert wrong(place, "store")[1] == "name another store: this one is too old to be upgraded"
     connection.execute("UPDATE automl_alembic_version SET version_num = '9999'")
     connection.commit()
     connection.close()

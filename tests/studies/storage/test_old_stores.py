@@ -1,16 +1,20 @@
-"""Stores that earlier versions wrote are read, and gone on with: one of each schema, made by the code of its time.
+"""Stores that earlier versions wrote are read, and gone on with, on SQLite and PostgreSQL.
 
-`old_stores/vNNNN.sql` is the study `small`, two trials of `digits` over three epochs, in each schema but 0010: no
-commit with that one could write a store.
+`old_stores/v0016.*.sql` is the study `small`, two trials of `digits` over three epochs, in the oldest schema that is
+upgraded, written by the code of its time through all migrations up to it. Its tables are the record of what these made.
 """
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from automl.stored.auditing import audit
 from automl.stored.specs import from_store
@@ -18,51 +22,89 @@ from reports.page import render
 from studies.queueing.job_queue import JobQueue
 from studies.storage.reading.reader import load_study
 from studies.storage.reading.resume_reader import load_resume_state
-from studies.storage.schema.engine import is_current
+from studies.storage.schema.engine import StoreError, is_current, make_engine, schemas
+from studies.storage.schema.tables import VERSION_TABLE
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import progress
+from tests.support.databases import create_database, database_of
 
-DUMPS = sorted(Path(__file__).parent.glob("old_stores/*.sql"))
+NUMBERS = itertools.count()
+OLDEST = Path(__file__).parent / "old_stores"
 NOT_THERE = {"checkpoints", "views", "orphans"}
 """What an audit finds since checkpoints and views of these stores are not at hand."""
 
-CONFIRMED_IN_0013 = """
-INSERT INTO automl_workers (id, name, host, pid, process_started_at, device, slots, started_at, expires_at, ended_at)
-    VALUES (1, 'w', 'laptop', 1, 0, 'cpu', 1, 0, 0, 1);
-INSERT INTO automl_jobs (id, kind, study, project, user, priority, state, reason, spec, base_folder, spent_nano_usd,
-    submitted_at, queued_at) VALUES
-    (1, 'study', 'small', 'p', 'ann', 0, 'done', '', '{}', '.', 0, 0, 0),
-    (2, 'confirm', 'small:confirm-1', 'p', 'bob', 0, 'done', '', '{}', '.', 0, 0, 0);
-INSERT INTO automl_job_runs (id, job_id, worker_id, slot_numbers, started_at, ended_at, outcome)
-    VALUES (1, 2, 1, '[0]', 2e9, 2e9 + 60, 'done');
-INSERT INTO automl_leases (id, study_id, holder, host, pid, process_started_at, acquired_at, heartbeat_at, expires_at,
-    released_at, stop_requested, pool_slots, usd_per_slot_hour) VALUES
-    (2, 1, 'in the run', 'laptop', 1, 0, 2e9 + 5, 0, 0, 1, 0, 1, 1),
-    (3, 1, 'after it, on the command line', 'laptop', 1, 0, 2e9 + 90, 0, 0, 1, 0, 1, 1),
-    (4, 1, 'that confirms nothing', 'laptop', 1, 0, 2e9 + 50, 0, 0, 1, 0, 1, 1);
-INSERT INTO automl_charges (study_id, lease_id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd, charged_at)
-    VALUES (1, 2, 'confirm', 1, 1, 1, 1000, 0), (1, 2, 'idle', 1, 1, 1, 10, 0), (1, 3, 'confirm', 1, 1, 1, 2000, 0),
-    (1, 4, 'idle', 1, 1, 1, 4000, 0);
-"""
-"""A study that two have confirmed: a job, whose process died after its last charge, and the command line."""
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of the oldest schema that is upgraded."""
+    script = (OLDEST / f"v0016.{request.param}.sql").read_text()
+    if request.param == "sqlite":
+        with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
+            connection.executescript(script)
+        return f"sqlite:///{tmp_path}/old.db"
+    server = request.getfixturevalue("postgres_server")
+    name = f"old_{next(NUMBERS)}"
+    create_database(server, name)
+    engine = make_engine(database_of(server, name))
+    with engine.begin() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver.execute(script)
+    engine.dispose()
+    return database_of(server, name)
 
 
-@pytest.fixture(params=DUMPS, ids=lambda path: path.stem)
-def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """A store of an earlier version, opened by this one."""
-    file = tmp_path / "old.db"
-    connection = sqlite3.connect(file)
-    connection.executescript(request.param.read_text())
-    connection.close()
-    assert not is_current(f"sqlite:///{file}")
-    store = Store(f"sqlite:///{file}")
+@pytest.fixture
+def old(old_url: str) -> Iterator[Store]:
+    """That store, opened by this version."""
+    assert not is_current(old_url)
+    store = Store(old_url)
     yield store
     store.close()
 
 
-def test_there_is_one_of_each_schema() -> None:
-    versions = {path.stem for path in DUMPS}
-    assert {f"v{number:04}" for number in range(1, 15)} - versions == {"v0010"}
+def tables_of(store: Store) -> dict[str, Any]:
+    """Return what a database says of our tables: columns by name, keys, constraints and indexes."""
+    with store.engine.connect().execution_options(automl_read_only=True) as connection:
+        there = sa.inspect(connection)
+        names = [name for name in there.get_table_names() if name.startswith("automl_")]
+        return {
+            name: {
+                "columns": {one["name"]: {**one, "type": str(one["type"])} for one in there.get_columns(name)},
+                "key": there.get_pk_constraint(name),
+                "foreign": sorted(there.get_foreign_keys(name), key=str),
+                "unique": sorted(there.get_unique_constraints(name), key=str),
+                "indexes": sorted(({**one, "dialect_options": shown_options(one)} for one in there.get_indexes(name)),
+                                  key=str),
+            }
+            for name in names
+        }  # fmt: skip
+
+
+def shown_options(index: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in index.get("dialect_options", {}).items()}
+
+
+def test_an_upgraded_store_has_the_tables_of_a_new_one(
+    old: Store, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """A new store is made from `tables.py`, without a migration: both ways must end in the same schema."""
+    kind = old.engine.dialect.name
+    new = Store(request.getfixturevalue("postgres_url") if kind == "postgresql" else f"sqlite:///{tmp_path}/new.db")
+    assert tables_of(old) == tables_of(new)
+    new.close()
+
+
+@pytest.mark.parametrize(("version", "says"), [
+    ("0015", "schema 0015 is older than 0016, the oldest that can be upgraded"), ("9999", "made by a newer version"),
+])  # fmt: skip
+def test_a_store_that_is_too_old_or_too_new_is_refused_and_left_as_it_is(old_url: str, version: str, says: str) -> None:
+    engine = make_engine(old_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")
+    engine.dispose()
+    with pytest.raises(StoreError, match=says):
+        Store(old_url)
+    assert schemas(old_url)[0] == version
 
 
 def test_a_study_of_an_earlier_version_is_read_shown_audited_and_gone_on_with(old: Store) -> None:
@@ -76,22 +118,8 @@ def test_a_study_of_an_earlier_version_is_read_shown_audited_and_gone_on_with(ol
     assert "small" in render(study)
     row = old.require("small")
     assert from_store(row.spec, "small").budget.trials == 2
-    resumed = load_resume_state(old, row.id, before_lease=10**6, looked_at=frozenset({"val_error"}))
+    resumed = load_resume_state(old, row.id, before_lease=10**6, looked_at=frozenset({1}))
     assert len(resumed.trials) == 2
     assert JobQueue(old).jobs() == []
     assert [one for one in audit(old, "small")["findings"] if one["check"] not in NOT_THERE] == []
-    assert set(progress(old, "small")) == {"optuna", "mlflow"}, "the view of traces is left alone"
-
-
-def test_confirmations_of_schema_0013_are_paid_by_who_asked_for_them(tmp_path: Path) -> None:
-    """Its leases named no job: whoever's run a lease was taken in pays for what was confirmed under it."""
-    file = tmp_path / "old.db"
-    connection = sqlite3.connect(file)
-    connection.executescript((Path(__file__).parent / "old_stores/v0013.sql").read_text())
-    connection.executescript(CONFIRMED_IN_0013)
-    (before,) = connection.execute("SELECT sum(cost_nano_usd) FROM automl_charges").fetchone()
-    connection.close()
-    store = Store(f"sqlite:///{file}")
-    spent = {job.user: job.spent_nano_usd for job in JobQueue(store).jobs()}
-    store.close()
-    assert spent == {"ann": before - 1010, "bob": 1010}
+    assert set(progress(old, "small")) == {"optuna", "mlflow"}

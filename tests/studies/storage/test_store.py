@@ -540,13 +540,6 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
             one.dispose()
 
 
-def test_a_store_of_a_newer_version_is_refused(store: Store) -> None:
-    with store.engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE {t.VERSION_TABLE} SET version_num = '9999'")
-    with pytest.raises(StoreError, match="made by a newer version of automl"):
-        Store(store.url)
-
-
 def test_whether_there_is_a_store_is_answered_without_making_one(url: str, tmp_path: Path) -> None:
     assert not exists(url)
     assert not list(tmp_path.iterdir())

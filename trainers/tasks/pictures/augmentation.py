@@ -5,8 +5,6 @@ data workers, and a resumed epoch, change each image alike. Mixup (Zhang et al. 
 and its class with any training image and its class: images of the batch would depend on the number of ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, grid_sample, one_hot
 
 _QUANTILES, _CELLS = 4096, 2**14
-_STREAM = 0x6D69787570
-"""Addend to the epoch's seed, so that mixup's draws are independent of the augmentation's."""
+_STREAM = 0x6D69787570  # addend to the epoch's seed, so that mixup's draws are independent of the augmentation's
 
 
 class Partners:
@@ -27,7 +24,7 @@ class Partners:
     def __init__(self, pixels: Tensor, labels: Tensor) -> None:
         self.pixels, self.labels = pixels, labels
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Partners:
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "Partners":
         """Return this object: it is read-only, and as large as the data."""
         return self
 
@@ -177,7 +174,10 @@ def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
     signed = torch.where(policy[:, :, 1] < 0.5, -magnitude, magnitude)
     images = _moved(pixels.to(torch.float32), kinds, signed)
     for kind, strength, draws in zip(kinds.unbind(1), signed.unbind(1), policy.unbind(1), strict=True):
-        images = _recoloured(images, kind, strength)
+        of = dict(_strengths(kind, strength * _GAIN))
+        brightness, contrast = of["brightness"][:, None], of["contrast"][:, None]
+        mean = images.mean(dim=(1, 2, 3), keepdim=True)  # brightness scales about black, contrast about the mean
+        images = ((images - mean) * (1 + contrast) + mean).mul(1 + brightness).clamp(0, 255)
         images = _erased(images, magnitude * (kind == OPERATIONS.index("erasing")), draws[:, 2:])
     return images
 
@@ -203,14 +203,6 @@ def _strengths(kind: Tensor, strength: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield each operation with its strength for each image, [n, 1, 1]; 0 for images with other operations."""
     for number, name in enumerate(OPERATIONS):
         yield name, (strength * (kind == number))[:, None, None]
-
-
-def _recoloured(images: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
-    """Scale images about black (brightness) or about their mean (contrast)."""
-    of = dict(_strengths(kind, strength * _GAIN))
-    brightness, contrast = of["brightness"][:, None], of["contrast"][:, None]
-    mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    return ((images - mean) * (1 + contrast) + mean).mul(1 + brightness).clamp(0, 255)
 
 
 def _erased(images: Tensor, strength: Tensor, draws: Tensor) -> Tensor:

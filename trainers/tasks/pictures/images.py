@@ -1,7 +1,5 @@
 """Images from idx files (MNIST's format) or from a folder for each class; uint8 [n, c, h, w], 1 or 3 channels."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections import Counter
@@ -18,8 +16,7 @@ from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.files import read_bytes
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-"""Images, uint8 [n, c, h, w]."""
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # images, uint8 [n, c, h, w]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _OTHER_ENDINGS = frozenset({
@@ -27,10 +24,7 @@ _OTHER_ENDINGS = frozenset({
     ".arw", ".dcm",
 })  # fmt: skip
 _UNSIGNED_BYTE = 0x08
-_IDX_NAMES = {
-    "train": ("*train-images*idx3*", "*train-labels*idx1*"),
-    "test": ("*t*-images*idx3*", "*t*-labels*idx1*"),
-}
+_IDX_NAMES = {"train": ("*train-images*idx3*", "*train-labels*idx1*"), "test": ("*t*-images*idx3*", "*t*-labels*idx1*")}
 """Names as in MNIST and similar data sets: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
 _PART_NAMES = {
@@ -43,8 +37,7 @@ _MORE_PART_NAMES = {
 }  # fmt: skip
 _BITS = (8, 10, 12, 14, 16)
 """Depths of whole numbers in files of 16 or 32 bits; the least that holds all training images is taken."""
-Ranges = dict[str, tuple[float, float]]
-"""Values that mean black and white, for Pillow's modes I and F."""
+Ranges = dict[str, tuple[float, float]]  # values that mean black and white, for Pillow's modes I and F
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,12 +150,7 @@ def _range(mode: str, low: float, high: float) -> tuple[float, float]:
 
 
 def read_folder(
-    source: Source,
-    classes: Sequence[str],
-    *,
-    size: tuple[int, int] | None,
-    channels: int | None,
-    ranges: Ranges | None,
+    source: Source, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None, ranges: Ranges | None
 ) -> Images:
     """Read images from one sub-folder for each class; TaskError for a sub-folder of another name.
 
@@ -299,7 +287,6 @@ def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
 
 
 def _look(path: Path) -> tuple[str, tuple[int, int]]:
-    """Return an image's mode, and its (height, width)."""
     try:
         with opened_image(path) as image:
             return image.mode, (image.height, image.width)

@@ -4,8 +4,6 @@ Published weights are torchvision's residual networks (He et al. 2016, arXiv 151
 The network in a file is recognised by the names and shapes of its weights.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 import warnings
@@ -132,8 +130,7 @@ def _norm(channels: int) -> nn.Module:
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Mean and deviation of ImageNet's colours, from 0 to 255, with which the published weights were trained."""
 _HEAD = ("fc.weight", "fc.bias")
-_WRAPPED = ("state_dict", "model")
-"""Keys under which training programs keep the weights."""
+_WRAPPED = ("state_dict", "model")  # keys under which training programs keep the weights
 _BLOCK = re.compile(r"layer([1-4])\.(\d{1,3})\.conv1\.weight")
 _ALLOWED = "weights of a ResNet (18, 34, 50, 101, 152 layers, or wide) of torchvision, as .pt, .pth or .safetensors"
 
@@ -166,7 +163,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in found.items()}
 
 
-def layout_of(weights: Mapping[str, Tensor], path: str) -> Layout:
+def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
     """Return the network that weights belong to; TaskError unless their names and shapes fit it."""
     blocks = [0] * len(_STAGES)
     for name in weights:
@@ -197,7 +194,7 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> Layout:
     return layout
 
 
-def fill(body: ResidualBody, head: nn.Linear, path: str) -> None:
+def fill(body: "ResidualBody", head: nn.Linear, path: str) -> None:
     """Load a file's weights into a body, and into the head if the number of classes is equal; skips meta tensors."""
     own = body.state_dict()
     if any(value.is_meta for value in own.values()):
@@ -280,8 +277,6 @@ class ResidualBody(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions, or three with a bottleneck, beside a shortcut."""
-
     def __init__(self, before: int, inner: int, after: int, layout: Layout, *, stride: int) -> None:
         super().__init__()
         if layout.has_bottlenecks:

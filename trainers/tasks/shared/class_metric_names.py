@@ -1,7 +1,5 @@
 """Names of the metrics of classes, and the one that judges a rare class."""
 
-from __future__ import annotations
-
 _MOST_RANKED_CLASSES = 100
 METRIC_OF_RARE = "val_auprc"
 """Objective for a rare class. `val_balanced_error` counts decisions, whose threshold is chosen after the search."""

@@ -1,7 +1,5 @@
 """A fingerprint of the training data's encoding, stored with a model's weights."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 
@@ -19,7 +17,6 @@ class DataMark(nn.Module):
     digest: Tensor
 
     def __init__(self, *meaning: object) -> None:
-        """Hash values whose repr determines the encoding."""
         super().__init__()
         self.register_buffer("digest", torch.tensor(zlib.crc32(repr(meaning).encode())))
 

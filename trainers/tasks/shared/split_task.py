@@ -14,8 +14,7 @@ from trainers.tasks.shared.class_metric_names import rare_share, whole_class_met
 if TYPE_CHECKING:
     from torch import Tensor
 
-Rows = np.ndarray[Any, np.dtype[np.int64]]
-"""Indices of rows, int64 [n], ascending."""
+Rows = np.ndarray[Any, np.dtype[np.int64]]  # indices of rows, int64 [n], ascending
 
 _SEED = 0
 Share = float | Literal["auto"]
@@ -24,17 +23,14 @@ _MOST_TEST_ROWS = 5_000
 _TEST_SHARE = 0.15
 
 
-def _test_share(rows: int) -> float:
-    """Return the share of rows that can be spared for testing: none of few rows, and at most 5,000 rows."""
-    return min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0
-
-
 def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0.0) -> tuple[Rows, Rows, Rows]:
     """Return the rows for training, validation and testing, by shares of the rows from 0 to 1.
 
     `classes` (int64 [rows], or None) are stratified. "auto" takes as many test rows as can be spared.
     """
-    validation, test = (_test_share(rows) if share == "auto" else share for share in (validation, test))
+    # The share of rows that can be spared for testing: none of few rows, and at most 5,000 rows.
+    auto = min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0
+    validation, test = (auto if share == "auto" else share for share in (validation, test))
     order = np.random.default_rng(_SEED).permutation(rows)
     groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
     parts: tuple[list[Rows], list[Rows], list[Rows]] = ([], [], [])
@@ -94,10 +90,8 @@ def parts_of(inputs: Any, targets: Any, rows: Sequence[Rows]) -> dict[str, tuple
 class SplitTask(BaseTask):
     """A task whose constructor has split its samples; each task's `encode` makes samples of new rows."""
 
-    classes: tuple[str, ...] = ()
-    """Class labels in the order of the outputs; empty for other tasks."""
-    class_weights: tuple[float, ...] | None = None
-    """Weight of each class in the loss; None weighs rows alike."""
+    classes: tuple[str, ...] = ()  # class labels in the order of the outputs; empty for other tasks
+    class_weights: tuple[float, ...] | None = None  # weight of each class in the loss; None weighs rows alike
     no_test = "there are no test rows. Set task_options.test to a file, or test_share above 0"
     _parts: Mapping[str, Any]
     """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""

@@ -1,7 +1,5 @@
 """Checks of `task_options`; a TaskError names on one line the option, the value found and what is allowed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 

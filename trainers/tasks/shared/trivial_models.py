@@ -1,7 +1,5 @@
 """Baselines that ignore the inputs: the most frequent class, the mean. Shapes: n rows."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

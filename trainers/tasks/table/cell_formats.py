@@ -1,7 +1,5 @@
 """Finds how people wrote the numbers, dates and codes of a column of text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +20,7 @@ CellFormat = dict[str, Any]
 
 PLAIN: CellFormat = {"kind": "number", "decimal": ".", "unit": "", "missing": [], "plain": True}
 PLAIN_DATES: CellFormat = {"kind": "date", "day_first": False, "missing": [], "plain": True}
-READ = ("number", "date")
-"""Kinds of formats whose cells become numbers."""
+READ = ("number", "date")  # kinds of formats whose cells become numbers
 _SAMPLE = 500
 _FEW_WORDS, _MOST_WORDS, _FEW_SHARE = 3, 50, 0.02
 """Numbers of different words in a column of numbers that mean a missing value: always, and if they are rare."""
@@ -73,9 +70,7 @@ def _converted(table: Table, name: str, form: CellFormat) -> Any:
             values.append(read(text))
         except ValueError:
             row = pc.index(table.columns[name], text).as_py()
-            allowed = (
-                f"a {form['kind']}; or name the word in task_options.missing, or the column in task_options.ignore"
-            )
+            allowed = f"a {form['kind']}; or name the word in task_options.missing or the column in task_options.ignore"
             raise TaskError(f"{table.where(row)}, column {name!r}: found {shown(text)}, allowed: {allowed}") from None
     return _typed(values, form).take(column.indices)
 
@@ -142,10 +137,8 @@ def _sample(cells: Collection[str]) -> list[str]:
 def _read(
     cells: Collection[str], usual: bool, read: Callable[[str, bool], float | None]
 ) -> tuple[bool, dict[str, float], str | None]:
-    """Return which of two ways reads more cells, their values, and a cell that both read differently in a tie.
-
-    `read` takes a text and the way; `usual` decides a tie. A sample often decides.
-    """
+    """Return which of two ways reads more cells, their values, and a cell that both read differently in a tie."""
+    # `read` takes a text and the way; `usual` decides a tie. A sample often decides.
     some = _sample(cells)
     found = {way: sum(read(text, way) is not None for text in some) for way in (True, False)}
     ways = [True, False] if found[True] == found[False] else [found[True] > found[False]]

@@ -6,8 +6,6 @@ mean and deviation, cut at 10; or, robust, median and quartile distance, bent sm
 arXiv 2407.04491, section 3).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,18 +23,14 @@ from trainers.tasks.table.files import Table, holds_numbers, is_number, texts
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
-MOSTLY = 0.8
-"""Share of numeric cells from which a text column counts as numbers with typing errors."""
+MOSTLY = 0.8  # share of numeric cells from which a text column counts as numbers with typing errors
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 _WITH_ZONE = r":[0-9.]+(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _RAREST = 2
-_COUNTED = 20
-"""Number of rows from which a column that counts them is left out: it only has the order of the file."""
+_COUNTED = 20  # number of rows from which a column that counts them is left out: it only has the order of the file
 _MOST_LEVELS = 1000
-_FARTHEST = 10.0
-"""Bound at which standardised values are cut: one typing error must not make a batch diverge."""
-_BOUND = 3.0
-"""Bound that robustly scaled values approach, far from the median."""
+_FARTHEST = 10.0  # bound at which standardised values are cut: one typing error must not make a batch diverge
+_BOUND = 3.0  # bound that robustly scaled values approach, far from the median
 _DAY_MS = 86_400_000.0
 _TOO_FAR = 1e6
 """Number of usual distances from the median beyond which a value does not affect the scale: it would leave too few of
@@ -157,8 +151,10 @@ def fit_encoding(
 def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
     """Return a column as numbers, float64 [rows], NaN where the cell is missing."""
     column = table.columns[name]
-    if _is_moment(column):
-        return _days(column)
+    if _is_moment(column):  # in days since 1970 in UTC, counted in whole milliseconds
+        moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
+        whole = pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", moments.type.tz))
+        return _floats(pc.cast(whole, pa.int64())) / _DAY_MS
     if not pa.types.is_string(column.type):
         return _finite(table, name, _floats(column))
     good = pc.match_substring_regex(column, DATE) if is_date else is_number(column)
@@ -173,13 +169,6 @@ def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
 
 def _is_moment(column: Any) -> bool:
     return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
-
-
-def _days(column: Any) -> Vector:
-    """Return moments as days since 1970 in UTC, counted in whole milliseconds."""
-    moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
-    whole = pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", moments.type.tz))
-    return _floats(pc.cast(whole, pa.int64())) / _DAY_MS
 
 
 def _milliseconds(dates: Any) -> Any:
@@ -244,17 +233,12 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
     if known.min() == known.max() and not marks:  # the deviation of equal values may be 1e-17
         return "constant"
     median = float(np.median(known))
-    near = _near(known, median)
+    distances = np.abs(known - median)
+    usual = np.median(distances[distances > 0]) if distances.any() else 0.0
+    near = known[distances <= _TOO_FAR * usual]  # without typing errors, and codes for missing values
     deviation = 0.0 if near.min() == near.max() else _spread(known, near) if is_robust else float(near.std())
     mean = median if is_robust else float(near.mean())
     return Number(name=name, is_date=is_date, mean=mean, deviation=deviation or 1.0, median=median, marks=marks)
-
-
-def _near(known: Vector, median: float) -> Vector:
-    """Drop values so far from the median that they are typing errors or codes for missing values."""
-    distances = np.abs(known - median)
-    usual = np.median(distances[distances > 0]) if distances.any() else 0.0
-    return known[distances <= _TOO_FAR * usual]
 
 
 def _spread(known: Vector, near: Vector) -> float:

@@ -1,7 +1,5 @@
 """Findings of unusual data in a table, each with the option that changes it, and a summary of its columns."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -21,8 +19,7 @@ from trainers.tasks.table.files import Table, as_text, texts
 from trainers.tasks.table.reading import Reading, usual_words
 
 _MOST_NAMES = 4
-_MOST_ROWS = 20_000
-"""Most rows for the question whether one column tells the target."""
+_MOST_ROWS = 20_000  # most rows for the question whether one column tells the target
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
 _USUAL, _ODD, _FEW_ROWS = 0.8, 0.05, 10
 """Shares of rows: of a class that is nearly always right; most odd values. Number of rows that are few."""
@@ -33,8 +30,7 @@ _FAR, _FAR_IN_LOGS, _GAP = 20.0, 5.0, 0.25
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"}
 _PLACEHOLDER = re.compile(r"-?([1-9])\1+(\.\1*0?)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3,}(\.0)?|0(\.0)?")
 _NO_DATE = re.compile(r".*(9999|0001|1900|1899|1970|2099|2999|1111|1753).*")
-_MOST_PLACEHOLDERS = 3
-"""Most values at each end of a column that can mean a missing number."""
+_MOST_PLACEHOLDERS = 3  # most values at each end of a column that can mean a missing number
 
 
 def table_findings(

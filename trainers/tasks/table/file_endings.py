@@ -1,16 +1,12 @@
 """Conventions of table files, for training rows and for new rows; imports nothing heavy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
 TEXT = (".csv", ".tsv")
 PARQUET = (".parquet", ".pq")
-DELIMITERS = ",;\t|"
-"""Delimiters to look for in a file."""
-QUOTED = r'(?s)^"(.*)"$'
-"""A whole cell between quotation marks, which are text elsewhere in a file without quoting."""
+DELIMITERS = ",;\t|"  # delimiters to look for in a file
+QUOTED = r'(?s)^"(.*)"$'  # a whole cell between quotation marks, which are text elsewhere in a file without quoting
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 

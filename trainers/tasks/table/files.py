@@ -3,8 +3,6 @@
 Text stays text here: the meaning of a column is decided where the training rows are known.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -298,10 +296,8 @@ def _likely_encoding(content: bytes) -> str:
 
 
 def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: int) -> str:
-    """Find the delimiter that splits the most of the first rows into equally many columns, at least two.
-
-    A delimiter that yields an expected name goes first. Reading 2 takes ; tab and | before a comma that fits as well.
-    """
+    """Find the delimiter that splits the most of the first rows into equally many columns, at least two."""
+    # A delimiter that yields an expected name goes first. Reading 2 takes ; tab and | before a comma that fits as well.
     if path.name.removesuffix(".gz").endswith(".tsv"):
         return "\t"
     sample = text[:_SAMPLE_CHARACTERS]
@@ -319,10 +315,8 @@ def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: in
 
 
 def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
-    """Return the columns as strings, first row included, and the form with its quoting.
-
-    Files with tabs mostly have no quoting, and then a lone quotation mark is text.
-    """
+    """Return the columns as strings, first row included, and the form with its quoting."""
+    # Files with tabs mostly have no quoting, and then a lone quotation mark is text.
     first = form.delimiter != "\t" if form.quoting is None else form.quoting
     tries = [first] if form.quoting is not None else [first, not first]
     for quoting in tries:
@@ -352,11 +346,7 @@ def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
     except pa.ArrowInvalid:
         return None
     columns = [_one_chunk(read.column(name)) for name in names]
-    return columns if quoting else [_unquoted(column) for column in columns]
-
-
-def _unquoted(column: Any) -> Any:
-    return pc.replace_substring_regex(column, QUOTED, r"\1")
+    return columns if quoting else [pc.replace_substring_regex(column, QUOTED, r"\1") for column in columns]
 
 
 def _ragged(path: Path, form: Form) -> TaskError:
@@ -388,10 +378,8 @@ def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
-    """Return whether the first row looks like names: distinct words, over numbers or different words.
-
-    A single number in it speaks against names; an expected name speaks for them.
-    """
+    """Return whether the first row looks like names: distinct words, over numbers or different words."""
+    # A single number in it speaks against names; an expected name speaks for them.
     first = [column[0].as_py() for column in columns]
     if any(name in first for name in expected):
         return True

@@ -1,7 +1,5 @@
 """Cross-validation within a trial: each row is evaluated by a model that has not seen it. Shapes: n rows, k folds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +10,7 @@ from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.columns import Encoding, Matrix
 
-SMALL = 2000
-"""Number of rows below which `folds: auto` takes folds."""
+SMALL = 2000  # number of rows below which `folds: auto` takes folds
 FOLDS = 5
 _MOST = 20
 _SEED = 0

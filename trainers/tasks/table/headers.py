@@ -1,7 +1,5 @@
 """Finds out if the first row of a text file names the columns."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,8 +9,7 @@ from automl.standalone.cells import is_missing, milliseconds_of, parts, value_of
 
 _SAMPLE = 300
 _YEARS = range(1800, 2201)
-_COUNTED = 3
-"""Number of cells 0, 1, 2 or 1, 2, 3 from which a first row of numbers counts the columns."""
+_COUNTED = 3  # number of cells 0, 1, 2 or 1, 2, 3 from which a first row of numbers counts the columns
 
 _Kind = Literal["number", "date", "word"]
 
@@ -31,7 +28,7 @@ def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[
     cells = [cell for cell, _ in present]
     if len(cells) < max(1, len(first) - 1) or len(set(cells)) < len(cells):
         return False, True
-    below = [_some(column) for _, column in present]
+    below = [[text for text in column.drop_null().to_pylist() if not is_missing(text)] for _, column in present]
     kinds, kinds_below = [_kind(cell) for cell in cells], [_usual_kind(texts) for texts in below]
     if any(one == other == "date" for one, other in zip(kinds, kinds_below, strict=True)):
         return False, False
@@ -84,11 +81,6 @@ def _numbers(texts: Sequence[str]) -> list[float]:
     read = [parts(text) for text in texts]
     values = (value_of(one[0], mark) for one in read if one is not None for mark in ".,")
     return [value for value in values if value is not None]
-
-
-def _some(column: Any) -> list[str]:
-    """Return the cells below the first row, without words for missing values."""
-    return [text for text in column.drop_null().to_pylist() if not is_missing(text)]
 
 
 def _usual_kind(texts: Sequence[str]) -> _Kind | None:

@@ -1,7 +1,5 @@
 """Finds columns that number or name the rows, from which a model would learn the order of the file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -12,8 +10,7 @@ import pyarrow.compute as pc
 from trainers.tasks.table.columns import Vector
 from trainers.tasks.table.files import Table, holds_numbers, is_number
 
-_FEWEST = 20
-"""Number of rows below which all different numbers say nothing."""
+_FEWEST = 20  # number of rows below which all different numbers say nothing
 _DENSE, _DENSE_IN_ORDER = 2.0, 20.0
 """Most numbers in the range of a column for each row, from which the rows of a larger table were drawn."""
 _MOST_BLOCKS, _FEW_BLOCKS = 10, 3

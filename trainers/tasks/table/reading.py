@@ -1,7 +1,5 @@
 """Meaning of the cells of a table: learned from the training file, applied to any rows of the same columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -3,8 +3,6 @@
 A `FoldModel` has several models that train together, one for each of k folds: m members, o outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -135,18 +133,16 @@ def tabular_model(
     )
 
 
-def _waves(params: Params, numbers: int) -> Waves | None:
+def _waves(params: Params, numbers: int) -> "Waves | None":
     waves = task_options.whole_parameter(params, "waves", 0, low=0, high=256)
     scale = task_options.number_parameter(params, "wave_scale", 0.1, low=1e-3, high=100.0)
     return Waves(numbers, waves, scale) if waves and numbers else None
 
 
-MEMBERS = 8
-"""Number of models that an ensemble within one network has; TabM takes 32, which cost four times as much."""
+MEMBERS = 8  # number of models that an ensemble within one network has; TabM takes 32, which cost four times as much
 
 
-_SUMS = 3
-"""Number of sums of a number's cosines; with the number itself four values, as in RealMLP."""
+_SUMS = 3  # number of sums of a number's cosines; with the number itself four values, as in RealMLP
 
 
 class TabularNetwork(nn.Module):
@@ -163,7 +159,7 @@ class TabularNetwork(nn.Module):
         category_sizes: Sequence[int],
         levels: NDArray[np.bool_],
         edges: Matrix | None,
-        waves: Waves | None,
+        waves: "Waves | None",
         outputs: int | None,
         architecture: str,
         width: int,
@@ -209,11 +205,10 @@ class TabularNetwork(nn.Module):
 
 
 class _Members(nn.Module):
-    """The own parts of an ensemble's members: scales of the inputs, and the last layer.
+    """The own parts of an ensemble's members: scales of the inputs, and the last layer."""
 
-    TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): members share all other weights, which is cheap, and
-    regularises.
-    """
+    # TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): members share all other weights, which is cheap, and
+    # regularises.
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -271,16 +266,13 @@ class Waves(nn.Module):
 
 
 class _Categories(nn.Module):
-    """A vector for each level of each category, from one table.
+    """A vector for each level of each category, from one table."""
 
-    A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
-    """
+    # A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
 
     offsets: Tensor
-    trained: Tensor
-    """Places in the table of the levels that training rows have."""
-    columns: Tensor
-    """Column of each of these levels."""
+    trained: Tensor  # places in the table of the levels that training rows have
+    columns: Tensor  # column of each of these levels
     is_trained: Tensor
 
     def __init__(self, sizes: Sequence[int], embedding: int, is_trained: NDArray[np.bool_]) -> None:

@@ -1,7 +1,5 @@
 """Search space, first trials and baselines for tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

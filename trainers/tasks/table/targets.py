@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +66,7 @@ def fit_classes(table: Table, column: str, *, may_lack: bool = False) -> tuple[s
     labels = texts(table.columns[column])
     check_no_gap(table, column)
     counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}
-    classes = sorted(counts, key=_sort_key(counts))
+    classes = sorted(counts, key=float if _all_numbers(counts) else str)
     if len(classes) < _SMALLEST:
         problem = f"the only label is {shown(classes[0])}. A classifier needs at least two"
         raise TaskError(f"{table.path}: column {column!r}: {problem}")
@@ -157,12 +157,7 @@ def _all_numbers(words: Sequence[str] | dict[str, int]) -> bool:
     return bool(pc.all(is_number(pa.array(list(words), pa.string()))).as_py())
 
 
-def _sort_key(words: dict[str, int]) -> Callable[[str], Any]:
-    return float if _all_numbers(words) else str
-
-
-MOST_WHOLE_CLASSES = 20
-"""Largest number of different whole numbers that count as classes."""
+MOST_WHOLE_CLASSES = 20  # largest number of different whole numbers that count as classes
 
 
 def mean_of_members(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:

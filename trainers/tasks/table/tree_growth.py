@@ -1,7 +1,5 @@
 """Grows boosted trees with LightGBM as plain arrays; a new booster in each call, so that resumed trees are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +30,7 @@ class TreeOptions:
     l2: float = 1.0
 
     @classmethod
-    def of(cls, params: Params) -> TreeOptions:
+    def of(cls, params: Params) -> "TreeOptions":
         """Return the options in a trial's parameters."""
         default = cls()
         return cls(

@@ -3,8 +3,6 @@
 Shapes: n rows, d dense columns, c categories, t trees of 2 l - 1 nodes with l leaves at most, m margins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -31,8 +29,7 @@ class BoostedTrees(nn.Module):
     columns: Tensor
     sets: Tensor
     base: Tensor
-    roots: Tensor
-    """The first node of each tree, int64 [t]."""
+    roots: Tensor  # the first node of each tree, int64 [t]
 
     def __init__(
         self,

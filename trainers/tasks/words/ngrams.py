@@ -92,10 +92,8 @@ class Ngrams:
         self.count = count_of(vocabulary, longest)
 
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the number of each n-gram, int64 [n, t * longest], and whether it is in the text, bool of that shape.
-
-        `tokens` are texts, int64 [n, t], filled up with PAD.
-        """
+        """Return the number of each n-gram, int64 [n, t * longest], and whether the text has it, bool of that shape."""
+        # `tokens` are texts, int64 [n, t], filled up with PAD.
         length = tokens.shape[1]
         places = torch.arange(length, device=tokens.device)
         numbers, present = [tokens], [tokens != PAD]
@@ -133,8 +131,7 @@ class TfidfRegression(nn.Module):
             classes.
     """
 
-    idf: Tensor
-    """Weight of each n-gram, float32 [f]."""
+    idf: Tensor  # weight of each n-gram, float32 [f]
     bias: Tensor
 
     def __init__(self, *, vocabulary: int, outputs: int, longest_ngram: int, l2: float, meaning: object) -> None:

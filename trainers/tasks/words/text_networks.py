@@ -1,7 +1,5 @@
 """Networks for texts. Shapes: n texts, t tokens of the longest text in the batch, w width, h heads."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any
@@ -14,10 +12,8 @@ from trainers.protocol import TaskError
 from trainers.tasks.shared.data_fingerprint import DataMark
 from trainers.tasks.words.tokens import MASK, PAD
 
-_SPREAD = 0.02
-"""Standard deviation of initial weights, as in GPT-2."""
-_LONGEST_TURN = 10000.0
-"""Base of the angles of rotary embeddings (Su et al. 2021, arXiv 2104.09864)."""
+_SPREAD = 0.02  # standard deviation of initial weights, as in GPT-2
+_LONGEST_TURN = 10000.0  # base of the angles of rotary embeddings (Su et al. 2021, arXiv 2104.09864).
 
 
 class DecoderNetwork(nn.Module):

@@ -5,8 +5,6 @@ the order of a hash map in version 0.23 (https://github.com/huggingface/tokenize
 byte-level BPE, whose alphabet of 256 bytes loses nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,11 +52,9 @@ def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
         yield from (one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int))
 
 
-END = 0
-"""Token after each document."""
+END = 0  # token after each document
 _END_TEXT = "<|endoftext|>"
-FEWEST = 257
-"""Fewest tokens of a vocabulary: all bytes, and the end of a document."""
+FEWEST = 257  # fewest tokens of a vocabulary: all bytes, and the end of a document
 
 
 def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
@@ -80,14 +76,13 @@ def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     return tokenizer
 
 
-def joined(tokenizer: Any, texts: Sequence[str]) -> Tokens:
+def joined(tokenizer: Any, texts: Sequence[str]) -> "Tokens":
     """Return the tokens of all texts in a row, int64 [tokens], each text followed by `END`."""
     rows = [np.asarray([*one.ids, END], dtype=np.int64) for one in tokenizer.encode_batch_fast(list(texts))]
     return np.concatenate(rows)
 
 
-Tokens = np.ndarray[Any, np.dtype[np.int64]]
-"""Token numbers, int64 [texts, length]; `PAD` fills up."""
+Tokens = np.ndarray[Any, np.dtype[np.int64]]  # token numbers, int64 [texts, length]; `PAD` fills up
 
 PAD, UNKNOWN, MASK = 0, 1, 2
 _SPECIAL = ("[PAD]", "[UNK]", "[MASK]")
