@@ -73,7 +73,7 @@ def write_table(path: Path, name: str, task: RealTask, lines: list[dict[str, Any
             for part, split in (("val", "validation"), ("test", "test"))
         },
     }
-    arrays = {
+    arrays: dict[str, Any] = {
         "meta_json": np.array(json.dumps(meta)),
         "params_json": np.array([json.dumps(one["params"]) for one in by_seed[0]]),
         "seconds": first[:, :, 0],

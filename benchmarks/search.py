@@ -40,7 +40,7 @@ from studies.spec.sections import FINISH
 
 BENCHMARKS = Path(__file__).resolve().parent
 PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0)
-LEARNED = ("val_error", "valid_loss")
+LEARNED = ("val_error", "valid_loss", "val_loss")
 """The first objective: whichever of these a table has."""
 MANY_SLOTS = 16
 EARLIER_SEED = 1000
@@ -131,6 +131,7 @@ def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
             arguments.policies,
         )
         if task.place is not None or not (CONTESTANTS[policy].earlier or CONTESTANTS[policy].again)
+        if second != "none" or not CONTESTANTS[policy].planar
     ]  # fmt: skip
 
 
@@ -155,10 +156,12 @@ def table_of(files: tuple[str, ...], prices: str) -> CurveTable:
     return with_price_factors(table, PRICE_FACTORS, zlib.crc32(table.name.encode())) if prices == "vary" else table
 
 
-def objectives_of(table: CurveTable, second: str) -> tuple[Objective, Objective]:
-    """Error first; then the table's first constant, or dollars so far."""
-    learned = next(name for name in LEARNED if name in table.metrics)
-    return Objective(metric=learned), Objective(metric="cost_usd" if second == "dollars" else next(iter(table.statics)))
+def objectives_of(table: CurveTable, second: str) -> tuple[Objective, ...]:
+    """Error first; then the table's first constant, dollars so far, or nothing."""
+    learned = Objective(metric=next(name for name in LEARNED if name in table.metrics))
+    if second == "none":
+        return (learned,)
+    return learned, Objective(metric="cost_usd" if second == "dollars" else next(iter(table.statics)))
 
 
 @functools.lru_cache(maxsize=16)
@@ -299,8 +302,8 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--slots", type=numbers, default=[4, 16], metavar="N,N")
     parser.add_argument("--full-trials", type=numbers, default=[0], metavar="N,N",
                         help="budgets in mean full trainings; 20, or 40 from 16 slots on, by default")  # fmt: skip
-    parser.add_argument("--seconds", type=words_of("size", "dollars"), default=["size", "dollars"],
-                        help="the second objective: size, dollars or both")  # fmt: skip
+    parser.add_argument("--seconds", type=words_of("size", "dollars", "none"), default=["size", "dollars"],
+                        help="the second objective: size, dollars, none or several of them")  # fmt: skip
     parser.add_argument("--prices", type=words_of("uniform", "vary"), default=["uniform", "vary"])
     parser.add_argument("--quick", action="store_true", help="4 slots, uniform prices, every fourth task")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")

@@ -46,12 +46,12 @@ def optimizer_of(params: Params, model: nn.Module) -> torch.optim.Optimizer:
 
 def schedule_of(params: Params, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """The learning rate's schedule by steps: a warm-up, then constant, cosine or linear to 0."""
-    warmup = max(1, round(params.get("warmup", 0.0) * steps))
+    warmup = max(1, round(float(params.get("warmup", 0.0)) * steps))
 
     def factor(step: int) -> float:
         start, done = min(1.0, (step + 1) / warmup), step / steps
         end = {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done}
-        return start * end.get(params.get("schedule", "constant"), 1.0)
+        return start * end.get(str(params.get("schedule")), 1.0)
 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
@@ -80,13 +80,13 @@ def trained(
     for _ in range(epochs):
         if not has_diverged:
             model.train()
-            for rows in torch.randperm(len(x), generator=generator).split(batch):
+            for rows in torch.split(torch.randperm(len(x), generator=generator), batch):
                 optimizer.zero_grad()
                 found = loss(model(x[rows]), y[rows])
                 has_diverged = not math.isfinite(found.item())
                 if has_diverged:
                     break
-                found.backward()
+                found.backward()  # type: ignore[no-untyped-call]
                 if clip := params.get("clip"):
                     nn.utils.clip_grad_norm_(model.parameters(), clip)
                 optimizer.step()
@@ -99,7 +99,9 @@ def measured(model: nn.Module, x: Tensor, y: Tensor, metric: Callable[[Tensor, T
     """The mean of a metric over a part."""
     model.eval()
     with torch.no_grad():
-        each = [metric(model(one), targets) for one, targets in zip(x.split(1024), y.split(1024), strict=True)]
+        each = [
+            metric(model(one), targets) for one, targets in zip(torch.split(x, 1024), torch.split(y, 1024), strict=True)
+        ]
     return float(torch.cat(each).double().mean())
 
 

@@ -120,7 +120,9 @@ def digits(_folder: Path) -> Parts:
 
     x = torch.tensor(load_digits().data).float() / 16
     x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
-    return {name: (one, one) for name, one in zip(("train", "val", "test"), x.split((700, 600, 497)), strict=True)}
+    return {
+        name: (one, one) for name, one in zip(("train", "val", "test"), torch.split(x, [700, 600, 497]), strict=True)
+    }
 
 
 # ---------------------------------------------------------------------- trainings
@@ -163,7 +165,8 @@ class TableNetwork(nn.Module):
         """Scores of the two classes [n, 2]."""
         codes = x[:, self.categories].long()
         embedded = [one(codes[:, column]) for column, one in enumerate(self.embeddings)]
-        return self.layers(torch.cat([x[:, NUMBERS], *embedded], dim=1))
+        scores: Tensor = self.layers(torch.cat([x[:, NUMBERS], *embedded], dim=1))
+        return scores
 
 
 def adult_network(folder: Path, params: Params, epochs: int, seed: int) -> Training:
@@ -243,7 +246,8 @@ class SentenceNetwork(nn.Module):
         else:
             mean = (vectors * is_word[:, :, None]).sum(dim=1) / is_word.sum(dim=1, keepdim=True).clamp(min=1)
             pooled = self.activation(self.body(mean))
-        return self.scores(self.dropout(pooled))
+        scores: Tensor = self.scores(self.dropout(pooled))
+        return scores
 
 
 def sentence_network(folder: Path, params: Params, epochs: int, seed: int) -> Training:
@@ -280,7 +284,8 @@ class LetterNetwork(nn.Module):
             x = self.body(x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]), is_causal=True)
         else:
             x = self.body(x)[0]
-        return self.scores(x).transpose(1, 2)
+        scores: Tensor = self.scores(x).transpose(1, 2)
+        return scores
 
 
 def letter_network(folder: Path, params: Params, epochs: int, seed: int) -> Training:

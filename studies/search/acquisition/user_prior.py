@@ -48,7 +48,8 @@ class _Number:
     def density(self, units: Array) -> Array:
         inside = ndtr((1.0 - self.centre) / self.sd) - ndtr(-self.centre / self.sd)
         normal: Array = np.exp(-0.5 * ((units - self.centre) / self.sd) ** 2)
-        return normal / (self.sd * math.sqrt(2.0 * math.pi) * inside)
+        density: Array = normal / (self.sd * math.sqrt(2.0 * math.pi) * inside)
+        return density
 
 
 @dataclass(frozen=True, slots=True)
