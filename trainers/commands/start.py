@@ -98,7 +98,7 @@ def start_of(
         "world_size": str(spec.world_size),
         "seed": str(spec.seed),
         "epochs": str(own.settings.epochs),
-        "scaled_learning_rate": repr(own.learning_rate),
+        "scaled_learning_rate": as_text(own.learning_rate if own.has_rate else spec.params["learning_rate"]),
         "checkpoint_folder": str(kept),
         "params_file": str(params_file),
     }
