@@ -70,7 +70,7 @@ class ReadParams(dict[str, Any]):
 class Followed:
     """The options that a training function follows, by the helpers that it has called and the `params` it has read.
 
-    A searched value that the trainer refuses is the function's own, whatever its name, until a helper would follow it.
+    A searched value that the trainer refuses is the function's own until a helper would follow it.
     """
 
     def __init__(self, spec: TrialSpec, params: ReadParams) -> None:
