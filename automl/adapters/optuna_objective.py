@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from search_spaces.parameters import SpaceError
 from search_spaces.suggestions import Domain, choice_domain, float_domain, int_domain
 from search_spaces.wording import found, listed, nearest, shown
+from trainers.contract.trial_suggestions import no_member
 from trainers.protocol import ParameterValue, TaskError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class ObjectiveTrial:
         if name in PASSED_ON:
             return getattr(self._trial, name)
         allowed = listed(["params", "report", "should_prune", "suggest_*", *sorted(PASSED_ON)])
-        raise AttributeError(f"trial.{name} does not exist for an objective in automl.search, which has {allowed}")
+        raise no_member(name, f"for an objective in automl.search, which has {allowed}")
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False

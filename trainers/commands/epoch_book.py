@@ -147,7 +147,8 @@ class EpochBook:
         """Record a new epoch, and return its metrics; UnreadablePartError if the saved state is of a later epoch."""
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
-            raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}")
+            cure = "Give the command {epochs}, or set training.epochs to what it trains"
+            raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
                 f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files belong to "

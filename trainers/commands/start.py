@@ -122,18 +122,9 @@ def start_of(
         "trial_folder": str(trial_folder),
         "params_file": str(params_file),
     }
-    ours = {
-        "STUDY": values["study"],
-        "TRIAL": values["trial"],
-        "ATTEMPT": values["attempt"],
-        "PARAMS": params,
-        "PARAMS_FILE": values["params_file"],
-        "EPOCHS": values["epochs"],
-        "SEED": values["seed"],
-        "LEARNING_RATE": values["scaled_learning_rate"],
-        "CHECKPOINT_FOLDER": values["checkpoint_folder"],
-        "CHANNEL": str(folder.channel),
-    }
+    shared = ("study", "trial", "attempt", "params_file", "epochs", "seed", "checkpoint_folder")
+    ours = {name.upper(): values[name] for name in shared}
+    ours |= {"PARAMS": params, "LEARNING_RATE": values["scaled_learning_rate"], "CHANNEL": str(folder.channel)}
     environment = {
         **variables_here(spec.environment),
         **{name: value for name, value in os.environ.items() if not name.startswith(_WITHHELD_PREFIXES)},

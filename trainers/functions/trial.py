@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainers.contract.trial_suggestions import Asking
+from trainers.contract.trial_suggestions import Asking, no_member
 from trainers.data.epoch_plan import SingleSamples
 from trainers.functions.trial_loader import Loader, Loaders
 from trainers.functions.trial_steps import Steps
@@ -96,6 +96,11 @@ class Trial:
         self.epoch = 0
         self.modules: list[nn.Module] = []
         self.loop: Epochs | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_member(name, "in a training function")
 
     # ------------------------------------------------------------------ model and data
 
