@@ -199,22 +199,23 @@ def _problems_of_metrics(metrics: object, epoch_from: object) -> Iterator[Proble
         epoch_name = EpochNumber.of(str(epoch_from)).name if epoch_from is not None else "epoch"
     except ValueError as error:
         yield ("epoch_from",), str(error)
-    if epoch_from is not None and metrics == "report":
-        yield ("epoch_from",), "it is for epochs that a program prints, and metrics is report. Report another epoch"
-    form = dict(metrics) if isinstance(metrics, Mapping) and len(metrics) == 1 else {}
-    if isinstance(form.get("json_file"), str) and form["json_file"]:
-        return
-    given = form.get("pattern")
-    patterns = [given] if isinstance(given, str) else given
-    if not isinstance(patterns, list | tuple) or not patterns or not all(isinstance(one, str) for one in patterns):
-        if metrics not in ("report", "json"):
+    match metrics:
+        case "report" if epoch_from is not None:
+            yield ("epoch_from",), "it is for epochs that a program prints, and metrics is report. Report another epoch"
+        case {"pattern": str() | [str(), *_] as given, **rest} if not rest:
+            yield from _problems_of_patterns([given] if isinstance(given, str) else given, epoch_name, epoch_from)
+        case "report" | "json" | {"json_file": str()}:
+            pass
+        case _:
             yield ("metrics",), found(metrics, _METRICS)
-        return
+
+
+def _problems_of_patterns(patterns: Sequence[str], epoch_name: str, epoch_from: object) -> Iterator[Problem]:
     names: set[str] = set()
     for pattern in patterns:
         try:
             own = set(re.compile(pattern).groupindex)
-        except re.error as error:
+        except (re.error, TypeError) as error:
             yield ("metrics", "pattern"), f"found {pattern!r}, which is no regular expression: {error}"
             return
         names |= own

@@ -205,13 +205,15 @@ class CommandTrainer:
         spec, command, rank = self._spec, self._command, self._group.rank
         of_ranks = variables(places, rank, is_asked="world_size" in spec.params)
         log = path_of(spec, rank, self._base_folder)
-        start = start_of(command, self._own, of_ranks, folder=folder, kept=self._kept, log=log)
+        argv, environment, working, json_file = start_of(
+            command, self._own, of_ranks, folder=folder, kept=self._kept, log=log
+        )
         return Program(
-            start.argv,
-            start.environment,
-            start.folder,
+            argv,
+            environment,
+            str(working),
             log=RankLog(log, int(command.log_mib * 2**20)),
-            json_file=start.json_file if self._reader is not None else None,
+            json_file=json_file if self._reader is not None else None,
             on_line=None if self._reader is None else partial(self._read_line, self._reader),
             on_exit=lambda status: self._events.put(Exited(status)),
             remove=[str(folder.path), str(folder.channel.parent)],

@@ -225,7 +225,7 @@ class Program:
 
     def _read_file(self, lines: _Lines) -> None:
         if self._file is not None:
-            with self._reading:
+            with self._reading, suppress(OSError):
                 chunk = self._file.read()
                 self.seen += bool(chunk)
                 lines.take(chunk)
@@ -270,23 +270,18 @@ class _GrowingFile:
         self._at = self._size()
 
     def _size(self) -> int:
-        with suppress(OSError):
-            return self._path.stat().st_size
-        return 0
+        return self._path.stat().st_size if self._path.exists() else 0
 
     def is_read(self) -> bool:
         return self._size() == self._at
 
     def read(self) -> bytes:
-        if self._size() < self._at:
-            self._at = 0
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                chunk = file.read()
-        except OSError:
+        if self.is_read():
             return b""
-        self._at += len(chunk)
+        with self._path.open("rb") as file:
+            file.seek(self._at if self._size() > self._at else 0)
+            chunk = file.read()
+            self._at = file.tell()
         return chunk
 
 

@@ -86,22 +86,12 @@ _WITHHELD_PREFIXES = ("RAY_", _VARIABLE_PREFIX)
 _MOST_SCRIPT_BYTES = 2**24
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """Arguments, environment and folder of a program, and the file with its metrics if there is one."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    folder: str
-    json_file: Path | None
-
-
 def start_of(
     command: Command, own: OwnLoop, place: Mapping[str, str], *, folder: WorkingFolder, kept: Path, log: Path
-) -> Start:
-    """Return how to start a program; also makes its working folder, and writes its parameters to a file.
+) -> tuple[list[str], dict[str, str], Path, Path | None]:
+    """Return a program's arguments, environment and folder, and the file of its metrics if there is one.
 
-    `log` is the file of its output, beside which `{trial_folder}` is.
+    Also makes the folder, and writes the parameters to a file. `log` is the output's, with `{trial_folder}` beside it.
     """
     spec, names = own.spec, {name for name, _ in command.names()}
     params = json.dumps(dict(spec.params))
@@ -142,7 +132,7 @@ def start_of(
         where.mkdir(parents=True, exist_ok=True)
         argv = [_beside(base, one) for one in argv]
     json_file = where / filled(command.json_file, values) if command.json_file else None
-    return Start(argv=argv, environment=environment, folder=str(where), json_file=json_file)
+    return argv, environment, where, json_file
 
 
 def _beside(base: Path, argument: str) -> str:
