@@ -6,7 +6,6 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,10 @@ from trainers.functions.trial import Trial, TrialOver
 from trainers.loop.step_counter import StepCounter
 from trainers.model.precision import set_fast_math
 from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.ranks.opened_records import closing_records
 from trainers.ranks.out_of_step import Arrivals, Place, Verdict
 from trainers.ranks.process import PeakMemory, Remains, use_device
-from trainers.ranks.process_group import Group, copy_buffers_from_rank_0, destroy_group
+from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
 
 _CURES = {
     "signal only works in main thread": "signal.signal: a training function cannot set signal handlers, since trials "
@@ -74,7 +74,7 @@ class FunctionTrainer:
             if trial.asking.is_allowed and self._group.rank == 0:
                 trial.asking.tell = course.asked
             self._counter.begin("first step")
-            with self._arrivals, _own_group_ended():
+            with self._arrivals, closing_records(self._spec.python_path):
                 try:
                     try:
                         self._function(trial)
@@ -214,17 +214,6 @@ class FunctionTrainer:
             epoch = int(content["position"]["epoch"])
             del content
         return epoch
-
-
-@contextmanager
-def _own_group_ended() -> Iterator[None]:
-    """Destroy a process group that a function of one rank has formed and left."""
-    was_there = dist.is_initialized()
-    try:
-        yield
-    finally:
-        if not was_there:
-            destroy_group()
 
 
 def _exit_in_words(error: SystemExit) -> str:
