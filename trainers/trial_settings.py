@@ -8,32 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 from trainers.protocol import TaskError, TrialSpec
 from trainers.trainer_options import RATE_OPTIONS, TRAINER_PARAMETERS, TrainerOptions, clashes
 
-PREPARE, AUTOCAST, STEP = "trial.prepare(model)", "trial.autocast()", "trial.step(optimizer)"
-BACKWARD, OPTIMIZER, LOADER = "trial.backward(loss)", "trial.optimizer(parameters)", "trial.loader(dataset)"
-LEARNING_RATE, BATCH, ACCUMULATE = "trial.learning_rate", "trial.batch_per_rank", "trial.accumulate"
-_FOLLOWED: dict[str, tuple[str, ...]] = {
-    PREPARE: ("shard", "shard_offload", "shard_precision", "sync_batch_norm"),
-    AUTOCAST: ("precision",),
-    BACKWARD: ("loss_scale", "loss_scale_growth_steps"),
-    STEP: ("clip_norm", "accumulate"),
-    OPTIMIZER: ("momentum", "weight_decay", "beta1", "beta2", "fused", "scale_weight_decay"),
-    ACCUMULATE: ("accumulate",),
-}
-_HELPERS = {name: helper for helper, names in reversed(_FOLLOWED.items()) for name in names}
-_ALSO_READ: Mapping[str, tuple[str, ...]] = {
-    PREPARE: ("find_unused_parameters",),
-    AUTOCAST: ("accumulate",),
-    BACKWARD: ("accumulate",),
-    OPTIMIZER: ("optimizer", *RATE_OPTIONS),
-    LEARNING_RATE: RATE_OPTIONS,
-    BATCH: ("batch_per_rank",),
-    LOADER: ("single_sample_batches",),
-}
+_FOLLOWED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "trial.prepare(model)": (
+        ("shard", "shard_offload", "shard_precision", "sync_batch_norm"), ("find_unused_parameters",)
+    ),
+    "trial.autocast()": (("precision",), ("accumulate",)),
+    "trial.backward(loss)": (("loss_scale", "loss_scale_growth_steps"), ("accumulate",)),
+    "trial.step(optimizer)": (("clip_norm", "accumulate"), ()),
+    "trial.optimizer(parameters)": (
+        ("momentum", "weight_decay", "beta1", "beta2", "fused", "scale_weight_decay"), ("optimizer", *RATE_OPTIONS)
+    ),
+    "trial.accumulate": (("accumulate",), ()),
+    "trial.learning_rate": ((), RATE_OPTIONS),
+    "trial.batch_per_rank": ((), ("batch_per_rank",)),
+    "trial.loader(dataset)": ((), ("single_sample_batches",)),
+}  # fmt: skip
+"""Options that a helper follows, and others that it reads, which does not make the function follow them."""
+_HELPERS = {name: helper for helper, (names, _) in reversed(_FOLLOWED.items()) for name in names}
 _ALWAYS_FOLLOWED = frozenset(
     {
         "learning_rate", "batch_per_rank", "world_size", "optimizer", "reference_batch", "lr_scaling", "tf32",
@@ -83,12 +80,12 @@ class Followed:
             return
         self._helpers[helper] = None
         given = {**self._spec.training, **self._spec.params}
-        for name in _options_of(helper):
+        for name in chain(*_FOLLOWED[helper]):
             problem = TRAINER_PARAMETERS[name].problem(given[name]) if name in given else None
             if problem is not None:
                 cure = "Correct the value, rename your parameter, or do without the call"
                 raise TaskError(f"{name}: {problem}, since {helper} follows it. {cure}")
-        names = {name for called in self._helpers for name in _options_of(called)}
+        names = {name for called in self._helpers for name in chain(*_FOLLOWED[called])}
         values = {name: given.get(name, TRAINER_PARAMETERS[name].default) for name in names}
         if (clash := clashes(values, self._spec.device)) is not None:
             raise TaskError(clash)
@@ -98,17 +95,13 @@ class Followed:
 
         `precision` is the trial's resolved number format.
         """
-        followed = {name for helper in self._helpers for name in _FOLLOWED.get(helper, ())} | self._params.read
+        followed = {name for helper in self._helpers for name in _FOLLOWED[helper][0]} | self._params.read
         for name, value in self._spec.params.items():
             if _is_followed_anyway(name, value) or name in followed or (name == "precision" and precision == "fp32"):
                 continue
             call = f"call {_HELPERS[name]}, " if name in _HELPERS else ""
             allowed = f"{call}read it from trial.params, or take it out of the spec"
             raise TaskError(f"{name} is {value!r}, but the training function ignores it: {allowed}")
-
-
-def _options_of(helper: str) -> tuple[str, ...]:
-    return _FOLLOWED.get(helper, ()) + _ALSO_READ.get(helper, ())
 
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:

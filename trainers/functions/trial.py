@@ -33,19 +33,7 @@ from trainers.model.sharding import has_values, shard_fully
 from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process import return_freed_tensors
 from trainers.ranks.process_group import Group, copy_from_rank_0
-from trainers.trial_settings import (
-    ACCUMULATE,
-    AUTOCAST,
-    BACKWARD,
-    BATCH,
-    LEARNING_RATE,
-    LOADER,
-    OPTIMIZER,
-    PREPARE,
-    STEP,
-    Followed,
-    ReadParams,
-)
+from trainers.trial_settings import Followed, ReadParams
 
 if TYPE_CHECKING:
     from trainers.trial_settings import Settings
@@ -111,7 +99,7 @@ class Trial:
         """
         if self._settings.shard == "optimizer":
             raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
-        self._followed.call(PREPARE)
+        self._followed.call("trial.prepare(model)")
         self.modules.append(model)
         model.register_forward_pre_hook(_Tick(self._counter))
         if self._settings.sync_batch_norm and self.world_size > 1:
@@ -171,7 +159,7 @@ class Trial:
         Raises:
             TaskError: The options have a sampler, or all ranks need equally many batches and cannot have them.
         """
-        self._followed.call(LOADER)
+        self._followed.call("trial.loader(dataset)")
         options = {"pin_memory": self.device.type == "cuda", "drop_last": drop_last, **options}
         return self._loaders.loader(
             dataset,
@@ -193,34 +181,34 @@ class Trial:
     @property
     def learning_rate(self) -> float:
         """The searched learning rate, scaled for the effective batch."""
-        self._followed.call(LEARNING_RATE)
+        self._followed.call("trial.learning_rate")
         return self._learning_rate
 
     @property
     def batch_per_rank(self) -> int:
         """Samples of a batch on each rank."""
-        self._followed.call(BATCH)
+        self._followed.call("trial.batch_per_rank")
         return self._settings.batch_per_rank
 
     @property
     def accumulate(self) -> int:
         """Number of batches whose gradients make a step; the scaled learning rate assumes that the loop does so."""
-        self._followed.call(ACCUMULATE)
+        self._followed.call("trial.accumulate")
         return self._settings.accumulate
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         """Return the optimizer of the trial's parameters at `learning_rate`; Adam's betas follow the sqrt rule."""
-        self._followed.call(OPTIMIZER)
+        self._followed.call("trial.optimizer(parameters)")
         return self.steps.optimizer(parameters)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return the context of a forward pass and its loss, in the trial's `precision`."""
-        self._followed.call(AUTOCAST)
+        self._followed.call("trial.autocast()")
         return self.steps.passing()
 
     def backward(self, loss: Tensor) -> None:
         """Add a loss's gradients, divided by `accumulate`, and scaled if `precision` is fp16."""
-        self._followed.call(BACKWARD)
+        self._followed.call("trial.backward(loss)")
         self.steps.backward(loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
@@ -228,7 +216,7 @@ class Trial:
 
         Call it once for each batch; returns whether a step was taken. An epoch's last passes are dropped if too few.
         """
-        self._followed.call(STEP)
+        self._followed.call("trial.step(optimizer)")
         self._counter.tick()
         return self.steps.step(optimizer)
 
