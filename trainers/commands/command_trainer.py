@@ -115,6 +115,10 @@ class Inbox:
         return any(isinstance(one, Reported) for one in self._seen)
 
 
+_STARTED_OVER = (
+    "started over: the command had saved nothing in {checkpoint_folder}; epochs that are trained again are charged as "
+    "lost"
+)
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of the program's CPU use, a sign of life."""
 _FOREVER = 2**31
@@ -311,6 +315,7 @@ class CommandTrainer:
                 self._book.epoch,
                 script_files(self._command, self._base_folder),
                 is_scaled="learning_rate" not in names or "scaled_learning_rate" in names,
+                resuming=_STARTED_OVER if self._spec.attempt > 1 and self._spec.resume_from is None else "",
             )
             course.begin(facts, self._book.waited_seconds())
             self._counter.begin_epoch(self._book.epoch + 1, 0.0)

@@ -50,6 +50,13 @@ class ResumingFacts(FunctionFacts):
     resuming: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestartedFacts(TrialFacts):
+    """Facts of a command's attempt that starts over; `resuming` says why."""
+
+    resuming: str
+
+
 class OwnLoop:
     """A trial whose training steps are user code; `form` is the kind of code, for messages.
 
@@ -81,7 +88,7 @@ class OwnLoop:
     ) -> TrialFacts:
         """Return the facts known before the first epoch; `model_parameters` is 0 if unknown; a command has no `models`.
 
-        `resuming` names parts that a training function's attempt restarts. `is_scaled` is false for a command that
+        `resuming` names parts that an attempt restarts. `is_scaled` is false for a command that
         takes the searched learning rate as it is. Both rates are 0 if the parameter `learning_rate` is no rate.
         """
         base = self.settings.learning_rate if self.has_rate else 0.0
@@ -99,6 +106,6 @@ class OwnLoop:
             code_files=code_files,
         )
         if models is None:
-            return facts
+            return RestartedFacts(**asdict(facts), resuming=resuming) if resuming else facts
         told = FunctionFacts(**asdict(facts), models=models)
         return ResumingFacts(**asdict(told), resuming=resuming) if resuming else told
