@@ -241,7 +241,7 @@ def test_a_command_that_saves_nothing_is_not_paused_by_default_and_says_what_a_s
     slow = more | {"study": "slow", "space": space | {"seconds": [0.4]}, "search": {"pruner": {"name": "none"}}}
     place.run("launch", place.spec(SPEC | slow, budget={"trials": 1}), code=130, meanwhile=stop)
     resumed = place.run("resume", "slow")
-    said = "warning: trial 0, attempt 2 started over: the command had saved nothing in {checkpoint_folder}; epochs that"
+    said = "warning: trial 0, attempt 2 started over: the command had saved nothing in {checkpoint_folder}; its"
     assert resumed.stderr.count(said) == 1
 
 

@@ -188,6 +188,7 @@ def test_a_spec_is_trained_once_with_what_was_read_of_its_output(here: Workplace
     assert [line.split()[:4] for line in lines if line.startswith("epoch")] == [
         ["epoch", str(epoch), "val_error", "0.2500"] for epoch in (1, 2, 3)
     ]
+    assert "parameters       lr=0.25 optimizer=RMSprop" in lines
     again = here.json("train", "specs/mine.yaml", "--epochs", "2")
     assert (again["study"], len(again["epochs"])) == ("train-mine-2", 2)
     assert again["params"] == {"lr": 0.5, "optimizer": "RMSprop"}

@@ -36,9 +36,7 @@ _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
 """Signals that are not the command's fault: another attempt may succeed."""
 _SHELL_SIGNALS = 128
 """Base of a shell's exit status after a signal killed its program."""
-_UNSET = re.compile(
-    r"environment variable (RANK|WORLD_SIZE|MASTER_\w+) expected|KeyError: '(RANK|\w+_RANK|\w*WORLD_SIZE|MASTER_\w+)'"
-)
+_UNSET = re.compile(r"environment variable \w+ expected|KeyError: '(RANK|\w+_RANK|\w*WORLD_SIZE|MASTER_\w+)'")
 _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -115,10 +113,7 @@ class Inbox:
         return any(isinstance(one, Reported) for one in self._seen)
 
 
-_STARTED_OVER = (
-    "started over: the command had saved nothing in {checkpoint_folder}; epochs that are trained again are charged as "
-    "lost"
-)
+_STARTED_OVER = "started over: the command had saved nothing in {checkpoint_folder}; its earlier epochs count as lost"
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of the program's CPU use, a sign of life."""
 _FOREVER = 2**31
