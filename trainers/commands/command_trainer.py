@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,7 +20,7 @@ from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook, Reader, Reported, reader_of, way_to_report
 from trainers.commands.kept_folder import FILES, files_in, put_files
-from trainers.commands.program import Program
+from trainers.commands.program import STDOUT, Program
 from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
 from trainers.failures import classified, error_of_text
@@ -113,6 +113,7 @@ class Inbox:
         return any(isinstance(one, Reported) for one in self._seen)
 
 
+_ON_BOTH = "standard error and standard output have different metrics. Let the pattern match lines of one of them"
 _STARTED_OVER = "started over: the command had saved nothing in {checkpoint_folder}; its earlier epochs count as lost"
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of the program's CPU use, a sign of life."""
@@ -154,6 +155,7 @@ class CommandTrainer:
             self._has_begun = False
             self._signs: tuple[float, int] = 0.0, 0
             self._stream: str | None = None
+            self._told: list[Mapping[str, object]] = []
 
     def run(self, course: Course) -> None:
         """Run the command until it or the trial has ended, leaving no process behind; TrainingError if it failed."""
@@ -223,18 +225,23 @@ class CommandTrainer:
 
     def _read_line(self, reader: Reader, line: str, stream: str) -> None:
         """Take the metrics of a line, after the first ones only from their stream: loggers may write to both."""
-        if self._stream not in {None, stream}:
-            return
+        is_other = self._stream not in {None, stream}
         try:
             reported = reader(line)
         except ValueError as error:
-            self._events.put(error)
+            reported = None
+            if not is_other:
+                self._events.put(error)
+        if reported is None:
             return
-        if reported is not None:
+        if not is_other:
             self._stream = stream if len(self._command.patterns) < 2 else None
+            self._told.append(reported.metrics)
             if reported.ignored:
                 self._program.note(f"only numbers are metrics; ignored: {reported.ignored}")
             self._events.put(reported)
+        elif stream == STDOUT and reported.metrics not in self._told:
+            self._events.put(TaskError(_ON_BOTH))
 
     def _wait_until_over(self, course: Course) -> None:
         course.until(_FOREVER)

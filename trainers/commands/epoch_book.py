@@ -93,14 +93,10 @@ class _Patterns:
         return _reported(epoch, self._number, {name: value for name, value in groups.items() if name != "epoch"})
 
 
-def _reported(
-    printed: object, number: EpochNumber | None, metrics: Mapping[str, object], **more: Any
-) -> Reported | None:
+def _reported(said: object, number: EpochNumber | None, metrics: Mapping[str, object], **more: Any) -> Reported | None:
     """Return the report of a line, None where its number is not the end of an epoch."""
-    epoch = printed if number is None else number.epoch(printed)
-    if number is not None and epoch is None:
-        return None
-    return Reported(epoch=epoch, metrics=metrics, is_printed=True, **more)
+    epoch = said if number is None else number.epoch(said)
+    return None if number is not None and epoch is None else Reported(epoch, metrics, is_printed=True, **more)
 
 
 class EpochBook:

@@ -22,14 +22,10 @@ class EpochNumber:
     @classmethod
     def of(cls, text: str) -> EpochNumber:
         """Parse an expression; raises ValueError with the allowed form."""
-        if (form := _FORM.fullmatch("".join(text.split()))) is None:
-            raise ValueError(
-                f"found {text!r:.100}, allowed: a name, such as epoch + 1, step // 250 or (step + 1) // 250"
-            )
-        return cls(
-            form["name"] or form["inner"],
-            *(int(form[one] or other) for one, other in (("first", 0), ("by", 1), ("last", 0))),
-        )
+        form = _FORM.fullmatch("".join(text.split()))
+        if form is None:
+            raise ValueError(f"found {text!r:.100}, allowed: a name, such as epoch + 1, step // 250, (step + 1) // 250")
+        return cls(form["name"] or form["inner"], int(form["first"] or 0), int(form["by"] or 1), int(form["last"] or 0))
 
     def epoch(self, printed: object) -> int | None:
         """Return the epoch, None for a number between epochs, before the first one, or that is not whole."""

@@ -36,8 +36,8 @@ _LEFT_SECONDS = 5.0
 _MARK = "AUTOML_PROGRAM"
 """Environment variable that marks a program's processes, in case its supervisor dies."""
 
-_FILE, _FILE_SECONDS = "file", 0.1
-"""Name of the stream of a file of metrics, and seconds between two looks into it."""
+STDOUT, _FILE, _FILE_SECONDS = "stdout", "file", 0.1
+"""Names of streams of lines, and seconds between two looks into a file of metrics."""
 
 OnLine = Callable[[str, str], None]
 """Function that takes a line and the name of its stream."""
@@ -185,7 +185,7 @@ class Program:
     def _read(self, news: IO[bytes], out: IO[bytes], err: IO[bytes]) -> None:
         self._starter.wait()  # the starter exits once the supervisor runs
         printed, errors, kept = (
-            _Lines(partial(self._take_line, stream), self._pass_over) for stream in ("stdout", "stderr", _FILE)
+            _Lines(partial(self._take_line, stream), self._pass_over) for stream in (STDOUT, "stderr", _FILE)
         )
         told = _Lines(self._take_news)
         give_up_at = math.inf

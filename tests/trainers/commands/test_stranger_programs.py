@@ -42,6 +42,26 @@ def test_metrics_are_read_from_standard_error_and_from_one_stream(tmp_path, writ
     assert [one.metrics["val_error"] for one in done.measurements] == [pytest.approx(1 / e) for e in range(1, 5)]
 
 
+@pytest.mark.parametrize("first", ["stderr", "stdout"])
+def test_a_bar_on_the_other_stream_is_no_metric_without_a_word(tmp_path, write_script, first):
+    """Metrics of standard output count, and a bar that came before them on standard error ends the trial."""
+    write_script(f"""
+        import sys, time
+        for epoch in range(1, 5):
+            if epoch > 1 or "{first}" == "stderr":
+                print("10/10 error 0.9", file=sys.stderr, flush=True)
+                time.sleep(0.1)
+            print(f"error {{1 / epoch}}", flush=True)
+            time.sleep(0.1)
+    """)
+    spec = spec_of(tmp_path, {"metrics": {"pattern": ERROR}})
+    if first == "stdout":
+        assert [one.metrics["val_error"] for one in run(spec).measurements] == [1 / epoch for epoch in range(1, 5)]
+        return
+    with pytest.raises(TaskError, match=r"different metrics\. Let the pattern match lines of one"):
+        run(spec)
+
+
 def test_a_program_is_held_until_both_streams_are_read(tmp_path, write_script):
     write_script("""
         import os, pathlib, sys
