@@ -58,6 +58,7 @@ def test_handlers_of_loggers_end_with_their_trial_except_a_librarys_own(tmp_path
     library.removeHandler(kept)
 
 
+@pytest.mark.medium
 def test_a_writer_of_tensorboard_that_stays_open_is_written(tmp_path):
     optional.module("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
