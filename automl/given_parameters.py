@@ -21,6 +21,11 @@ ALIASES: Mapping[str, str] = {
 """Names of the trainer's parameters in other programs."""
 
 
+def is_spec_file(task: str) -> bool:
+    """Return whether a thing to train is named as a spec's file."""
+    return task.endswith((".yaml", ".yml"))
+
+
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
     """Read parameters `NAME=YAML`. SpecError if one has no `=`, is given twice, or is not YAML."""
     params: dict[str, Any] = {}

@@ -106,10 +106,10 @@ def _is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - `is_dir` raises if the disk does not answer
 
 
-def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
-    """Return the error of a failed program, from its last lines of output."""
+def error_of_text(what: str, last_words: str, last_lines: Sequence[str]) -> TrainingError:
+    """Return the error of a failed program, from its last words and lines of output."""
     text = "\n".join(last_lines)
-    message = storable(": ".join([what, *(line.strip() for line in last_lines[-1:])]))
+    message = storable(f"{what}: {last_words}" if last_words else what)
     if _OUT_OF_MEMORY.search(text):
         return OutOfMemoryError(message)
     if _LOST_BY_A_PROGRAM.search(text) and not _USERS_FAULT_ON_DEVICE.search(text):

@@ -180,6 +180,10 @@ TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
 )
 
 
+RATE_OPTIONS = ("learning_rate", "lr_scaling", "batch_per_rank", "accumulate", "reference_batch")
+"""Options from which the scaled learning rate is computed, besides the optimizer's family."""
+
+
 def training_keys() -> Mapping[str, tuple[Any, ParameterValue]]:
     """Return type and default of each key of the spec's `training` section except `epochs`."""
     types = get_type_hints(TrainerOptions)

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 from trainers.protocol import TaskError, TrialSpec
-from trainers.trainer_options import TRAINER_PARAMETERS, TrainerOptions, clashes
+from trainers.trainer_options import RATE_OPTIONS, TRAINER_PARAMETERS, TrainerOptions, clashes
 
-PREPARE, AUTOCAST, STEP = "trial.prepare(model)", "trial.autocast()", "trial.step(optimizer)"
-BACKWARD, OPTIMIZER = "trial.backward(loss)", "trial.optimizer(parameters)"
-_HELPERS: Mapping[str, str] = {
-    "shard": PREPARE,
-    "shard_offload": PREPARE,
-    "shard_precision": PREPARE,
-    "sync_batch_norm": PREPARE,
-    "precision": AUTOCAST,
-    "loss_scale": BACKWARD,
-    "loss_scale_growth_steps": BACKWARD,
-    "clip_norm": STEP,
-    "accumulate": STEP,
-    "momentum": OPTIMIZER,
-    "weight_decay": OPTIMIZER,
-    "beta1": OPTIMIZER,
-    "beta2": OPTIMIZER,
-    "fused": OPTIMIZER,
-    "scale_weight_decay": OPTIMIZER,
-}
+_FOLLOWED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "trial.prepare(model)": (
+        ("shard", "shard_offload", "shard_precision", "sync_batch_norm"), ("find_unused_parameters",)
+    ),
+    "trial.autocast()": (("precision",), ("accumulate",)),
+    "trial.backward(loss)": (("loss_scale", "loss_scale_growth_steps"), ("accumulate",)),
+    "trial.step(optimizer)": (("clip_norm", "accumulate"), ()),
+    "trial.optimizer(parameters)": (
+        ("momentum", "weight_decay", "beta1", "beta2", "fused", "scale_weight_decay"), ("optimizer", *RATE_OPTIONS)
+    ),
+    "trial.accumulate": (("accumulate",), ()),
+    "trial.learning_rate": ((), RATE_OPTIONS),
+    "trial.batch_per_rank": ((), ("batch_per_rank",)),
+    "trial.loader(dataset)": ((), ("single_sample_batches",)),
+}  # fmt: skip
+"""Options that a helper follows, and others that it reads, which does not make the function follow them."""
+_HELPERS = {name: helper for helper, (names, _) in reversed(_FOLLOWED.items()) for name in names}
 _ALWAYS_FOLLOWED = frozenset(
     {
         "learning_rate", "batch_per_rank", "world_size", "optimizer", "reference_batch", "lr_scaling", "tf32",
@@ -65,20 +64,44 @@ class ReadParams(dict[str, Any]):
     copy, popitem, __or__, __ror__ = map(_noting, ("copy", "popitem", "__or__", "__ror__"))
 
 
-def check_followed(spec: TrialSpec, precision: str, followed: set[str]) -> None:
-    """Raise TaskError for a searched trainer option, not at its default, that a training function ignores.
+class Followed:
+    """The options that a training function follows, by the helpers that it has called and the `params` it has read.
 
-    `precision` is the trial's resolved number format.
+    A searched value that the trainer refuses is the function's own until a helper would follow it.
     """
-    for name, value in spec.params.items():
-        helper = _HELPERS.get(name)
-        if _is_followed_anyway(name, value) or name in followed or helper in followed:
-            continue
-        if name == "precision" and precision == "fp32":
-            continue
-        call = f"call {helper}, " if helper is not None else ""
-        allowed = f"{call}read it from trial.params, or take it out of the spec"
-        raise TaskError(f"{name} is {value!r}, but the training function ignores it: {allowed}")
+
+    def __init__(self, spec: TrialSpec, params: ReadParams) -> None:
+        self._spec, self._params = spec, params
+        self._helpers: dict[str, None] = {}
+
+    def call(self, helper: str) -> None:
+        """Record a call of a helper; TaskError for values that it cannot follow, alone or with the other helpers."""
+        if helper in self._helpers:
+            return
+        self._helpers[helper] = None
+        given = {**self._spec.training, **self._spec.params}
+        for name in chain(*_FOLLOWED[helper]):
+            problem = TRAINER_PARAMETERS[name].problem(given[name]) if name in given else None
+            if problem is not None:
+                cure = "Correct the value, rename your parameter, or do without the call"
+                raise TaskError(f"{name}: {problem}, since {helper} follows it. {cure}")
+        names = {name for called in self._helpers for name in chain(*_FOLLOWED[called])}
+        values = {name: given.get(name, TRAINER_PARAMETERS[name].default) for name in names}
+        if (clash := clashes(values, self._spec.device)) is not None:
+            raise TaskError(clash)
+
+    def check(self, precision: str) -> None:
+        """Raise TaskError for a searched trainer option, not at its default, that the function ignores.
+
+        `precision` is the trial's resolved number format.
+        """
+        followed = {name for helper in self._helpers for name in _FOLLOWED[helper][0]} | self._params.read
+        for name, value in self._spec.params.items():
+            if _is_followed_anyway(name, value) or name in followed or (name == "precision" and precision == "fp32"):
+                continue
+            call = f"call {_HELPERS[name]}, " if name in _HELPERS else ""
+            allowed = f"{call}read it from trial.params, or take it out of the spec"
+            raise TaskError(f"{name} is {value!r}, but the training function ignores it: {allowed}")
 
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
@@ -89,7 +112,9 @@ def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
 def _is_followed_anyway(name: str, value: Any) -> bool:
     """Return whether an option needs no attention: the user's own, at its default, or always followed."""
     option = TRAINER_PARAMETERS.get(name)
-    return option is None or value == option.default or name in _ALWAYS_FOLLOWED
+    if option is None or value == option.default:
+        return True
+    return name in _ALWAYS_FOLLOWED and option.problem(value) is None
 
 
 _DEFAULT_EPOCHS = 20
@@ -121,13 +146,19 @@ class Settings(TrainerOptions):
         return min(max(0, cpus_beside_device - 1), _MOST_DATA_PROCESSES)
 
 
-def settings_of(spec: TrialSpec) -> Settings:
-    """Return the settings of a trial; `world_size` is its actual number of ranks. TaskError for wrong values."""
+def settings_of(spec: TrialSpec, *, has_own_loop: bool = False) -> Settings:
+    """Return the settings of a trial; `world_size` is its actual number of ranks. TaskError for wrong values.
+
+    With its own loop, a function or command may give its parameters the names of options and any values: the settings
+    have the defaults of options whose values the trainer refuses.
+    """
     given: dict[str, Any] = {**spec.training, **spec.params}
     for name, parameter in TRAINER_PARAMETERS.items():
         problem = parameter.problem(given[name]) if name in given else None
-        if problem is not None:
+        if problem is not None and not (has_own_loop and name in spec.params):
             raise TaskError(f"{name}: {problem}")
+        if problem is not None:
+            del given[name]
     epochs = given.get("epochs", _DEFAULT_EPOCHS)
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise TaskError(f"epochs: found {epochs!r}, allowed: a whole number of at least 1")
@@ -135,6 +166,6 @@ def settings_of(spec: TrialSpec) -> Settings:
     given_options = {name: value for name, value in given.items() if name in names}
     settings = Settings(**{**given_options, "world_size": spec.world_size})
     clash = clashes({name: getattr(settings, name) for name in TRAINER_PARAMETERS}, spec.device)
-    if clash is not None:
+    if clash is not None and not has_own_loop:
         raise TaskError(clash)
     return settings

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from search_spaces.parameters import SpaceError
-from search_spaces.suggestions import Domain, choice_domain, float_domain, int_domain
+from search_spaces.suggestions import Domain, choice_domain, float_domain, in_words, int_domain
 from search_spaces.wording import found, listed, nearest, shown
+from trainers.contract.trial_suggestions import no_member
 from trainers.protocol import ParameterValue, TaskError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepare", "rank", "seed", "world_size"})
 """Members of a `Trial` that an objective may use as well."""
-_GRID_TOLERANCE = 1e-8  # in steps, as in the space
 
 
 def as_training_function(
@@ -83,7 +82,7 @@ class ObjectiveTrial:
         if name in PASSED_ON:
             return getattr(self._trial, name)
         allowed = listed(["params", "report", "should_prune", "suggest_*", *sorted(PASSED_ON)])
-        raise AttributeError(f"trial.{name} does not exist for an objective in automl.search, which has {allowed}")
+        raise no_member(name, f"for an objective in automl.search, which has {allowed}")
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -93,35 +92,17 @@ class ObjectiveTrial:
         Raises:
             TaskError: A complete space lacks it, its value is outside this range, or the range is empty.
         """
-        if self._may_ask(name):
-            answer = self._answer("suggest_float", name, partial(float_domain, low, high, step=step, log=log))
-            return float(answer)  # type: ignore[arg-type]
-        value = self._value("suggest_float", name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        inside = is_number and low <= value <= high and (step is None or _is_on_grid(float(value), low, step))  # type: ignore[operator, arg-type]
-        self._check("suggest_float", name, value, is_allowed=inside, allowed=_range(low, high, step, log=log))
-        return float(value)  # type: ignore[arg-type]
+        domain = partial(float_domain, low, high, step=step, log=log)
+        return float(self._suggested("suggest_float", name, domain))  # type: ignore[arg-type]
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Return the search's value of a parameter, as `suggest_float` does."""
-        if self._may_ask(name):
-            answer = self._answer("suggest_int", name, partial(int_domain, low, high, step=step, log=log))
-            return int(answer)  # type: ignore[arg-type]
-        value = self._value("suggest_int", name)
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        inside = is_whole and low <= value <= high and (value - low) % step == 0  # type: ignore[operator]
-        allowed = _range(low, high, None if step == 1 else step, log=log)
-        self._check("suggest_int", name, value, is_allowed=inside, allowed=allowed)
-        return int(value)  # type: ignore[arg-type]
+        domain = partial(int_domain, low, high, step=step, log=log)
+        return int(self._suggested("suggest_int", name, domain))  # type: ignore[arg-type]
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """Return the search's value of a parameter, as `suggest_float` does."""
-        if self._may_ask(name):
-            return self._answer("suggest_categorical", name, partial(choice_domain, choices))
-        value = self._value("suggest_categorical", name)
-        inside = any(type(one) is type(value) and one == value for one in choices)
-        self._check("suggest_categorical", name, value, is_allowed=inside, allowed=listed(map(shown, choices)))
-        return value
+        return self._suggested("suggest_categorical", name, partial(choice_domain, choices))
 
     def report(self, value: float | Sequence[float], step: int) -> None:  # noqa: ARG002 - Optuna's signature
         """Record the value or values of an epoch. Each call counts as one epoch, with any step.
@@ -171,36 +152,21 @@ class ObjectiveTrial:
                 raise TaskError(f"{place} is None. Return a number for each of {listed(self._metrics)}")
         return dict(zip(self._metrics, values, strict=True))
 
-    def _may_ask(self, name: str) -> bool:
-        return name not in self._declared and self._trial.asking.is_allowed
-
-    def _answer(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
+    def _suggested(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
+        """Return a requested parameter, or the space's value of it, which the call must allow."""
         try:
-            self.params[name] = self._trial.asking.value(name, domain_of_call())
+            domain = domain_of_call()
+            if name not in self._declared and self._trial.asking.is_allowed:
+                self.params[name] = self._trial.asking.value(name, domain)
         except SpaceError as error:
             raise TaskError(f"trial.{call}: {error.under(str(name))}") from None
         except TaskError as error:
             raise TaskError(f"trial.{call}: {error}") from None
-        return self.params[name]
-
-    def _value(self, call: str, name: str) -> ParameterValue:
         if name not in self.params:
             allowed = f"the parameters of the space that are active here, {listed(self.params)}"
             raise TaskError(f"trial.{call}: {found(name, allowed, nearest(name, self.params))}")
-        return self.params[name]
-
-    def _check(self, call: str, name: str, value: ParameterValue, *, is_allowed: bool, allowed: str) -> None:
-        if not is_allowed:
-            raise TaskError(
-                f"trial.{call}: the space gives {name} = {shown(value)}, allowed by the objective: {allowed}"
-            )
-
-
-def _is_on_grid(value: float, low: float, step: float) -> bool:
-    steps = (value - low) / step
-    return math.isclose(steps, round(steps), abs_tol=_GRID_TOLERANCE)
-
-
-def _range(low: float, high: float, step: float | None, *, log: bool) -> str:
-    steps = f" in steps of {step}" if step is not None else ""
-    return f"{low} to {high}{steps}{' (log)' if log else ''}"
+        value = self.params[name]
+        if not domain.contains(value):
+            asked = f"allowed by the objective: {in_words(domain)}"
+            raise TaskError(f"trial.{call}: the space gives {name} = {shown(value)}, {asked}")
+        return value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.given_parameters import read_params
+from automl.given_parameters import is_spec_file, read_params
 from automl.remote.connection import connection
 from automl.terminal.echo import echo
 from automl.terminal.options import (
@@ -41,6 +41,7 @@ _SHORTEST_SECONDS = 1e-3
 _OF_A_SERVICE = ("code", "priority", "detach")
 _OF_A_STUDY = ("usd", "name", "store", "mlflow")
 _OF_THIS_MACHINE = ("checkpoints", "resume", "profile", "trace", "tensorboard", "mlflow", "rank_logs")
+_ON_COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_okay=False, resolve_path=True)
 
 
@@ -117,12 +118,18 @@ def train(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train TASK once with DDP, without a search.
+    """Train TASK once with DDP, without a search: a task, a function, or one trial of a spec (command.yaml).
 
     `automl logs`, `automl report` and `automl export` find its study by name. On a service Ctrl-C leaves it running.
     """
     if world_size != 1:
         given = (*given, f"world_size={world_size}")
+    if is_spec_file(task):
+        _refuse(context, "for a spec, whose task has its options", ("task_options",))
+        if "RANK" in os.environ or connection(store) is not None:
+            raise click.UsageError(f"{task} can be trained once on this machine only: leave out --server and torchrun")
+        if context.get_parameter_source("epochs") is not _ON_COMMAND_LINE:
+            options["epochs"] = None  # the spec's own
     options["checkpoint_every"] = max(options["checkpoint_every"], _SHORTEST_SECONDS)
     if (client := connection(store)) is not None:
         _submit(client, task, read_params(given), read_params(task_options, "--option"), options, as_json=as_json)
@@ -172,6 +179,6 @@ def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, An
 
 def _refuse(context: click.Context, where: str, names: tuple[str, ...]) -> None:
     """Refuse options without effect here."""
-    for name in names:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} has no effect {where}: leave it out", context)
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is _ON_COMMAND_LINE:
+            raise click.UsageError(f"{option.opts[0]} has no effect {where}: leave it out", context)

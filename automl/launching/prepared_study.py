@@ -98,7 +98,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
         )
     except PoolError as error:
         raise SpecError(source, (), str(error)) from None
-    check_options(spec, places.device, source)
+    check_options(spec, places.device, source, has_own_loop=task.parameters is None)
     if task.is_stream:
         check_stream(spec, source, has_schedule=task.has_schedule)
     slots = places.slots if spec.resources.slots == "auto" else spec.resources.slots

@@ -327,7 +327,8 @@ def _files(spec: StudySpec, folder: Path) -> Iterator[Path]:
     if spec.task == COMMAND:
         command = Command.of(spec.task_options)
         for part in command.parts:
-            yield from (folder / command.folder / text for text in (part if isinstance(part, tuple) else (part,)))
+            texts = part if isinstance(part, tuple) else (part,)
+            yield from (command.script_folder(folder) / text for text in texts)
     elif ":" in spec.task:
         module = folder.joinpath(*spec.task.partition(":")[0].split("."))
         yield from (module.with_name(f"{module.name}.py"), module / "__init__.py")

@@ -130,13 +130,13 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
             (),
             "a shell command can only be trained by a study. Name a task or a training function",
         )
-    check_params(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
+    check_params(params, None if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)
     except PoolError as error:
         raise SpecError("--device", (), str(error)) from None
     defaults = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
-    problem = clashes(defaults | params, places.device)
+    problem = None if isinstance(found, TrainingFunction) else clashes(defaults | params, places.device)
     if problem:
         raise SpecError("--param", (), problem)
     price = price_of(places.device, places.device_name, 1)
@@ -147,13 +147,18 @@ def _python_path(task: str) -> tuple[str, ...]:
     return (str(Path.cwd()),) if ":" in task else ()
 
 
-def check_params(params: Mapping[str, Any], own: Sequence[str]) -> None:
-    """Raise SpecError if a parameter is unknown, or a parameter of the trainer is out of range."""
+def check_params(params: Mapping[str, Any], own: Sequence[str] | None) -> None:
+    """Raise SpecError if a parameter is unknown, or a parameter of the trainer is out of range.
+
+    A training function (`own` None) takes any, but its ranks are the trainer's.
+    """
     for name, value in params.items():
+        if own is None and name != "world_size":
+            continue
         if name in TRAINER_PARAMETERS:
             problem = TRAINER_PARAMETERS[name].problem(value)
             if problem:
                 raise SpecError("--param", (name,), problem)
-        elif name not in own:
-            known = [*own, *TRAINER_PARAMETERS]
+        elif name not in (own or ()):
+            known = [*(own or ()), *TRAINER_PARAMETERS]
             raise SpecError("--param", (name,), unknown_parameter(name, known, group=""))

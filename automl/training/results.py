@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from automl.terminal.texts import params_text
 from reports.phrases import usd
 from studies.results.analysis import jsonable
 from studies.results.confirmations import without_errors
+from trainers.commands.command import COMMAND
 from trainers.data.epoch_plan import samples_of_rank
 from trainers.protocol import OUR_METRICS, operations_path
 
@@ -23,8 +25,12 @@ def epoch_line(epoch: int, metrics: Mapping[str, float], seconds: float) -> str:
     """Return an epoch's losses and the task's own metrics as a line. The document has all metrics."""
     own = without_errors(metrics).items()
     named = {name: value for name, value in own if name in _LOSSES or name not in OUR_METRICS}
-    figures = "  ".join(f"{name} {value:.4f}" for name, value in named.items())
-    return f"epoch {epoch:3}  {figures}  {seconds:.3f} s"
+    return f"epoch {epoch:3}  {_figures(named)}  {seconds:.3f} s"
+
+
+def _figures(metrics: Mapping[str, float]) -> str:
+    texts = {name: f"{value:.4g}" if 0 < abs(value) < 1e-2 else f"{value:.4f}" for name, value in metrics.items()}
+    return "  ".join(f"{name} {text}" for name, text in texts.items())
 
 
 def shares_of(facts: Mapping[str, Any], world_size: int) -> dict[str, int]:
@@ -76,16 +82,16 @@ def summary_lines(result: Mapping[str, Any], source: str) -> list[str]:
     per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
     last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
     judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}
-    validation = "  ".join(f"{name} {value:.4f}" for name, value in judged.items())
     rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
     shares = f"  (samples in a pass by rank: {per_rank})" if any(result["samples_per_rank"].values()) else ""
     name = result.get("study")
+    batch = f"effective batch  {result['effective_batch']}  (the learning rate is for {result['reference_batch']})"
+    scaled = [batch, f"learning rate    {rates}  ({result['lr_scaling']})"]
     return [
         "",
         f"ranks            {result['world_size']}{shares}",
-        f"effective batch  {result['effective_batch']}  (the learning rate is for {result['reference_batch']})",
-        f"learning rate    {rates}  ({result['lr_scaling']})",
-        f"result           {validation or 'none: no epoch has ended'}",
+        *(scaled if result["task"] != COMMAND else [f"parameters       {params_text(result['params'])}"]),
+        f"result           {_figures(judged) or 'none: no epoch has ended'}",
         f"time             {result['wall_seconds']:.2f} s with starting the ranks",
         f"cost             {usd(result['cost_usd'])}  ({source})",
         *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),

@@ -2,13 +2,13 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from automl.given_parameters import read_params
+from automl.given_parameters import is_spec_file, read_params
 from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of, quality_of
@@ -25,7 +25,7 @@ from studies.records.records import NANO, EpochRecord, StudyRecord, TrialRecord
 from studies.spec.differences import differences
 from studies.spec.metric_names import likely_direction
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, parse_spec
+from studies.spec.study_spec import StudySpec, load_spec, parse_spec, spec_to_mapping
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import absolute_url, exists
 from studies.storage.study_store import Store
@@ -52,21 +52,16 @@ def train_as_study(
     **options: Any,
 ) -> tuple[dict[str, Any] | None, int]:
     """Train a task once. Returns document (None if not begun) and exit code, or raises SpecError or TrainingError."""
-    here, url = Path.cwd(), absolute_url(store_url(store), Path.cwd())
     params = read_params(given)
-    made_with = absolute_task_options(task, read_params(task_options, "--option"), here, source=task)
-    if task == COMMAND:
-        raise SpecError(task, (), "a shell command can only be trained by a study. Use `automl launch`")
-    facts = facts_of(task, made_with, source=task, folder=here)
-    check_params(params, [*params] if facts.parameters is None else facts.parameters)
-    check_diagnostics(diagnostics, task, is_function=facts.parameters is None)
-    own_name = f"train-{re.sub(r'[^A-Za-z0-9._-]+', '-', task)}"[:90]
-    form = training_spec(name or own_name, task, made_with, params, metric=_metric(facts), **options)
-    form |= {"store": url, "mlflow": mlflow or "off"}
+    if is_spec_file(task):
+        form, facts, here = _of_spec(task, params, name, **options), None, Path(task).absolute().parent
+    else:
+        form, facts, here = *_of_task(task, params, task_options, name, options), Path.cwd()
+    form |= {"store": absolute_url(store_url(store), Path.cwd()), "mlflow": mlflow or "off"}
     if checkpoints is not None:
         form["checkpoints"]["folder"] = checkpoints
-    form["objectives"][0]["direction"] = likely_direction(form["objectives"][0]["metric"])
     prepared = prepare(parse_spec(form, task), source=task, base_folder=here, facts=facts)
+    check_diagnostics(diagnostics, task, is_function=not prepared.has_countable_models)
     check_backend(GroupOptions(backend=options["backend"]), prepared.places, prepared.place.slots)
     chosen, is_there = _chosen(prepared.spec, is_named=name is not None, resume=resume)
     spec = prepared.spec.model_copy(update={"study": chosen})
@@ -81,6 +76,38 @@ def train_as_study(
         outcome, opened = launch_prepared(prepared, Watcher(on_commit=lines.on_commit, say=say, warn=warn))
     opened.close()
     return _ended(outcome, prepared, time.monotonic() - began, say)
+
+
+def _of_task(
+    task: str, params: Mapping[str, Any], task_options: Sequence[str], name: str | None, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], TaskFacts]:
+    made_with = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
+    if task == COMMAND:
+        raise SpecError(task, (), "name a spec with a command, such as command.yaml")
+    facts = facts_of(task, made_with, source=task, folder=Path.cwd())
+    check_params(params, facts.parameters)
+    own_name = f"train-{re.sub(r'[^A-Za-z0-9._-]+', '-', task)}"[:90]
+    form = training_spec(name or own_name, task, made_with, params, metric=_metric(facts), **options)
+    form["objectives"][0]["direction"] = likely_direction(form["objectives"][0]["metric"])
+    return form, facts
+
+
+def _of_spec(
+    path: str, params: Mapping[str, Any], name: str | None, *, epochs: int | None, usd: float | None, **options: Any
+) -> dict[str, Any]:
+    """Return a spec's study of one trial: its first trial or a random one, with these parameters."""
+    form = spec_to_mapping(load_spec(path))
+    first: dict[str, Any] = next(iter(form["search"]["first_trials"]), {})
+    form["training"] |= {"epochs": epochs} if epochs is not None else {}
+    form["search"] |= {
+        "sampler": "random",
+        "pruner": "none",
+        "seed": options["seed"],
+        "first_trials": [first | dict(params)],
+    }
+    form["resources"] |= {"device": options["device"], "backend": options["backend"]}
+    budget = {"usd": usd, "hours": None, "trials": 1, "finish": 0.0}
+    return form | {"study": name or f"train-{form['study']}"[:90], "baselines": [], "budget": budget}
 
 
 def _metric(facts: TaskFacts) -> str:

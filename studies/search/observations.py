@@ -34,6 +34,8 @@ class Snapshot:
     world_size: int = 1
     # Epoch of a complete training's last model, which may be before the last planned epoch; else None
     last_model: int | None = None
+    # The user's code saves no state, so that a pause would train the epochs again
+    keeps_nothing: bool = False
 
     def at_rung(self, rung: int) -> Columns | None:
         """Return the values at a rung; None if the trial has not reached it.

@@ -14,7 +14,14 @@ from studies.spec.spec_errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
 from trainers.commands.command import COMMAND, Command, unknown_names
 from trainers.protocol import ALWAYS_MEASURED
-from trainers.trainer_options import TRAINER_PARAMETERS, TrainerParameter, clashes, related, stream_problem
+from trainers.trainer_options import (
+    RATE_OPTIONS,
+    TRAINER_PARAMETERS,
+    TrainerParameter,
+    clashes,
+    related,
+    stream_problem,
+)
 
 POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
 """Metrics whose value is above 0 for every model."""
@@ -38,7 +45,7 @@ def check_against_task(
         owner = "a command" if spec.task == COMMAND else "a training function"
         raise SpecError(source, ("space",), f"{owner} has no space of its own. Add a space with parameters to search")
     problems = [
-        *_space_problems(space, task_parameters),
+        *_space_problems(space, task_parameters, _binding(spec, task_parameters)),
         *doubly_given(spec.training, space),
         *(_command_problems(spec, space) if spec.task == COMMAND else []),
         *([] if task_metrics is None else _metric_problems(spec, task_metrics)),
@@ -47,8 +54,16 @@ def check_against_task(
         raise first_problem(source, problems)
     spec = spec.model_copy(update={"space": space})
     device = spec.resources.device
-    check_options(spec, None if device == "auto" else device, source)
+    check_options(spec, None if device == "auto" else device, source, has_own_loop=task_parameters is None)
     return spec
+
+
+def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collection[str]:
+    """Return the options whose values must be the trainer's: a user's own loop follows others by helpers, if at all."""
+    if task_parameters is not None:
+        return TRAINER_PARAMETERS.keys()
+    named = [name for name, _ in Command.of(spec.task_options).names()] if spec.task == COMMAND else []
+    return ("world_size", *(RATE_OPTIONS if "scaled_learning_rate" in named else ()))
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
@@ -116,13 +131,17 @@ def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | 
     return None
 
 
-def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> None:
-    """Raise `SpecError` if a trial can get options that do not go together on this device (None if unknown)."""
+def check_options(spec: StudySpec, device: str | None, source: str = "spec", *, has_own_loop: bool = False) -> None:
+    """Raise `SpecError` if a trial can get options that do not go together on this device (None if unknown).
+
+    A trial with its own loop may search other values under the same names, so only `training` is checked.
+    """
     if device == "cpu" and spec.resources.backend == "nccl":
         why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
         raise SpecError(source, ("resources", "backend"), why_not)
+    checked = spec.model_copy(update={"space": Space({})}) if has_own_loop else spec
     for names in related():
-        _check_together(spec, names, lambda values: clashes(values, device), source)
+        _check_together(checked, names, lambda values: clashes(values, device), source)
 
 
 def check_stream(spec: StudySpec, source: str = "spec", *, has_schedule: bool) -> None:
@@ -181,7 +200,9 @@ def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None
         raise SpecError(source, ("space", "world_size", "high"), found(parameter.high, allowed))
 
 
-def _space_problems(space: Space, task_parameters: Collection[str] | None) -> list[tuple[Path, str]]:
+def _space_problems(
+    space: Space, task_parameters: Collection[str] | None, binding: Collection[str]
+) -> list[tuple[Path, str]]:
     own = task_parameters if task_parameters is not None else [name for name in space.names() if name != "epochs"]
     names = [*(name for name in own if name not in TRAINER_PARAMETERS), *TRAINER_PARAMETERS]
     problems: list[tuple[Path, str]] = []
@@ -193,7 +214,7 @@ def _space_problems(space: Space, task_parameters: Collection[str] | None) -> li
             problem = f"found a parameter that neither the trainer nor the task takes, allowed: {listed(names)}"
             hint = nearest(name, names)
             problems.append((("space", name), problem + (f"; did you mean '{hint}'?" if hint else "")))
-        elif name in TRAINER_PARAMETERS:
+        elif name in binding:
             taker = TRAINER_PARAMETERS[name]
             problems.extend(_domain_problems(("space", name), space.parameter(name), taker))
     return problems

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
@@ -60,6 +60,7 @@ class StudySpec(Section):
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+    ADVICE: ClassVar[Mapping[str, str]] = {"name": "write study: NAME"}
 
     study: Annotated[
         str, Field(strict=True, description="letters, digits, - _ and ., at most 100 of them, no . in front")

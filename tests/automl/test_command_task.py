@@ -212,6 +212,39 @@ def test_a_command_that_fails_or_reports_nan_fails_its_trial_with_the_reason_and
     place.audit("command")
 
 
+@pytest.mark.large
+def test_a_command_that_saves_nothing_is_not_paused_by_default_and_says_what_a_stop_costs(place: Workplace) -> None:
+    script(place.folder, """
+        import sys, time
+        for epoch in range(8):
+            print(f"epoch {epoch} error {float(sys.argv[1]) / (epoch + 1)}", flush=True)
+            time.sleep(float(sys.argv[2]))
+    """)  # fmt: skip
+    printing = {
+        "command": ["python", "train.py", "{learning_rate}", "{seconds}"], "epoch_from": "epoch + 1",
+        "metrics": {"pattern": r"epoch (?P<epoch>\d+) error (?P<val_error>\S+)"},
+    }  # fmt: skip
+    space = {"learning_rate": SPEC["space"]["learning_rate"], "seconds": [0.02]}
+    more: dict[str, Any] = {"task": printing, "space": space, "training": {"epochs": 8}, "search": {"seed": 1}}
+    summary = place.json("launch", place.spec(SPEC | more, budget={"trials": 10}))
+    record = place.record("command")
+    assert summary["trials"]["complete"] >= 1
+    assert [len(trial.attempts) for trial in record.started] == [1] * 10
+    assert not [charge for charge in record.charges if charge.kind == "lost"]
+    assert any(one.reason.startswith("saves nothing") for trial in record.started for one in trial.decisions)
+    place.audit("command")
+
+    def stop() -> None:
+        place.wait_for(lambda rows: len(rows[0].epochs) >= 2, "slow")
+        place.order_stop("slow")
+
+    slow = more | {"study": "slow", "space": space | {"seconds": [0.4]}, "search": {"pruner": {"name": "none"}}}
+    place.run("launch", place.spec(SPEC | slow, budget={"trials": 1}), code=130, meanwhile=stop)
+    resumed = place.run("resume", "slow")
+    said = "warning: trial 0, attempt 2 started over: the command had saved nothing in {checkpoint_folder}; its"
+    assert resumed.stderr.count(said) == 1
+
+
 @pytest.mark.slow
 def test_the_example_is_a_study(place: Workplace) -> None:
     for name in ("command.py", "own_task.py"):
@@ -238,7 +271,7 @@ def test_the_example_of_hydra_is_a_study(place: Workplace) -> None:
     for trial in complete:  # the value has reached the script
         rate = float(str(trial.params["learning_rate"]))
         assert trial.epochs[-1].metrics["val_error"] == pytest.approx((1 - rate) ** 8)
-    assert list((place.folder / "hydra").iterdir())
+    assert {path.name for path in (place.folder / "hydra").iterdir()} == {"0", "1", "2"}
     place.audit("command")
 
 

@@ -82,7 +82,11 @@ def test_reports_that_nobody_asks_about_are_measured_too() -> None:
         (objectives.silent, {}, "the objective's result is None. Return a number for each of error"),
         (objectives.without_reports, {}, "result: found 2 values, allowed: 1: error"),
         (objectives.asks_for_more, {}, "trial.suggest_float: found 'rates', allowed: .* rate; did you mean 'rate'"),
-        (objectives.asks_for_less, {}, "the space gives rate = 0.5, allowed by the objective: 0.0 to 0.1"),
+        (
+            objectives.asks_for_less,
+            {},
+            "the space gives rate = 0.5, allowed by the objective: a number from 0.0 to 0.1",
+        ),
         (objectives.keeps_notes, {}, "trial.set_user_attr does not exist for an objective in automl.search"),
         (
             objectives.reports_without_asking,
@@ -99,10 +103,10 @@ def test_what_does_not_fit_fails_the_trial_with_one_line(objective: Any, setting
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("beta", 0.35, r"beta = 0.35, allowed by the objective: 0.0 to 0.9 in steps of 0.1"),
-        ("layers", 4, "layers = 4, allowed by the objective: 1 to 3"),
-        ("kind", "adamw", "kind = 'adamw', allowed by the objective: 'sgd', 'adam'"),
-        ("rate", "0.1", r"rate = '0.1', allowed by the objective: 0.0001 to 1.0 \(log\)"),
+        ("beta", 0.35, r"beta = 0.35, allowed by the objective: a number from 0.0 to 0.9 in steps of 0.1"),
+        ("layers", 4, "layers = 4, allowed by the objective: a whole number from 1 to 3"),
+        ("kind", "adamw", "kind = 'adamw', allowed by the objective: one of 'sgd', 'adam'"),
+        ("rate", "0.1", r"rate = '0.1', allowed by the objective: a number from 0.0001 to 1.0 \(log\)"),
     ],
 )
 def test_values_are_checked_against_the_range_of_the_objective(name: str, value: object, words: str) -> None:

@@ -167,6 +167,39 @@ def test_mlflow_gets_its_study(here: Workplace) -> None:
     assert "#/experiments/" in document["mlflow"]["link"]
 
 
+PROGRAM = "for epoch in range({epochs}): print('step', 100 * epoch, 'error', {lr})"
+SPEC_OF_A_COMMAND = f"""
+study: mine
+task:
+  command: [python, -c, "{PROGRAM}"]
+  metrics: {{pattern: 'step (?P<step>.*) error (?P<val_error>.*)'}}
+  epoch_from: step // 100 + 1
+space: {{lr: [0.25, 0.5], optimizer: [Adam, RMSprop]}}
+objectives: [val_error]
+training: {{epochs: 3}}
+search: {{first_trials: [{{lr: 0.5, optimizer: RMSprop}}]}}
+"""
+
+
+def test_a_spec_is_trained_once_with_what_was_read_of_its_output(here: Workplace) -> None:
+    (here.folder / "specs").mkdir()
+    (here.folder / "specs" / "mine.yaml").write_text(SPEC_OF_A_COMMAND)
+    lines = here.run("train", "specs/mine.yaml", "--param", "lr=0.25").stdout.splitlines()
+    assert [line.split()[:4] for line in lines if line.startswith("epoch")] == [
+        ["epoch", str(epoch), "val_error", "0.2500"] for epoch in (1, 2, 3)
+    ]
+    assert "parameters       lr=0.25 optimizer=RMSprop" in lines
+    again = here.json("train", "specs/mine.yaml", "--epochs", "2")
+    assert (again["study"], len(again["epochs"])) == ("train-mine-2", 2)
+    assert again["params"] == {"lr": 0.5, "optimizer": "RMSprop"}
+    for words, given in (
+        ("search.first_trials.0.lr: found 0.1", ("--param", "lr=0.1")),
+        ("--option has no effect for a spec", ("--option", "a=1")),
+        ("--profile: 'specs/mine.yaml' is a", ("--profile",)),
+    ):
+        assert words in message_of(here.run("train", "specs/mine.yaml", *given, code=2).stderr)
+
+
 def test_what_is_wrong_is_told_before_anything_is_written(here: Workplace) -> None:
     said = message_of(here.run("train", "my_task:Mine", "--priority", "3", code=2).stderr)
     assert "--priority needs --server" in said

@@ -14,19 +14,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 from search_spaces.wording import found, listed
+from trainers.commands.epoch_number import EpochNumber
 
 COMMAND = "command"
-BUILT_IN_NAMES = ("world_size", "seed", "epochs", "scaled_learning_rate", "checkpoint_folder", "params_file")
+BUILT_IN_NAMES = (
+    "world_size", "seed", "study", "trial", "attempt", "epochs", "scaled_learning_rate", "checkpoint_folder",
+    "trial_folder", "params_file",
+)  # fmt: skip
 """Names in braces besides parameters and keys of `training`."""
 _NAMES_OF_NO_PARAMETER = frozenset(BUILT_IN_NAMES) - {"world_size", "epochs"}
 """Names among them that hide a parameter of the same name."""
 
-Metrics = Literal["report", "json"] | Mapping[str, str]
+Metrics = Literal["report", "json"] | Mapping[str, str | Sequence[str]]
 Problem = tuple[tuple[str | int, ...], str]
 
 _NAME_IN_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PARTS = "a list of texts and numbers, or of lists of them, such as [python, train.py, --lr, '{learning_rate}']"
-_METRICS = "report, json, or {pattern: a regular expression with a named group for each metric}"
+_FLAG = re.compile(r"(--?)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
+"""An argument that is a parameter's name: --{amp}, or --{use-amp} for the parameter use_amp."""
+_METRICS = (
+    "report, json, {json_file: a file of JSON lines}, or {pattern: a regular expression with a named group for each "
+    "metric, or a list of them}"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,9 +44,10 @@ class Command:
 
     Attributes:
         parts: Program and arguments with names in braces; a nested list is left out if the trial lacks its parameter.
-        metrics: "report" (`automl.report`), "json" (lines of JSON on rank 0's standard output), or a mapping with the
-            regular expression `pattern` for such lines.
-        folder: Working folder, relative to the spec's folder.
+        metrics: "report" (`automl.report`), "json" (lines of JSON in rank 0's output), or a mapping with a file of such
+            lines (`json_file`), or with the regular expression or expressions `pattern` for lines of the output.
+        epoch_from: Expression for the epoch of a line, see `EpochNumber`; None takes `epoch`, which must be right.
+        folder: Working folder, relative to the spec's folder, with names in braces.
         end_seconds: Time to end by itself after a request or its last report.
         kill_seconds: Time from SIGTERM to SIGKILL.
         report_seconds: Longest time between two reports; None limits only the first, by `first_report_seconds`.
@@ -45,6 +55,7 @@ class Command:
 
     parts: tuple[str | tuple[str, ...], ...]
     metrics: Metrics = "report"
+    epoch_from: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: str = "."
     end_seconds: float = 60.0
@@ -52,6 +63,36 @@ class Command:
     report_seconds: float | None = None
     first_report_seconds: float = 1800.0
     log_mib: float = 8.0
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The regular expressions for lines of the output."""
+        given = self.metrics.get("pattern", ()) if isinstance(self.metrics, Mapping) else ()
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    @property
+    def json_file(self) -> str:
+        """The file of JSON lines, relative to the working folder, with names in braces; may be empty."""
+        return str(self.metrics.get("json_file", "")) if isinstance(self.metrics, Mapping) else ""
+
+    @property
+    def has_own_folder(self) -> bool:
+        """Return whether the working folder has names in braces, so that each trial gets its own."""
+        return bool(names_in(self.folder))
+
+    def script_folder(self, base_folder: Path) -> Path:
+        """Return the folder to which the paths of the command are relative."""
+        return base_folder if self.has_own_folder else base_folder / self.folder
+
+    @property
+    def epoch_name(self) -> str:
+        """The name of the number that epochs are made of."""
+        return "epoch" if self.epoch_from is None else EpochNumber.of(self.epoch_from).name
+
+    @property
+    def numbers_epochs(self) -> bool:
+        """Return whether reports carry an epoch number."""
+        return not self.patterns or any(self.epoch_name in re.compile(one).groupindex for one in self.patterns)
 
     def report_limit(self, *, is_first: bool) -> tuple[str, float]:
         """Return the key and the seconds of the limit for the next report."""
@@ -74,7 +115,7 @@ class Command:
         for part in self.parts:
             for text in part if isinstance(part, tuple) else (part,):
                 yield from ((name, isinstance(part, tuple)) for name in names_in(text))
-        for text in self.environment.values():
+        for text in (*self.environment.values(), self.json_file, self.folder):
             yield from ((name, False) for name in names_in(text))
 
 
@@ -91,7 +132,7 @@ def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
     for index, part in enumerate(parts):
         if not _is_text(part) and not (isinstance(part, list | tuple) and part and all(map(_is_text, part))):
             yield (COMMAND, index), found(part, _PARTS)
-    yield from _problems_of_metrics(options.get("metrics", "report"))
+    yield from _problems_of_metrics(options.get("metrics", "report"), options.get("epoch_from"))
     environment = options.get("environment", {})
     if not isinstance(environment, Mapping) or not all(
         isinstance(name, str) and name and "=" not in name and _is_text(value) for name, value in environment.items()
@@ -125,7 +166,7 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
 
 def missing_program(command: Command, base_folder: Path, search_path: str) -> str | None:
     """Return the reason why the program cannot run on this machine, or None."""
-    program, folder = str(command.parts[0]), base_folder / command.folder
+    program, folder = str(command.parts[0]), command.script_folder(base_folder)
     if not folder.is_dir():
         return f"the folder {command.folder!r} does not exist beside the spec. Create it, or name another"
     if names_in(program):
@@ -142,6 +183,8 @@ def search_path() -> str:
 
 def names_in(text: str) -> list[str]:
     """Return the names in braces of a text."""
+    if flag := _FLAG.fullmatch(text):
+        return [flag[2].replace("-", "_")]
     return [named[1] for named in _NAME_IN_BRACES.finditer(text) if named[1]]
 
 
@@ -150,18 +193,37 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return _NAME_IN_BRACES.sub(lambda named: values[named[1]] if named[1] else named[0][0], text)
 
 
-def _problems_of_metrics(metrics: object) -> Iterator[Problem]:
-    if isinstance(metrics, Mapping) and metrics.keys() == {"pattern"} and isinstance(metrics["pattern"], str):
+def _problems_of_metrics(metrics: object, epoch_from: object) -> Iterator[Problem]:
+    epoch_name = "epoch"
+    try:
+        epoch_name = EpochNumber.of(str(epoch_from)).name if epoch_from is not None else "epoch"
+    except ValueError as error:
+        yield ("epoch_from",), str(error)
+    match metrics:
+        case "report" if epoch_from is not None:
+            yield ("epoch_from",), "it is for epochs that a program prints, and metrics is report. Report another epoch"
+        case {"pattern": str() | [str(), *_] as given, **rest} if not rest:
+            yield from _problems_of_patterns([given] if isinstance(given, str) else given, epoch_name, epoch_from)
+        case "report" | "json" | {"json_file": str()}:
+            pass
+        case _:
+            yield ("metrics",), found(metrics, _METRICS)
+
+
+def _problems_of_patterns(patterns: Sequence[str], epoch_name: str, epoch_from: object) -> Iterator[Problem]:
+    names: set[str] = set()
+    for pattern in patterns:
         try:
-            names = set(re.compile(metrics["pattern"]).groupindex) - {"epoch"}
-        except re.error as error:
-            yield ("metrics", "pattern"), f"found {metrics['pattern']!r}, which is no regular expression: {error}"
+            own = set(re.compile(pattern).groupindex)
+        except (re.error, TypeError) as error:
+            yield ("metrics", "pattern"), f"found {pattern!r}, which is no regular expression: {error}"
             return
-        if not names:
-            problem = found(metrics["pattern"], "a regular expression with a named group, (?P<val_error>...)")
+        names |= own
+        if not own - {epoch_name, "epoch"}:
+            problem = found(pattern, "a regular expression with a named group, (?P<val_error>...)")
             yield ("metrics", "pattern"), problem
-    elif metrics not in ("report", "json"):
-        yield ("metrics",), found(metrics, _METRICS)
+    if epoch_from is not None and epoch_name not in names:
+        yield ("epoch_from",), f"found {epoch_from!r}, but no pattern has a group (?P<{epoch_name}>...)"
 
 
 def _is_text(value: object) -> bool:
@@ -184,5 +246,13 @@ def arguments(parts: Sequence[str | tuple[str, ...]], values: Mapping[str, str])
         texts = part if isinstance(part, tuple) else (part,)
         if isinstance(part, tuple) and not all(name in values for text in texts for name in names_in(text)):
             continue
-        found_parts += [filled(text, values) for text in texts]
+        found_parts += [given for text in texts if (given := _argument(text, values)) is not None]
     return found_parts
+
+
+def _argument(text: str, values: Mapping[str, str]) -> str | None:
+    """Return an argument; a flag `--{name}` of a switch is `--name` for true, and None for false."""
+    if (flag := _FLAG.fullmatch(text)) is None:
+        return filled(text, values)
+    value = values[flag[2].replace("-", "_")]
+    return {"true": flag[1] + flag[2], "false": None}.get(value, flag[1] + value)

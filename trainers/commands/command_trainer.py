@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,9 +18,9 @@ from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
-from trainers.commands.epoch_book import EpochBook, Reader, Reported, numbers_epochs, reader_of, way_to_report
+from trainers.commands.epoch_book import EpochBook, Reader, Reported, reader_of, way_to_report
 from trainers.commands.kept_folder import FILES, files_in, put_files
-from trainers.commands.program import Program
+from trainers.commands.program import STDOUT, Program
 from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
 from trainers.failures import classified, error_of_text
@@ -36,6 +36,7 @@ _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
 """Signals that are not the command's fault: another attempt may succeed."""
 _SHELL_SIGNALS = 128
 """Base of a shell's exit status after a signal killed its program."""
+_UNSET = re.compile(r"environment variable \w+ expected|KeyError: '(RANK|\w+_RANK|\w*WORLD_SIZE|MASTER_\w+)'")
 _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -45,6 +46,7 @@ def exit_error(
     *,
     epochs: tuple[int, int],
     way: str,
+    last_words: str,
     last_lines: Sequence[str],
     ports: Collection[int],
 ) -> TrainingError:
@@ -72,7 +74,9 @@ def exit_error(
         if _TAKEN.search(text) and re.search(rf"\b{port}\b", text):
             return LostError(f"another process took port {port} before the command did ({where})")
     how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
-    return error_of_text(f"the command {how} ({where})", last_lines)
+    if _UNSET.search(last_words):
+        last_words += ". One rank gets torchrun's variables only if world_size is in the space: add world_size: 1"
+    return error_of_text(f"the command {how} ({where})", last_words, last_lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class Inbox:
         return any(isinstance(one, Reported) for one in self._seen)
 
 
+_ON_BOTH = "standard error and standard output have different metrics. Let the pattern match lines of one of them"
+_STARTED_OVER = "started over: the command had saved nothing in {checkpoint_folder}; its earlier epochs count as lost"
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of the program's CPU use, a sign of life."""
 _FOREVER = 2**31
@@ -141,13 +147,15 @@ class CommandTrainer:
             self._settings = settings = self._own.settings
             self._base_folder = Path(spec.python_path[0] if spec.python_path else ".").absolute()
             self._events = Inbox()
-            self._reader = reader_of(command.metrics) if group.rank == 0 else None
+            self._reader = reader_of(command) if group.rank == 0 else None
             self._checkpoints = CheckpointWriter(spec, settings, group, self._counter.tick)
             self._book = EpochBook(settings.epochs, self._checkpoints.is_due)
             self._over = threading.Event()
             self._meeting = Meeting(assignment.key, group, store, self._over.is_set)
             self._has_begun = False
             self._signs: tuple[float, int] = 0.0, 0
+            self._stream: str | None = None
+            self._told: list[Mapping[str, object]] = []
 
     def run(self, course: Course) -> None:
         """Run the command until it or the trial has ended, leaving no process behind; TrainingError if it failed."""
@@ -196,13 +204,17 @@ class CommandTrainer:
 
     def _start(self, folder: WorkingFolder, places: list[Place]) -> Program:
         spec, command, rank = self._spec, self._command, self._group.rank
-        argv, environment = start_of(command, self._own, variables(places, rank), folder=folder, kept=self._kept)
+        of_ranks = variables(places, rank, is_asked="world_size" in spec.params)
         log = path_of(spec, rank, self._base_folder)
+        argv, environment, working, json_file = start_of(
+            command, self._own, of_ranks, folder=folder, kept=self._kept, log=log
+        )
         return Program(
             argv,
             environment,
-            str(self._base_folder / command.folder),
+            str(working),
             log=RankLog(log, int(command.log_mib * 2**20)),
+            json_file=json_file if self._reader is not None else None,
             on_line=None if self._reader is None else partial(self._read_line, self._reader),
             on_exit=lambda status: self._events.put(Exited(status)),
             remove=[str(folder.path), str(folder.channel.parent)],
@@ -211,16 +223,25 @@ class CommandTrainer:
 
     # ------------------------------------------------------------------ what the program says, from other threads
 
-    def _read_line(self, reader: Reader, line: str) -> None:
+    def _read_line(self, reader: Reader, line: str, stream: str) -> None:
+        """Take the metrics of a line, after the first ones only from their stream: loggers may write to both."""
+        is_other = self._stream not in {None, stream}
         try:
             reported = reader(line)
         except ValueError as error:
-            self._events.put(error)
+            reported = None
+            if not is_other:
+                self._events.put(error)
+        if reported is None:
             return
-        if reported is not None:
+        if not is_other:
+            self._stream = stream if len(self._command.patterns) < 2 else None
+            self._told.append(reported.metrics)
             if reported.ignored:
                 self._program.note(f"only numbers are metrics; ignored: {reported.ignored}")
             self._events.put(reported)
+        elif stream == STDOUT and reported.metrics not in self._told:
+            self._events.put(TaskError(_ON_BOTH))
 
     def _wait_until_over(self, course: Course) -> None:
         course.until(_FOREVER)
@@ -296,6 +317,7 @@ class CommandTrainer:
                 self._book.epoch,
                 script_files(self._command, self._base_folder),
                 is_scaled="learning_rate" not in names or "scaled_learning_rate" in names,
+                resuming=_STARTED_OVER if self._spec.attempt > 1 and self._spec.resume_from is None else "",
             )
             course.begin(facts, self._book.waited_seconds())
             self._counter.begin_epoch(self._book.epoch + 1, 0.0)
@@ -345,7 +367,7 @@ class CommandTrainer:
 
     def _is_of_latest_line(self) -> bool:
         """Return whether a stopped program's files belong to this line: the latest, with an epoch number."""
-        return numbers_epochs(self._command.metrics) and not self._events.has_report()
+        return self._command.numbers_epochs and not self._events.has_report()
 
     def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:
         if course.until(epoch) is not None:
@@ -389,7 +411,8 @@ class CommandTrainer:
             exited.status,
             f"attempt {self._spec.attempt}, rank {rank}",
             epochs=(book.epoch, self._settings.epochs),
-            way=way_to_report(self._command.metrics),
+            way=way_to_report(self._command),
+            last_words=self._program.last_words,
             last_lines=self._program.last_lines,
             ports=self._ports if book.is_at_start else (),
         )

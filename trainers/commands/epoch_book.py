@@ -6,10 +6,12 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from trainers.commands.command import Metrics
+from trainers.commands.command import Command
+from trainers.commands.epoch_number import EpochNumber
 from trainers.failures import UnreadablePartError
 from trainers.functions.trial import CONTROLLERS_METRICS
 from trainers.protocol import Measurement, TaskError, TrialSpec
@@ -31,64 +33,70 @@ Reader = Callable[[str], Reported | None]
 """Function that finds metrics in a line; raises ValueError for a malformed line."""
 
 
-def reader_of(metrics: Metrics) -> Reader | None:
-    """Return the reader of standard output, None if the program calls `automl.report`."""
-    if metrics == "report":
+def reader_of(command: Command) -> Reader | None:
+    """Return the reader of lines, None if the program calls `automl.report`."""
+    if command.metrics == "report":
         return None
-    if metrics == "json":
-        return in_json
-    assert isinstance(metrics, Mapping)  # noqa: S101 - there is no other form
-    pattern = re.compile(metrics["pattern"])
-    return lambda line: in_text(line, pattern)
+    number = None if command.epoch_from is None else EpochNumber.of(command.epoch_from)
+    if command.patterns:
+        return _Patterns([re.compile(one) for one in command.patterns], number)
+    return partial(in_json, number=number)
 
 
-def way_to_report(metrics: Metrics) -> str:
+def way_to_report(command: Command) -> str:
     """Return the expected reports of metrics, for the error message of a silent program."""
-    if metrics == "report":
+    if command.metrics == "report":
         return (
             "a report of each epoch by automl.report, or task.metrics: json or {pattern: ...} for a program that "
             "prints its metrics"
         )
-    if metrics == "json":
-        return 'a line of JSON with "epoch" for each epoch'
-    assert isinstance(metrics, Mapping)  # noqa: S101 - there is no other form
-    return f"a line for each epoch that matches {metrics['pattern']!r:.200}"
+    if command.patterns:
+        return f"a line for each epoch that matches {' and one that matches '.join(map(repr, command.patterns))}"[:300]
+    place = f" in {command.json_file}" if command.json_file else ""
+    return f'a line of JSON with "{command.epoch_name}" for each epoch{place}'
 
 
-def in_json(line: str) -> Reported | None:
-    """Return the metrics of a JSON object with `epoch`, None for other lines; raises ValueError for broken JSON."""
-    if not line.startswith("{") or '"epoch"' not in line:
+def in_json(line: str, number: EpochNumber | None = None) -> Reported | None:
+    """Return the metrics of a JSON object with an epoch, None for other lines; raises ValueError for broken JSON."""
+    name = "epoch" if number is None else number.name
+    if not line.startswith("{") or f'"{name}"' not in line:
         return None
     try:
         said: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the line {line!r:.200} is not valid JSON: {error}") from None
-    if not isinstance(said, dict) or "epoch" not in said:
+    if not isinstance(said, dict) or name not in said:
         return None
-    rest = {name: value for name, value in said.items() if name not in ("epoch", "last")}
-    numbers = {name: value for name, value in rest.items() if isinstance(value, int | float)}
-    others = [f"{name}: {value!r:.40}" for name, value in rest.items() if name not in numbers]
-    return Reported(
-        epoch=said["epoch"],
-        metrics=numbers,
-        last=said.get("last") is True,
-        is_printed=True,
-        ignored=", ".join(others)[:_LONGEST_NOTE],
-    )
+    rest = {key: value for key, value in said.items() if key not in ("epoch", "last", name)}
+    numbers = {key: value for key, value in rest.items() if isinstance(value, int | float)}
+    others = [f"{key}: {value!r:.40}" for key, value in rest.items() if key not in numbers]
+    ignored = ", ".join(others)[:_LONGEST_NOTE]
+    return _reported(said[name], number, numbers, last=said.get("last") is True, ignored=ignored)
 
 
-def in_text(line: str, pattern: re.Pattern[str]) -> Reported | None:
-    """Return the metrics that a regular expression finds in a line, by the names of its groups."""
-    if (named := pattern.search(line)) is None:
-        return None
-    groups = {name: value for name, value in named.groupdict().items() if value is not None}
-    epoch = groups.pop("epoch", None)
-    return Reported(epoch=epoch, metrics=groups, is_printed=True)
+class _Patterns:
+    """Finds an epoch's metrics by the named groups of regular expressions, once each has matched a line."""
+
+    def __init__(self, patterns: Sequence[re.Pattern[str]], number: EpochNumber | None) -> None:
+        self._patterns, self._number = patterns, number
+        self._groups: dict[re.Pattern[str], dict[str, str]] = {}
+
+    def __call__(self, line: str) -> Reported | None:
+        new = {one: named.groupdict() for one in self._patterns if (named := one.search(line))}
+        self._groups |= new
+        if not new or len(self._groups) < len(self._patterns):
+            return None
+        found = [self._groups[one] for one in self._patterns]
+        groups = {name: value for one in found for name, value in one.items() if value is not None}
+        self._groups.clear()
+        epoch = groups.pop("epoch" if self._number is None else self._number.name, None)
+        return _reported(epoch, self._number, {name: value for name, value in groups.items() if name != "epoch"})
 
 
-def numbers_epochs(metrics: Metrics) -> bool:
-    """Return whether reports carry an epoch number."""
-    return not isinstance(metrics, Mapping) or "epoch" in re.compile(metrics["pattern"]).groupindex
+def _reported(said: object, number: EpochNumber | None, metrics: Mapping[str, object], **more: Any) -> Reported | None:
+    """Return the report of a line, None where its number is not the end of an epoch."""
+    epoch = said if number is None else number.epoch(said)
+    return None if number is not None and epoch is None else Reported(epoch, metrics, is_printed=True, **more)
 
 
 class EpochBook:
@@ -135,7 +143,8 @@ class EpochBook:
         """Record a new epoch, and return its metrics; UnreadablePartError if the saved state is of a later epoch."""
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
-            raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}")
+            cure = "Give the command {epochs}, or set training.epochs to what it trains"
+            raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
                 f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files belong to "
@@ -168,16 +177,21 @@ class EpochBook:
         return ends or self.epoch in spec.milestones or self._is_due()
 
     def _epoch_of(self, reported: Reported) -> int:
-        return self.epoch + 1 if reported.epoch is None else _whole(reported.epoch)
+        return self.epoch + 1 if reported.epoch is None else _whole(reported.epoch, is_printed=reported.is_printed)
 
 
-def _whole(epoch: object) -> int:
+def _whole(epoch: object, *, is_printed: bool = False) -> int:
     try:
         number = float(str(epoch))
     except ValueError:
         number = math.nan
     if not number.is_integer() or number < 1:
-        raise TaskError(f"the command reported epoch {epoch!r:.50}, allowed: whole numbers from 1")
+        cure = (
+            ". For epochs that count from 0 set task.epoch_from: epoch + 1; task.epoch_from: epoch skips such lines"
+            if is_printed
+            else ""
+        )
+        raise TaskError(f"the command reported epoch {epoch!r:.50}, allowed: whole numbers from 1{cure}")
     return int(number)
 
 

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -35,19 +36,25 @@ _LEFT_SECONDS = 5.0
 _MARK = "AUTOML_PROGRAM"
 """Environment variable that marks a program's processes, in case its supervisor dies."""
 
-OnLine = Callable[[str], None]
+STDOUT, _FILE, _FILE_SECONDS = "stdout", "file", 0.1
+"""Names of streams of lines, and seconds between two looks into a file of metrics."""
+
+OnLine = Callable[[str, str], None]
+"""Function that takes a line and the name of its stream."""
 
 
 class Program:
     """A running command; raises OSError if this machine can start no process.
 
     Args:
+        json_file: File whose new lines are read in place of the output's.
         on_exit: Called from another thread with the exit status (negative for a signal), the reason of a failed start,
             or None if its supervisor was killed.
         remove: Folders to remove after its end, if this process is dead by then.
 
     Attributes:
         last_lines: Last lines of standard error, or of standard output if there are none; empty until its end.
+        last_words: The last line of standard error, with the last one of standard output.
     """
 
     def __init__(
@@ -59,11 +66,14 @@ class Program:
         log: RankLog,
         on_line: OnLine | None,
         on_exit: Callable[[int | str | None], None],
+        json_file: Path | None = None,
         remove: Sequence[str] = (),
         kill_seconds: float = 0.0,
     ) -> None:
         self._log, self._on_line, self._on_exit = log, on_line, on_exit
+        self._file = None if json_file is None else _GrowingFile(json_file)
         self.last_lines: list[str] = []
+        self.last_words = ""
         self._over = threading.Event()
         self.seen = 0
         self._supervisor_pid: int | None = None
@@ -98,7 +108,7 @@ class Program:
         }
         self._order(json.dumps(what))
         streams = [os.fdopen(end, "rb", 0) for end in (news, out, errors)]
-        self._out = streams[1]
+        self._printed = streams[1:]
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
     def hold(self) -> bool:
@@ -152,11 +162,11 @@ class Program:
 
     def _has_read_all(self) -> bool:
         try:
-            waiting = fcntl.ioctl(self._out, termios.FIONREAD, bytes(4))
+            waiting = [fcntl.ioctl(one, termios.FIONREAD, bytes(4)) for one in self._printed]
         except (OSError, ValueError):
             return True  # the program has ended, and all was read
         with self._reading:
-            return not int.from_bytes(waiting, sys.byteorder)
+            return not any(map(any, waiting)) and (self._file is None or self._file.is_read())
 
     def note(self, text: str) -> None:
         """Write our own line to its log, once for each text; for the reading thread."""
@@ -174,14 +184,18 @@ class Program:
 
     def _read(self, news: IO[bytes], out: IO[bytes], err: IO[bytes]) -> None:
         self._starter.wait()  # the starter exits once the supervisor runs
-        printed = _Lines(self._take_line, self._pass_over)
-        errors, told = _Lines(lambda _: None), _Lines(self._take_news)
+        printed, errors, kept = (
+            _Lines(partial(self._take_line, stream), self._pass_over) for stream in (STDOUT, "stderr", _FILE)
+        )
+        told = _Lines(self._take_news)
         give_up_at = math.inf
         with selectors.DefaultSelector() as selector:
             for stream, lines in (out, printed), (err, errors), (news, told):
                 selector.register(stream, selectors.EVENT_READ, lines)
             while selector.get_map() and time.monotonic() < give_up_at:
-                for key, _ in selector.select(None if give_up_at == math.inf else _LEFT_SECONDS):
+                self._read_file(kept)
+                seconds = _FILE_SECONDS if self._file is not None else None
+                for key, _ in selector.select(seconds if give_up_at == math.inf else _LEFT_SECONDS):
                     with self._reading:
                         chunk = os.read(key.fd, _CHUNK_BYTES)
                         if not chunk:
@@ -194,15 +208,27 @@ class Program:
                     if _end_in(told.last) is None:
                         self._kill_what_is_left()
                     give_up_at = time.monotonic() + _LEFT_SECONDS
-        for lines in printed, errors, told:
+        self._read_file(kept)
+        for lines in printed, errors, kept, told:
             lines.end()
         self.last_lines = errors.last or printed.last
+        said, complained = ("".join(one.last[-1:]).strip() for one in (printed, errors))
+        self.last_words = (
+            f"{complained} (standard output ended with: {said})" if said and complained else complained or said
+        )
         self._log.close()
         for one in (self._starter.stdin, out, err, news):
             with suppress(OSError, AttributeError):
                 one.close()  # type: ignore[union-attr]
         self._over.set()
         self._on_exit(_end_in(told.last))
+
+    def _read_file(self, lines: _Lines) -> None:
+        if self._file is not None:
+            with self._reading, suppress(OSError):
+                chunk = self._file.read()
+                self.seen += bool(chunk)
+                lines.take(chunk)
 
     def _take_news(self, line: str) -> None:
         word, _, rest = line.partition(" ")
@@ -225,15 +251,38 @@ class Program:
                     process.kill()
             psutil.wait_procs(left, timeout=0.1)
 
-    def _take_line(self, line: str) -> None:
-        if self._on_line is not None:
-            self._on_line(line)
+    def _take_line(self, stream: str, line: str) -> None:
+        if self._on_line is not None and (self._file is None or stream == _FILE):
+            self._on_line(line, stream)
 
     def _pass_over(self) -> None:
         if self._on_line is not None:
             self.note(
                 f"a line of more than {_LONGEST_LINE_BYTES // 1024} KiB was skipped: print metrics in shorter lines"
             )
+
+
+class _GrowingFile:
+    """Reads what is written to a file from now on, also if it is made or emptied later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = self._size()
+
+    def _size(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def is_read(self) -> bool:
+        return self._size() == self._at
+
+    def read(self) -> bytes:
+        if self.is_read():
+            return b""
+        with self._path.open("rb") as file:
+            file.seek(self._at if self._size() > self._at else 0)
+            chunk = file.read()
+            self._at = file.tell()
+        return chunk
 
 
 class _Lines:

@@ -138,8 +138,11 @@ def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
     return None if texts is None else [Place(**json.loads(text)) for text in texts]
 
 
-def variables(places: Sequence[Place], rank: int) -> dict[str, str]:
-    """Return the variables of torchrun and TensorFlow for a rank."""
+def variables(places: Sequence[Place], rank: int, *, is_asked: bool) -> dict[str, str]:
+    """Return the variables of torchrun and TensorFlow for a rank; torchrun's for a single one only if `is_asked`.
+
+    Programs such as nanoGPT take RANK as the sign that they train on several GPUs.
+    """
     here = [number for number, place in enumerate(places) if place.host == places[rank].host]
     hosts = list(dict.fromkeys(place.host for place in places))
     found = {
@@ -153,6 +156,8 @@ def variables(places: Sequence[Place], rank: int) -> dict[str, str]:
         "MASTER_ADDR": places[0].host,
         "MASTER_PORT": str(places[0].port),
     }
+    if len(places) == 1 and not is_asked:
+        found = {}
     devices = [places[number].devices for number in here]
     if all(devices):  # a program takes the GPU with the number LOCAL_RANK, so it has to see the GPUs of all ranks here
         found["CUDA_VISIBLE_DEVICES"] = ",".join(devices)

@@ -87,33 +87,34 @@ _MOST_SCRIPT_BYTES = 2**24
 
 
 def start_of(
-    command: Command, own: OwnLoop, place: Mapping[str, str], *, folder: WorkingFolder, kept: Path
-) -> tuple[list[str], dict[str, str]]:
-    """Return a program's arguments and environment; also writes its parameters to a file."""
-    spec = own.spec
+    command: Command, own: OwnLoop, place: Mapping[str, str], *, folder: WorkingFolder, kept: Path, log: Path
+) -> tuple[list[str], dict[str, str], Path, Path | None]:
+    """Return a program's arguments, environment and folder, and the file of its metrics if there is one.
+
+    Also makes the folder, and writes the parameters to a file. `log` is the output's, with `{trial_folder}` beside it.
+    """
+    spec, names = own.spec, {name for name, _ in command.names()}
     params = json.dumps(dict(spec.params))
     params_file = folder.path / "params.json"
     params_file.write_text(params, encoding="utf-8")
+    trial_folder = log.parent / "files"
+    if "trial_folder" in names:
+        trial_folder.mkdir(parents=True, exist_ok=True)
     values = {name: as_text(value) for name, value in {**spec.training, **spec.params}.items()} | {
         "world_size": str(spec.world_size),
         "seed": str(spec.seed),
+        "study": spec.study,
+        "trial": str(spec.trial),
+        "attempt": str(spec.attempt),
         "epochs": str(own.settings.epochs),
-        "scaled_learning_rate": repr(own.learning_rate),
+        "scaled_learning_rate": as_text(own.learning_rate if own.has_rate else spec.params["learning_rate"]),
         "checkpoint_folder": str(kept),
+        "trial_folder": str(trial_folder),
         "params_file": str(params_file),
     }
-    ours = {
-        "STUDY": spec.study,
-        "TRIAL": str(spec.trial),
-        "ATTEMPT": str(spec.attempt),
-        "PARAMS": params,
-        "PARAMS_FILE": values["params_file"],
-        "EPOCHS": values["epochs"],
-        "SEED": values["seed"],
-        "LEARNING_RATE": values["scaled_learning_rate"],
-        "CHECKPOINT_FOLDER": values["checkpoint_folder"],
-        "CHANNEL": str(folder.channel),
-    }
+    shared = ("study", "trial", "attempt", "params_file", "epochs", "seed", "checkpoint_folder")
+    ours = {name.upper(): values[name] for name in shared}
+    ours |= {"PARAMS": params, "LEARNING_RATE": values["scaled_learning_rate"], "CHANNEL": str(folder.channel)}
     environment = {
         **variables_here(spec.environment),
         **{name: value for name, value in os.environ.items() if not name.startswith(_WITHHELD_PREFIXES)},
@@ -124,7 +125,22 @@ def start_of(
         **{f"{_VARIABLE_PREFIX}{name}": value for name, value in ours.items()},
         **{name: filled(text, values) for name, text in command.environment.items()},
     }
-    return arguments(command.parts, values), environment
+    base = Path(spec.python_path[0] if spec.python_path else ".").absolute()
+    where = base / filled(command.folder, values)
+    argv = arguments(command.parts, values)
+    if command.has_own_folder:
+        where.mkdir(parents=True, exist_ok=True)
+        argv = [_beside(base, one) for one in argv]
+    json_file = where / filled(command.json_file, values) if command.json_file else None
+    return argv, environment, where, json_file
+
+
+def _beside(base: Path, argument: str) -> str:
+    """Return the absolute path of an argument that names a file or folder beside the spec, any other unchanged."""
+    with suppress(OSError, ValueError):
+        if argument.strip("./") and (base / argument).exists():
+            return str(base / argument)
+    return argument
 
 
 def script_files(command: Command, base_folder: Path) -> dict[str, str]:
@@ -132,7 +148,7 @@ def script_files(command: Command, base_folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in command.parts:
         for text in part if isinstance(part, tuple) else (part,):
-            path = base_folder / command.folder / text
+            path = command.script_folder(base_folder) / text
             with suppress(OSError, ValueError):
                 if path.is_file() and path.stat().st_size <= _MOST_SCRIPT_BYTES:
                     found[path.relative_to(base_folder).as_posix()] = hash_of(path)

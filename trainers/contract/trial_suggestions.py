@@ -13,6 +13,20 @@ def _told_to_nobody(_name: str, _asked: Asked) -> None:
     return
 
 
+_ELSEWHERE = {
+    "set_user_attr": "Report numbers by trial.report, and print texts: `automl logs` shows them",
+    "should_prune": "The loop over trial.epochs ends trials that are pruned",
+    "suggest_": "Its parameters are in trial.params, from the space",
+}
+"""Advice for members of an Optuna trial that our trials lack, by the beginning of their names."""
+
+
+def no_member(name: str, allowed: str) -> AttributeError:
+    """Return the error of a member that trials lack."""
+    cure = next((f". {cure}" for known, cure in _ELSEWHERE.items() if name.startswith(known)), "")
+    return AttributeError(f"trial.{name} does not exist {allowed}{cure}")
+
+
 class Asking:
     """Returns the parameters that one rank requests, the same on all ranks; calls `tell` once for each name."""
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import torch.distributed as dist
 
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
 from trainers.contract.training_function import TrainingFunction
@@ -18,12 +23,22 @@ from trainers.functions.trial import Trial, TrialOver
 from trainers.loop.step_counter import StepCounter
 from trainers.model.precision import set_fast_math
 from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.ranks.opened_records import closing_records
 from trainers.ranks.out_of_step import Arrivals, Place, Verdict
 from trainers.ranks.process import PeakMemory, Remains, use_device
 from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
 
-_SIGNAL = "signal only works in main thread"
-"""Python's message for a signal handler set outside the main thread."""
+_CURES = {
+    "signal only works in main thread": "signal.signal: a training function cannot set signal handlers, since trials "
+    "run in a thread, and Python allows it only in the main thread. Set them outside of the function",
+    "initialize the default process group twice": "init_process_group: the ranks of a trial are in a group already. "
+    "Leave the call out",
+    "environment variable .* expected, but not set": "init_process_group: the study forms a group where a trial has "
+    "several ranks, and one rank needs none. Leave the call out, and use trial.rank and trial.world_size",
+    "Default process group has not been init|Process group cannot be None": "no process group: a trial of one rank has "
+    "none, and the study ends the group of several. Use trial.rank and trial.mean, and leave destroy_process_group out",
+}
+"""Cures of what scripts do and training functions must not, by what Python or torch says."""
 
 
 class FunctionTrainer:
@@ -59,19 +74,23 @@ class FunctionTrainer:
             if trial.asking.is_allowed and self._group.rank == 0:
                 trial.asking.tell = course.asked
             self._counter.begin("first step")
-            with self._arrivals:
+            with self._arrivals, closing_records(self._spec.python_path):
                 try:
-                    self._function(trial)
+                    try:
+                        self._function(trial)
+                    except SystemExit as error:  # sys.exit() at the end of a script is a return
+                        if error.code:
+                            raise TaskError(_exit_in_words(error)) from error
+                    if self._group.world_size > 1:
+                        dist.get_rank()  # raises if the function has destroyed the group
+                    self._end()
                 except TrialOver:
                     return
-                except ValueError as error:
-                    if _SIGNAL not in str(error):
+                except (ValueError, RuntimeError, AssertionError) as error:
+                    cure = next((cure for said, cure in _CURES.items() if re.search(said, str(error))), None)
+                    if cure is None:
                         raise
-                    raise TaskError(
-                        "signal.signal: a training function cannot set signal handlers, since trials of a study run in "
-                        "a thread, and Python allows it only in the main thread. Set them outside of the function"
-                    ) from error
-                self._end()
+                    raise TaskError(cure) from error
 
     def _end(self) -> None:
         if self._left is not None:
@@ -195,6 +214,15 @@ class FunctionTrainer:
             epoch = int(content["position"]["epoch"])
             del content
         return epoch
+
+
+def _exit_in_words(error: SystemExit) -> str:
+    if any(Path(frame.filename).name == "argparse.py" for frame in traceback.extract_tb(error.__traceback__)):
+        return (
+            "parse_args() found the arguments of the trial's process. Take the values from trial.params, or give "
+            "parse_args a list of arguments"
+        )
+    return f"the training function called sys.exit({error.code!r:.200}). Raise an error, or return after the loop"
 
 
 def _without_report(epoch: int, *, left: bool) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from search_spaces.parameters import same
 from search_spaces.suggestions import Asked
 from trainers.checkpoints.checkpoint_writer import Pending
 from trainers.model.learning_rate import resolve_rule, scale
@@ -49,20 +50,31 @@ class ResumingFacts(FunctionFacts):
     resuming: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestartedFacts(TrialFacts):
+    """Facts of a command's attempt that starts over; `resuming` says why."""
+
+    resuming: str
+
+
 class OwnLoop:
     """A trial whose training steps are user code; `form` is the kind of code, for messages.
+
+    `has_rate` is false if the user's parameter `learning_rate` is no learning rate, such as a text.
 
     TaskError if an option is wrong, or needs the engine's own loop.
     """
 
     def __init__(self, spec: TrialSpec, form: str) -> None:
         self.spec = spec
-        self.settings = settings = settings_of(spec)
-        self._rule = resolve_rule(settings.lr_scaling, settings.optimizer)
+        self.settings = settings = settings_of(spec, has_own_loop=True)
+        own_optimizer = {**spec.training, **spec.params}.get("optimizer", settings.optimizer)
+        self._rule = resolve_rule(settings.lr_scaling, str(own_optimizer))
         if self._rule == "adascale":
             raise TaskError(f"training.lr_scaling: found 'adascale' with {form}, allowed: linear, sqrt, none")
         ratio = settings.effective_batch / settings.reference_batch
         self.learning_rate = scale(settings.learning_rate, ratio, self._rule)
+        self.has_rate = same(spec.params.get("learning_rate", settings.learning_rate), settings.learning_rate)
 
     def facts(
         self,
@@ -76,12 +88,14 @@ class OwnLoop:
     ) -> TrialFacts:
         """Return the facts known before the first epoch; `model_parameters` is 0 if unknown; a command has no `models`.
 
-        `resuming` names parts that a training function's attempt restarts. `is_scaled` is false for a command that
-        takes the searched learning rate as it is.
+        `resuming` names parts that an attempt restarts. `is_scaled` is false for a command that
+        takes the searched learning rate as it is. Both rates are 0 if the parameter `learning_rate` is no rate.
         """
+        base = self.settings.learning_rate if self.has_rate else 0.0
+        is_scaled = is_scaled and self.has_rate
         facts = TrialFacts(
-            base_learning_rate=self.settings.learning_rate,
-            scaled_learning_rate=self.learning_rate if is_scaled else self.settings.learning_rate,
+            base_learning_rate=base,
+            scaled_learning_rate=self.learning_rate if is_scaled else base,
             lr_scaling=self._rule if is_scaled else "none",
             reference_batch=self.settings.reference_batch,
             effective_batch=self.settings.effective_batch,
@@ -92,6 +106,6 @@ class OwnLoop:
             code_files=code_files,
         )
         if models is None:
-            return facts
+            return RestartedFacts(**asdict(facts), resuming=resuming) if resuming else facts
         told = FunctionFacts(**asdict(facts), models=models)
         return ResumingFacts(**asdict(told), resuming=resuming) if resuming else told

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainers.contract.trial_suggestions import Asking
+from trainers.contract.trial_suggestions import Asking, no_member
 from trainers.data.epoch_plan import SingleSamples
 from trainers.functions.trial_loader import Loader, Loaders
 from trainers.functions.trial_steps import Steps
@@ -33,7 +33,7 @@ from trainers.model.sharding import has_values, shard_fully
 from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process import return_freed_tensors
 from trainers.ranks.process_group import Group, copy_from_rank_0
-from trainers.trial_settings import AUTOCAST, BACKWARD, OPTIMIZER, PREPARE, STEP, ReadParams, check_followed
+from trainers.trial_settings import Followed, ReadParams
 
 if TYPE_CHECKING:
     from trainers.trial_settings import Settings
@@ -55,8 +55,6 @@ class Trial:
         params: The parameters of this trial, by name.
         rank: Number of this rank, from 0.
         seed: Seed of the trial; it seeds the global random generators, anew in each epoch and on each rank.
-        learning_rate: The searched learning rate, scaled for the effective batch.
-        batch_per_rank: Samples of a batch on each rank.
         max_epochs: Number of epochs of a whole training, for schedules.
         number: Number of the trial within its study, from 0.
         epoch: The current epoch, from 1; before the first one the number of epochs done.
@@ -71,22 +69,26 @@ class Trial:
     ) -> None:
         self.params = ReadParams(spec.params)
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
-        self.seed, self.learning_rate, self.number = spec.seed, learning_rate, spec.trial
+        self.seed, self.number = spec.seed, spec.trial
         self.asking = Asking(spec)
-        self.batch_per_rank = settings.batch_per_rank
         self.max_epochs = settings.epochs
         self.is_within_epoch = False
         self.is_sharded = shards_fully(settings, group)
-        self._spec, self._settings, self._counter = spec, settings, counter
+        self._settings, self._counter, self._learning_rate = settings, counter, learning_rate
         self._loaders = Loaders(
             group, spec.seed, counter, passes_together=self.is_sharded, singles=self._single_samples
         )
         self.steps = Steps(settings, group, learning_rate, is_sharded=self.is_sharded)
-        self._followed: set[str] = set()
+        self._followed = Followed(spec, self.params)
         self.reported: dict[str, float] = {}
         self.epoch = 0
         self.modules: list[nn.Module] = []
         self.loop: Epochs | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_member(name, "in a training function")
 
     # ------------------------------------------------------------------ model and data
 
@@ -97,7 +99,7 @@ class Trial:
         """
         if self._settings.shard == "optimizer":
             raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
-        self._followed.add(PREPARE)
+        self._followed.call("trial.prepare(model)")
         self.modules.append(model)
         model.register_forward_pre_hook(_Tick(self._counter))
         if self._settings.sync_batch_norm and self.world_size > 1:
@@ -157,6 +159,7 @@ class Trial:
         Raises:
             TaskError: The options have a sampler, or all ranks need equally many batches and cannot have them.
         """
+        self._followed.call("trial.loader(dataset)")
         options = {"pin_memory": self.device.type == "cuda", "drop_last": drop_last, **options}
         return self._loaders.loader(
             dataset,
@@ -176,24 +179,36 @@ class Trial:
     # ------------------------------------------------------------------ passes and steps
 
     @property
+    def learning_rate(self) -> float:
+        """The searched learning rate, scaled for the effective batch."""
+        self._followed.call("trial.learning_rate")
+        return self._learning_rate
+
+    @property
+    def batch_per_rank(self) -> int:
+        """Samples of a batch on each rank."""
+        self._followed.call("trial.batch_per_rank")
+        return self._settings.batch_per_rank
+
+    @property
     def accumulate(self) -> int:
         """Number of batches whose gradients make a step; the scaled learning rate assumes that the loop does so."""
-        self._followed.add("accumulate")
+        self._followed.call("trial.accumulate")
         return self._settings.accumulate
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         """Return the optimizer of the trial's parameters at `learning_rate`; Adam's betas follow the sqrt rule."""
-        self._followed.add(OPTIMIZER)
+        self._followed.call("trial.optimizer(parameters)")
         return self.steps.optimizer(parameters)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return the context of a forward pass and its loss, in the trial's `precision`."""
-        self._followed.add(AUTOCAST)
+        self._followed.call("trial.autocast()")
         return self.steps.passing()
 
     def backward(self, loss: Tensor) -> None:
         """Add a loss's gradients, divided by `accumulate`, and scaled if `precision` is fp16."""
-        self._followed.add(BACKWARD)
+        self._followed.call("trial.backward(loss)")
         self.steps.backward(loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
@@ -201,7 +216,7 @@ class Trial:
 
         Call it once for each batch; returns whether a step was taken. An epoch's last passes are dropped if too few.
         """
-        self._followed.add(STEP)
+        self._followed.call("trial.step(optimizer)")
         self._counter.tick()
         return self.steps.step(optimizer)
 
@@ -263,7 +278,7 @@ class Trial:
     def end_epoch(self) -> None:
         """Clear the epoch's state; raises TaskError if an option was ignored, or the epoch was too short for a step."""
         self.is_within_epoch = False
-        check_followed(self._spec, self.steps.precision.name, self._followed | self.params.read)
+        self._followed.check(self.steps.precision.name)
         self.steps.end_epoch()
         for model in self.modules if self.is_sharded else []:
             cast("Any", model).reshard()  # FSDP keeps the root's weights gathered after forward

@@ -114,10 +114,10 @@ def _between(start: float, end: float, done: float) -> float:
 
 
 def resolve_rule(lr_scaling: str, optimizer: str) -> str:
-    """Return the rule of `lr_scaling`: auto is linear for SGD and sqrt for Adam types."""
+    """Return the rule of `lr_scaling`: auto is linear for SGD, in any spelling such as SGD_Nesterov, and sqrt else."""
     if lr_scaling != "auto":
         return lr_scaling
-    return "linear" if optimizer == "sgd" else "sqrt"
+    return "linear" if optimizer.lower().startswith("sgd") else "sqrt"
 
 
 def scale(base: float, ratio: float, rule: str) -> float:

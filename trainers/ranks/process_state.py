@@ -38,24 +38,14 @@ def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that this process lacks; also ends an open MLflow run, which would get the next trial's calls."""
+    """Set variables that this process lacks."""
     added = {name: value for name, value in variables_here(variables).items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
     finally:
-        _end_run()
         for name in added:
             os.environ.pop(name, None)
-
-
-def _end_run() -> None:
-    mlflow = sys.modules.get("mlflow")
-    if mlflow is None or not hasattr(mlflow, "active_run"):
-        return
-    with suppress(Exception):  # an error of its store must not fail the training, which has ended
-        while mlflow.active_run() is not None:
-            mlflow.end_run("FAILED" if sys.exc_info()[0] is not None else "FINISHED")
 
 
 _SEED = 0

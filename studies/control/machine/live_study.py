@@ -63,9 +63,13 @@ def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
         return own
-    if _option(setup, trial.declared_params, "shard", "none") != "none":
+    params = trial.declared_params
+    if _option(setup, params, "shard", "none") != "none":
         return own
-    steps = own * accumulated(setup, trial.declared_params)
+    passes = _option(setup, params, "accumulate", 1)
+    if type(passes) is not int or passes < 1:
+        return own  # a parameter of the user's own loop under this name
+    steps = own * passes
     fitting = (ranks for ranks in range(int(most_ranks), 0, -1) if steps % ranks == 0)
     return next((ranks for ranks in fitting if setup.world_sizes is None or ranks in setup.world_sizes), own)
 
@@ -74,13 +78,8 @@ def params_on(setup: StudySetup, trial: Trial, ranks: int) -> Mapping[str, Any]:
     """Return the parameters with which `ranks` ranks begin to train the trial."""
     if ranks == trial.world_size:
         return trial.declared_params
-    passes = trial.world_size * accumulated(setup, trial.declared_params) // ranks
+    passes = trial.world_size * int(_option(setup, trial.declared_params, "accumulate", 1)) // ranks
     return {**trial.declared_params, "accumulate": passes}
-
-
-def accumulated(setup: StudySetup, params: Mapping[str, Any]) -> int:
-    """Return the micro-batches per step of each rank at the trial's own world size."""
-    return int(_option(setup, params, "accumulate", 1))
 
 
 def _option(setup: StudySetup, params: Mapping[str, Any], name: str, default: Any) -> Any:

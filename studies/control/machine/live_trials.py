@@ -187,6 +187,7 @@ class Trial:
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
                 last_model=self._last_model,
+                keeps_nothing=self.resume_checkpoint is None,
             )
         return self._snapshot
 

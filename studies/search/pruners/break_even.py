@@ -14,7 +14,7 @@ import numpy as np
 
 from search_spaces.derived_seeds import derived_uniform
 from studies.records.forecasts import Forecasts
-from studies.records.records import NEXT_10_USD_PERCENT
+from studies.records.records import NEXT_10_USD_PERCENT, Action
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.arrays import Array, Rows
 from studies.search.model.batch_forecast import BatchForecast, told_forecast
@@ -130,7 +130,18 @@ class BreakEven:
 
     @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Continue if the trial's own index is at least as large as all others, or at random."""
+        """Continue if the trial's own index is at least as large as all others, or at random.
+
+        A trial that cannot resume from a checkpoint is never paused: it continues until others can be compared, and
+        is stopped where another one would be paused.
+        """
+        made = self._decided(history, number, rung)
+        if made.action != "pause" or not history.trials[number].keeps_nothing:
+            return made
+        action: Action = "continue" if "trials_at_first_rung" in made.numbers else "stop"
+        return replace(made, action=action, reason=f"saves nothing to resume from, so no pause; {made.reason}")
+
+    def _decided(self, history: History, number: int, rung: int) -> Decision:
         measured = self._measured(history)
         if rung not in self._model.rungs:
             return Decision(action="continue", reason=f"continues: epoch {rung} is not known to tell enough")

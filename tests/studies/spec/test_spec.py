@@ -630,7 +630,10 @@ def test_reading_a_spec_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["seed", "scaled_learning_rate", "checkpoint_folder", "params_file"])
+@pytest.mark.parametrize(
+    "name",
+    ["seed", "study", "trial", "attempt", "scaled_learning_rate", "checkpoint_folder", "trial_folder", "params_file"],
+)
 def test_a_parameter_of_a_command_with_one_of_our_names_in_braces_is_refused(name: str) -> None:
     task = {"command": ["python", "train.py", f"--of={{{name}}}"]}
     space = {name: {"type": "int", "low": 1, "high": 3}}

@@ -292,7 +292,7 @@ def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_pa
         dist.init_process_group("gloo")
     """)
     with pytest.raises(LostError, match=r"another process took port \d+ before the command did"):
-        run(spec_of(tmp_path))
+        run(spec_of(tmp_path, params={"world_size": 1}))
 
 
 def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path, write_script):
@@ -415,6 +415,9 @@ WRONG = {
     "never reports at all": (
         "while True: pass", {"first_report_seconds": 1}, TaskError,
         r"has not reported an epoch for 1 s \(task.first_report_seconds\), after epoch 0",
+    ),
+    "torchrun's variables": (
+        "import os; os.environ['RANK']", {}, TaskError, "KeyError: 'RANK'. One rank gets .* add world_size: 1",
     ),
     "no program": ("", {"command": ["no-such-program"]}, TaskError, "cannot be run .*No such file"),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
 from studies.search.observations import Snapshot
-from studies.search.policy import History
+from studies.search.policy import Decision, History
 from studies.search.pruners.break_even import BreakEven
 from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import AcquisitionOptimizer
@@ -311,6 +311,26 @@ def test_the_first_trials_wait_at_the_first_rung_however_few_slots_there_are(mad
     measured_at = max(trial.epochs[first - 1].measured_at for trial in starters)
     early = [epoch.epoch for trial in starters for epoch in trial.epochs if epoch.measured_at < measured_at]
     assert max(early) == first, "nobody trains beyond the first rung before four can be compared"
+
+
+@pytest.mark.parametrize(("complete", "action"), [(0, "continue"), (6, "stop")])
+def test_a_trial_that_saves_nothing_is_not_paused(made_up: CurveTable, complete: int, action: str) -> None:
+    """It goes on until others can be compared, and ends where another one would wait."""
+    order = by_error(made_up)
+    rule, history = policy_and_history(made_up, order[-complete:] if complete else [], [order[0], *order[1:3]])
+    number, first = complete, min(history.at_rung)
+
+    def decision_of(*, keeps_nothing: bool) -> Decision:
+        trials = list(history.trials)
+        trials[number] = replace(trials[number], state="running", keeps_nothing=keeps_nothing)
+        paused = {one: rung for one, rung in history.paused.items() if one != number}
+        upcoming = made_up.params[order[-10]]
+        return rule.decide(replace(history, trials=trials, paused=paused, upcoming=upcoming), number, first)
+
+    kept, lost = decision_of(keeps_nothing=False), decision_of(keeps_nothing=True)
+    assert kept.action == "pause"
+    assert lost.action == action
+    assert lost.reason == f"saves nothing to resume from, so no pause; {kept.reason}"
 
 
 def test_a_trial_that_a_fault_has_paused_is_not_evicted(made_up: CurveTable) -> None:
