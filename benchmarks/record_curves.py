@@ -5,7 +5,8 @@
 
 Draws configurations of each task at random and trains each once, on one thread; every tenth is trained a second time
 from another seed, which tells how much is chance. Each training is a line in FOLDER/TASK.jsonl and is not repeated, so
-that a run can be cut and continued; seconds are processor seconds, which other programs on the machine change little.
+that a run can be cut and continued; without that file a run continues from the table. Seconds are processor seconds,
+which other programs on the machine change little.
 """
 
 from __future__ import annotations
@@ -58,6 +59,28 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def lines_of_table(path: Path, metric: str) -> list[dict[str, Any]]:
+    """The trainings of a table that was written before."""
+    if not path.exists():
+        return []
+    with np.load(path, allow_pickle=False) as table:
+        found = []
+        for seed, name in enumerate(("", "again_")):
+            places = table["again_rows"] if seed else np.arange(len(table["row_numbers"]))
+            parts = [table[f"{name}{kind}"] for kind in ("seconds", f"metric_val_{metric}", f"metric_test_{metric}")]
+            for place, values in zip(places, np.stack(parts, axis=-1).astype(np.float64), strict=True):
+                found.append(
+                    {
+                        "row": int(table["row_numbers"][place]),
+                        "seed": seed,
+                        "params": json.loads(str(table["params_json"][place])),
+                        "size": int(table["static_model_size"][place]),
+                        "rows": values.round(6).tolist(),
+                    }
+                )
+    return found
+
+
 def write_table(path: Path, name: str, task: RealTask, lines: list[dict[str, Any]]) -> None:
     """Write a table of the format `curves-v2`: first trainings as rows, and second ones by the row they repeat."""
     by_seed = [sorted((one for one in lines if one["seed"] == seed), key=lambda one: one["row"]) for seed in range(2)]
@@ -75,15 +98,14 @@ def write_table(path: Path, name: str, task: RealTask, lines: list[dict[str, Any
     }
     arrays: dict[str, Any] = {
         "meta_json": np.array(json.dumps(meta)),
+        "row_numbers": np.array([one["row"] for one in by_seed[0]]),
         "params_json": np.array([json.dumps(one["params"]) for one in by_seed[0]]),
-        "seconds": first[:, :, 0],
-        f"metric_val_{task.metric}": first[:, :, 1].astype(np.float32),
-        f"metric_test_{task.metric}": first[:, :, 2].astype(np.float32),
         "static_model_size": np.array([float(one["size"]) for one in by_seed[0]]),
+        "again_rows": np.array([place[one["row"]] for one in by_seed[1]], dtype=np.intp),
     }
-    if by_seed[1]:
-        arrays["again_rows"] = np.array([place[one["row"]] for one in by_seed[1]])
-        arrays[f"again_val_{task.metric}"] = again[:, :, 1].astype(np.float32)
+    kinds = ("seconds", f"metric_val_{task.metric}", f"metric_test_{task.metric}")
+    for prefix, trainings in (("", first), ("again_", again.reshape(-1, task.epochs, 3))):
+        arrays |= {f"{prefix}{kind}": trainings[:, :, place].astype(np.float32) for place, kind in enumerate(kinds)}
     np.savez_compressed(path, **arrays)
 
 
@@ -102,6 +124,10 @@ def main() -> int:
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
     files = {name: arguments.out / f"{name}.jsonl" for name in names}
+    for name, file in files.items():
+        if not file.exists():
+            lines = lines_of_table(arguments.out / f"{name}.npz", TASKS[name].metric)
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     done = {name: {(one["row"], one["seed"]) for one in lines_of(files[name])} for name in names}
     end = time.monotonic() + 60 * arguments.minutes
     for row, seed in wanted(arguments.rows):
