@@ -4,8 +4,11 @@ import math
 import random
 from collections.abc import Mapping
 
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, Value
-from search_spaces.space import Space
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
+from search_spaces.space import CONSTRAINTS, Space
+
+DRAWS = 10_000
+"""Number of random configurations among which one has to keep the constraints of a space."""
 
 
 def example_params(space: Space) -> dict[str, Value]:
@@ -38,7 +41,10 @@ def draw_number(parameter: Float | Int, generator: random.Random) -> float:
 
 
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
-    """Draw missing active parameters, and parents of given ones; SpaceError if one is unknown or out of range."""
+    """Draw missing active parameters, and parents of given ones, until all constraints are kept.
+
+    SpaceError if a given parameter is unknown or out of range, or `DRAWS` draws all violate a constraint.
+    """
     implied = _implied(space, given)
 
     def choose(name: str, parameter: Parameter) -> Value:
@@ -53,6 +59,12 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
     for name in given:
         space.parameter(name)
     params = space.walk(choose)
+    draws = 1
+    while not space.allows(params) and draws < DRAWS:
+        params, draws = space.walk(choose), draws + 1
+    if not given and not space.allows(params):
+        problem = f"none of {DRAWS:,} random configurations keeps {' and '.join(space.constraints)}. Loosen one"
+        raise SpaceError(problem, (CONSTRAINTS,))
     space.check({**given, **params})
     return params
 

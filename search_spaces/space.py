@@ -3,10 +3,10 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 from search_spaces.parameters import (
     Categorical,
@@ -19,8 +19,11 @@ from search_spaces.parameters import (
     kind_of,
     refusal,
 )
+from search_spaces.relations import Relation
 from search_spaces.wording import found, listed, nearest, shown
 
+CONSTRAINTS = "constraints"
+"""Key of the YAML form for relations between parameters; no parameter can have this name."""
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "float": ("low", "high", "log", "step", "prior"),
     "int": ("low", "high", "log", "step", "prior"),
@@ -47,16 +50,18 @@ class Space:
 
     _entries: tuple[tuple[str, Parameter | Conditional], ...]
     _children: Mapping[str | None, tuple[str, ...]]
+    _relations: tuple[Relation, ...]
 
-    def __init__(self, parameters: Mapping[str, Parameter | Conditional]) -> None:
+    def __init__(self, parameters: Mapping[str, Parameter | Conditional], constraints: Sequence[str] = ()) -> None:
         """Build the tree.
 
         Args:
             parameters: Parameters by name, in any order; roots, and siblings, are chosen in this order.
+            constraints: Relations that every configuration keeps, such as `layers * width <= 4096`.
 
         Raises:
-            SpaceError: A name is not a plain word, a parent is unknown, a float, or cannot take a value in `when`, or
-                parents form a cycle.
+            SpaceError: A name is not a plain word, a parent is unknown, a float, or cannot take a value in `when`,
+                parents form a cycle, or a constraint is not a comparison of parameters.
         """
         if not isinstance(parameters, Mapping):
             raise SpaceError(found(parameters, "a mapping of parameter names to parameters"))
@@ -73,12 +78,19 @@ class Space:
         object.__setattr__(self, "_entries", tuple(parameters.items()))
         object.__setattr__(self, "_children", MappingProxyType(children))
         _check_no_circle(parameters, {name for name, _ in self._preorder()})
+        relations = []
+        for index, text in enumerate(constraints):
+            try:
+                relations.append(Relation.of(text, self.names()))
+            except SpaceError as error:
+                raise error.under(f"{CONSTRAINTS}[{index}]") from None
+        object.__setattr__(self, "_relations", tuple(relations))
 
-    def __reduce__(self) -> "tuple[type[Space], tuple[dict[str, Parameter | Conditional]]]":
-        return Space, (dict(self._entries),)
+    def __reduce__(self) -> "tuple[type[Space], tuple[dict[str, Parameter | Conditional], tuple[str, ...]]]":
+        return Space, (dict(self._entries), self.constraints)
 
     def __hash__(self) -> int:
-        return hash(self._entries)
+        return hash((self._entries, self.constraints))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -98,11 +110,24 @@ class Space:
         """
         if not isinstance(form, Mapping):
             raise SpaceError(found(form, "a mapping of parameter names to parameters"))
-        return cls({name: _read_entry(name, entry) for name, entry in form.items()})
+        constraints = form.get(CONSTRAINTS, ())
+        if not isinstance(constraints, list | tuple):
+            raise SpaceError(found(constraints, "a list of texts, such as layers * width <= 4096"), (CONSTRAINTS,))
+        return cls({name: _read_entry(name, entry) for name, entry in form.items() if name != CONSTRAINTS}, constraints)
 
-    def to_dict(self) -> dict[str, dict[str, object]]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the YAML form, in the order of declaration; `Space.from_dict` restores an equal space."""
-        return {name: form_of(entry) for name, entry in self._entries}
+        form: dict[str, Any] = {name: form_of(entry) for name, entry in self._entries}
+        return form | ({CONSTRAINTS: list(self.constraints)} if self._relations else {})
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """Return the relations that every configuration keeps, as they were written."""
+        return tuple(one.text for one in self._relations)
+
+    def allows(self, params: Mapping[str, Value]) -> bool:
+        """Return whether a configuration keeps all constraints."""
+        return all(relation.holds(params) for relation in self._relations)
 
     def names(self) -> tuple[str, ...]:
         """Return all names, in the order of declaration."""
@@ -143,7 +168,7 @@ class Space:
                 active[name] = None
         return tuple(active)
 
-    def check(self, params: Mapping[str, object]) -> None:
+    def check(self, params: Mapping[str, Any]) -> None:
         """Check a full assignment; SpaceError names a parameter that is unknown, missing, inactive or out of range."""
         for name in params:
             if name not in self:
@@ -159,6 +184,10 @@ class Space:
                 values = " or ".join(shown(value) for value in entry.values)
                 problem = f"found {shown(params[name])}, but this parameter exists only if {entry.parent} is {values}"
                 raise SpaceError(problem, (name,))
+        for relation in self._relations:
+            if not relation.holds(params):
+                given = listed(f"{name}={shown(params[name])}" for name in sorted(relation.names))
+                raise SpaceError(f"found {given}, allowed: configurations with {relation.text}", (CONSTRAINTS,))
 
     def _preorder(self) -> Iterator[tuple[str, Parameter | Conditional]]:
         entries = dict(self._entries)

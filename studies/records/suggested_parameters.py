@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from search_spaces.space import CONSTRAINTS
 from search_spaces.suggestions import Asked, Constant, Domain, are_compatible, from_plain
 
 if TYPE_CHECKING:
@@ -52,5 +53,6 @@ def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
     """Return the form of each parameter of a study, declared parameters first, then those requested at run time."""
     declared = study.spec.get("space")
     known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
+    known.pop(CONSTRAINTS, None)
     learnt = latest_domains(trial.asked for trial in study.started)
     return known | {name: one.to_dict() for name, one in learnt.items() if name not in known}

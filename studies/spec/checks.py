@@ -50,6 +50,8 @@ def check_against_task(
         *(_command_problems(spec, space) if spec.task == COMMAND else []),
         *([] if task_metrics is None else _metric_problems(spec, task_metrics)),
     ]
+    if space.constraints and (problem := _problem_in(space, {})):
+        problems.append((("space", *problem[0]), problem[1]))
     if problems:
         raise first_problem(source, problems)
     spec = spec.model_copy(update={"space": space})

@@ -166,7 +166,7 @@ class StudySpec(Section):
         return Space.from_dict(space)
 
     @field_serializer("space")
-    def _write_space(self, space: Space | None) -> dict[str, dict[str, object]] | None:
+    def _write_space(self, space: Space | None) -> dict[str, Any] | None:
         return None if space is None else space.to_dict()
 
     @field_validator("store")

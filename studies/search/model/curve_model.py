@@ -20,6 +20,7 @@ from studies.search.model.column_limits import ColumnLimits
 from studies.search.model.cost_model import CostModel
 from studies.search.model.encoding import Encoder
 from studies.search.model.failure_model import FailureModel
+from studies.search.model.first_epoch import first_epoch_tells
 from studies.search.model.gaussian_process import Fits
 from studies.search.model.money_progress import ArchiveTracker, Progress
 from studies.search.model.objective_scale import Scale
@@ -28,7 +29,7 @@ from studies.search.model.size_model import SizeModel
 from studies.search.model.transfer import TransferMean
 from studies.search.model.trial_arrays import TrialTable
 from studies.search.observations import Snapshot
-from studies.search.rungs import decision_rungs, first_epoch_tells
+from studies.search.rungs import decision_rungs
 from trainers.protocol import ParameterValue
 
 START_EPOCHS = 0.3

@@ -62,9 +62,9 @@ class AcquisitionOptimizer:
             self._known_good.append(self._nearest_to(params))
 
     def choose(
-        self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
+        self, trials: Sequence[Snapshot], seed: int, is_barred: Callable[[Params], bool] | None = None
     ) -> dict[str, ParameterValue]:
-        """Choose parameters, avoiding configurations that were tried or started while there are others."""
+        """Choose parameters, avoiding configurations that are barred or started while there are others."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -84,7 +84,7 @@ class AcquisitionOptimizer:
         if is_random:
             units = rng.random((1, self._model.encoder.parameters))
             return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
-        return self._best_of_space(acquisition, trials, rng, untried, is_tried)
+        return self._best_of_space(acquisition, trials, rng, untried, is_barred)
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
         """Return the next good configuration of earlier studies that no trial has; each is returned once."""
@@ -156,15 +156,15 @@ class AcquisitionOptimizer:
         trials: Sequence[Snapshot],
         rng: np.random.Generator,
         untried: Untried,
-        is_tried: Callable[[Params], bool] | None,
+        is_barred: Callable[[Params], bool] | None,
     ) -> dict[str, ParameterValue]:
         encoder = self._model.encoder
         units = sobol_points(encoder.parameters, POOL, rng)
         if self._user_prior:
             units[::2] = self._user_prior.draw(rng, len(units[::2]))
         pool = self._with_untried(np.vstack([units, self._near_good(acquisition, trials, rng)]), untried, rng)
-        if is_tried is not None:
-            left = [not is_tried(encoder.decode(point)) for point in pool]
+        if is_barred is not None:
+            left = [not is_barred(encoder.decode(point)) for point in pool]
             pool = pool[left] if any(left) else pool
         batch = self._model.untried(self._model.features_at(pool))
         weights = faded(self._user_prior.density_at(pool), len(trials))
@@ -223,14 +223,18 @@ class ModelSuggester:
             # The first draw skips the check against tried configurations: in a space of numbers it rarely repeats one.
             return self._drawn(snapshots, derived_seed("ask", self._seed, number, redraw), tried if redraw else ())
 
-        return Suggestion(params=draw_untried(draw, tried))
+        return Suggestion(
+            params=draw_untried(draw, tried, self._space, derived_seed("constrained", self._seed, number))
+        )
 
     @in_one_thread
     def _drawn(self, snapshots: Sequence[Snapshot], seed: int, tried: Collection[Identity]) -> Params:
-        def is_tried(chosen: Params) -> bool:
-            return identity(self._completed(chosen, seed)) in tried
+        def is_barred(chosen: Params) -> bool:
+            completed = self._completed(chosen, seed)
+            return not self._space.allows(completed) or identity(completed) in tried
 
-        return self._completed(self._optimizer.choose(snapshots, seed, is_tried if tried else None), seed)
+        bars = is_barred if tried or self._space.constraints else None
+        return self._completed(self._optimizer.choose(snapshots, seed, bars), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
         """Return the active parameters in the space's order; parameters that an earlier study lacked are drawn."""

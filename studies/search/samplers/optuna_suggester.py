@@ -114,7 +114,7 @@ class OptunaSuggester:
             declared = self._space.walk(lambda name, parameter: _drawn(asked[-1], name, parameter))
             return declared | {name: _drawn(asked[-1], name, domain) for name, domain in learnt.items()}
 
-        drawn = draw_untried(draw, tried)
+        drawn = draw_untried(draw, tried, self._space, derived_seed("constrained", self._seed, number))
         params = {name: value for name, value in drawn.items() if name not in learnt}
         proposed = {name: Asked(drawn[name], domain) for name, domain in learnt.items()}
         # System attributes can be set through Optuna's storage only, and a study's id has no public name.

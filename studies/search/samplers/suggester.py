@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from search_spaces.drawing import complete
+from search_spaces.space import Space
 from studies.search.model.encoding import identity
 from studies.search.observations import Observation
 from trainers.protocol import Params
@@ -41,10 +44,16 @@ def identities(history: Iterable[Observation]) -> set[Identity]:
     return {identity(observation.params) for observation in history}
 
 
-def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity]) -> Params:
-    """Return parameters from `draw(0)`, `draw(1)`, ... that no trial has; after `REDRAWS` redraws, any parameters."""
-    for redraw in range(REDRAWS):
+def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], space: Space, seed: int) -> Params:
+    """Return parameters from `draw(0)`, `draw(1)`, ... that no trial has and the space allows.
+
+    After `REDRAWS` redraws they may equal a trial's; if none was allowed, they are drawn at random.
+    """
+    allowed: Params | None = None
+    for redraw in range(REDRAWS + 1):
         params = draw(redraw)
-        if identity(params) not in tried:
-            return params
-    return draw(REDRAWS)
+        if space.allows(params):
+            allowed = params
+            if identity(params) not in tried:
+                break
+    return allowed if allowed is not None else complete(space, {}, random.Random(seed))

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from studies.search.model.first_epoch import TELLING_TRIALS, first_epoch_tells
 from studies.search.observations import Snapshot
-from studies.search.rungs import TELLING_TRIALS, decision_rungs, first_epoch_tells
+from studies.search.rungs import decision_rungs
 
 RUNG = 3
 

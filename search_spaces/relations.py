@@ -1,0 +1,83 @@
+"""Relations between parameters, such as `layers * width <= 4096`, which every tried configuration keeps."""
+
+import ast
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+
+from search_spaces.parameters import SpaceError, Value
+from search_spaces.wording import found, listed, nearest, shown
+
+LONGEST = 500
+_LOGIC = (ast.Compare, ast.BoolOp, ast.boolop, ast.Not, ast.cmpop, ast.List, ast.Tuple)
+_ARITHMETIC = (
+    ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.USub,
+    ast.Name, ast.Constant, ast.Load,
+)  # fmt: skip
+_ALLOWED = "a comparison of parameters, such as layers * width <= 4096, or several joined by and, or, not"
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A comparison in the syntax of Python, without calls; two are equal if their texts are."""
+
+    text: str
+    names: frozenset[str] = field(compare=False)
+    _numbers: frozenset[str] = field(compare=False, repr=False)  # names that are computed with
+    _code: CodeType = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, text: object, known: Collection[str]) -> "Relation":
+        """Parse a relation between known parameters. Raises SpaceError if it is anything else."""
+        if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
+            raise SpaceError(found(text, _ALLOWED))
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise SpaceError(f"found {shown(text)}, which is no expression. Write {_ALLOWED}") from None
+        names = {node.id for node in ast.walk(tree.body) if isinstance(node, ast.Name)}
+        if unknown := sorted(names - set(known)):
+            raise SpaceError(f"{shown(text)}: {found(unknown[0], listed(known), nearest(unknown[0], known))}")
+        is_comparison = isinstance(tree.body, ast.Compare | ast.BoolOp) or _is_not(tree.body)
+        if not is_comparison or not names or not all(map(_is_allowed, ast.walk(tree.body))):
+            raise SpaceError(found(text, _ALLOWED))
+        computed = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.UnaryOp) and not _is_not(node)]
+        numbers = {one.id for node in computed for one in ast.walk(node) if isinstance(one, ast.Name)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and type(node.value) is int:
+                node.value = float(node.value)  # too large a float is an error, too large a whole number takes forever
+        return cls(text.strip(), frozenset(names), frozenset(numbers), compile(tree, "constraint", "eval"))
+
+    def holds(self, params: Mapping[str, Value]) -> bool:
+        """Return whether a configuration keeps the relation; it does if a parameter of the relation does not exist.
+
+        A relation that cannot be computed, as in a division by zero, is not kept.
+        """
+        if not all(name in params for name in self.names):
+            return True
+        values = {name: _as_float(params[name]) for name in self.names}
+        if not all(isinstance(values[name], float) for name in self._numbers):
+            return False
+        try:
+            return bool(eval(self._code, {"__builtins__": {}}, values))  # noqa: S307 - comparisons and arithmetic only
+        except (ArithmeticError, TypeError):
+            return False
+
+
+def _as_float(value: Value) -> Value:
+    return value if value is None or isinstance(value, str | bool) else float(value)
+
+
+def _is_not(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
+def _is_allowed(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp) or (isinstance(node, ast.UnaryOp) and not _is_not(node)):
+        parts = list(ast.walk(node))
+        constants = [one.value for one in parts if isinstance(one, ast.Constant)]
+        return all(isinstance(one, _ARITHMETIC) for one in parts) and all(
+            type(one) in {int, float} for one in constants
+        )
+    is_plain = not isinstance(node, ast.Constant) or isinstance(node.value, str | int | float | None)
+    return isinstance(node, (*_LOGIC, *_ARITHMETIC)) and is_plain

@@ -1,0 +1,117 @@
+"""Constraints between parameters: what is read, what is refused, and that no configuration violates one."""
+
+import copy
+import pickle
+import random
+from typing import Any
+
+import pytest
+
+from search_spaces.drawing import complete
+from search_spaces.parameters import SpaceError
+from search_spaces.space import Space
+
+FORM = {
+    "layers": (1, 8),
+    "width": (16, 1024),
+    "optimizer": ["sgd", "adam"],
+    "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
+}
+KEPT = [
+    "layers * width <= 1024",
+    "layers ** 2 + 1 < width / 2",
+    "not (optimizer == 'sgd' and momentum > 0.9)",
+    "optimizer in ['sgd', 'adam']",
+]
+
+
+def space(*constraints: Any) -> Space:
+    return Space.from_dict({**FORM, "constraints": list(constraints)})
+
+
+def test_constraints_are_part_of_a_space() -> None:
+    one = space(*KEPT)
+    assert one.constraints == tuple(KEPT)
+    assert one.names() == tuple(FORM)
+    assert one != Space.from_dict(FORM)
+    for same in (Space.from_dict(one.to_dict()), pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+        assert (same, hash(same)) == (one, hash(one))
+
+
+def test_random_configurations_keep_all_constraints() -> None:
+    one = space(*KEPT)
+    drawn: list[Any] = [complete(one, {}, random.Random(seed)) for seed in range(300)]
+    assert all(params["layers"] * params["width"] <= 1024 for params in drawn)
+    assert max(params.get("momentum", 0.0) for params in drawn) <= 0.9
+    assert {params["optimizer"] for params in drawn} == {"sgd", "adam"}
+
+
+def test_a_relation_with_an_absent_parameter_holds_and_one_that_cannot_be_computed_does_not() -> None:
+    assert space("momentum > 2").allows({"layers": 1, "width": 16, "optimizer": "adam"})
+    assert not space("momentum > 2").allows({"layers": 1, "width": 16, "optimizer": "sgd", "momentum": 0.1})
+    assert not space("layers / (width - width) > 0").allows({"layers": 1, "width": 16, "optimizer": "adam"})
+    assert not space("layers * optimizer != 3").allows({"layers": 10**9, "width": 16, "optimizer": "adam"})
+    assert not space("layers < optimizer").allows({"layers": 1, "width": 16, "optimizer": "adam"})
+
+
+def test_huge_numbers_end_at_once() -> None:
+    """With whole numbers of Python each of these would take all memory or all day."""
+    towers = ["9**9**9**9 > layers", "((((layers**99)**99)**99)**99)**99 > 1", "width ** (width ** width) != 1"]
+    assert not any(space(one).allows({"layers": 8, "width": 64, "optimizer": "adam"}) for one in towers)
+
+
+def test_given_parameters_are_refused_with_the_values_and_the_constraint() -> None:
+    with pytest.raises(SpaceError) as refused:
+        space("layers * width <= 64").check({"layers": 8, "width": 16, "optimizer": "adam"})
+    assert str(refused.value) == (
+        "constraints: found layers=8, width=16, allowed: configurations with layers * width <= 64"
+    )
+    with pytest.raises(SpaceError, match="found layers=8"):
+        complete(space("layers * width <= 64"), {"layers": 8}, random.Random(0))
+    drawn: dict[str, Any] = dict(complete(space("layers * width <= 64"), {"layers": 2}, random.Random(0)))
+    assert drawn["width"] <= 32
+
+
+def test_what_no_configuration_keeps_is_said() -> None:
+    with pytest.raises(SpaceError, match="none of 10,000 random configurations keeps width > 5000"):
+        complete(space("width > 5000"), {}, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "says"),
+    [
+        ("layers * width", "allowed: a comparison of parameters"),
+        ("1 < 2", "allowed: a comparison of parameters"),
+        ("layrs < 3", "did you mean 'layers'"),
+        ("layers <", "which is no expression"),
+        ("layers < 3; width > 4", "which is no expression"),
+        ("layers = 3", "which is no expression"),
+        ("layers.real < 3", "allowed: a comparison"),
+        ("__import__('os').getpid() > layers", "found '__import__'"),
+        ("(lambda: 1)() < layers", "allowed: a comparison"),
+        ("[one for one in (1,)] == layers", "found 'one'"),
+        ("max(layers, 2) > 1", "found 'max'"),
+        ("'a' * 10**9 != optimizer", "allowed: a comparison"),
+        ("[1] * 10**9 == layers", "allowed: a comparison"),
+        ("layers * (optimizer == 'sgd') > 1", "allowed: a comparison"),
+        ("-(layers < 2) < 0", "allowed: a comparison"),
+        ("layers < b'3'", "allowed: a comparison"),
+        ("layers < 3j", "allowed: a comparison"),
+        ("(1 << 10**9) > layers", "allowed: a comparison"),
+        ("(" * 400 + "layers" + ")" * 400 + " > 1", "allowed: a comparison"),
+        ("(" * 190 + "layers" + ")" * 190 + " >", "which is no expression"),
+        ("", "allowed: a comparison"),
+        (3, "allowed: a comparison"),
+        (None, "allowed: a comparison"),
+    ],
+)
+def test_anything_but_a_comparison_is_refused_with_its_place(constraint: Any, says: str) -> None:
+    with pytest.raises(SpaceError) as refused:
+        space("layers < 9", constraint)
+    assert str(refused.value).startswith("constraints[1]: ")
+    assert says in str(refused.value)
+
+
+def test_the_key_takes_a_list() -> None:
+    with pytest.raises(SpaceError, match="constraints: found 'layers < 3', allowed: a list of texts"):
+        Space.from_dict({**FORM, "constraints": "layers < 3"})
