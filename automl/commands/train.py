@@ -52,7 +52,7 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Number of ranks.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--usd", type=Number(0, min_open=True), help="Most dollars to spend; 1 on a service, else no limit.")
-@click.option("--name", metavar="NAME", help="Name of its study; made from TASK by default.")
+@click.option("--name", metavar="NAME", help="Name of the training's study; made from TASK by default.")
 @seed_option
 @device_option
 @backend_option
@@ -70,7 +70,7 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
     show_default=True,
     help="Seconds between checkpoints; the last epoch always writes one.",
 )
-@click.option("--resume", cls=StoreOption, is_flag=True, help="Continue the latest equal training, if there is one.")
+@click.option("--resume", cls=StoreOption, is_flag=True, help="Continue the latest training with the same settings.")
 @click.option(
     "--profile",
     cls=StoreOption,
@@ -87,7 +87,7 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 )
 @click.option("--tensorboard", cls=StoreOption, type=_folder, help="Write each epoch's metrics to this folder.")
 @click.option(
-    "--mlflow", cls=StoreOption, metavar="URL", help="Log its study to MLflow: sqlite:///FILE, or a server's URL."
+    "--mlflow", cls=StoreOption, metavar="URL", help="Log the training to MLflow: sqlite:///FILE, or a server's URL."
 )
 @click.option(
     "--rank-logs",

@@ -30,8 +30,8 @@ from studies.storage.schema.engine import StoreError
 def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str | None, top: int | None) -> None:
     """List trials: parameters, values, state, epochs, cost, reason.
 
-    --sort takes a column of --format csv, whose prefix values., params. or bounded. can be left out. Trials without a
-    value come last.
+    --sort takes a column of --format csv, with or without its prefix: params.width or width. Trials without a value
+    come last.
     """
     record = backend_of(store).record(study)
     places = listed_places(record, sort, top)

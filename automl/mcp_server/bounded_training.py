@@ -38,10 +38,12 @@ def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, m
     """Run a command that prints JSON, and stop it before it exceeds its budget. Adds `cost_usd` and `seconds`.
 
     Raises:
-        ToolProblem: It failed, exhausted its budget, or another training is running.
+        ToolProblem: The command failed or exhausted its budget, or another training is running.
     """
     if not _one_at_a_time.acquire(blocking=False):
-        raise ToolProblem("another training of these tools runs on this machine now", "call again when it has ended")
+        raise ToolProblem(
+            "another training of these tools is running on this machine", "call again when that training has ended"
+        )
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             return _run(arguments, kind, ranks, budget_usd, machine, folder=folder)
@@ -54,7 +56,9 @@ def _run(
 ) -> dict[str, Any]:
     seconds = min(budget_usd / max(machine.usd(ranks, 1.0), 1e-12), LONGEST_SECONDS) - _END_SECONDS
     if seconds <= 0:
-        raise ToolProblem(f"budget_usd is {budget_usd:g}, less than the start of a rank costs", "pass more")
+        raise ToolProblem(
+            f"budget_usd is {budget_usd:g}, less than the start of a rank costs", "pass a larger budget_usd"
+        )
     environment = {name: value for name, value in os.environ.items() if name not in {"AUTOML_SERVER", "AUTOML_STORE"}}
     began = time.monotonic()
     process = subprocess.Popen(  # noqa: S603 - a program of this project

@@ -259,7 +259,7 @@ def workers_found(store: Store) -> str:
     if hosts and store.engine.dialect.name == "sqlite":
         raise WrongError(
             f"{told}; the store is an SQLite file, which {listed(hosts)} cannot lock safely over a network",
-            "`automl store copy FROM postgresql://HOST/DATABASE`, and use the copy for service and workers",
+            "run `automl store copy FROM postgresql://HOST/DATABASE`, and use the copy for service and workers",
         )
     return told
 
@@ -318,7 +318,7 @@ def _why_it_waits(queue: JobQueue, job: Job, waiting: Sequence[Job], workers: Se
         return problem
     before = [one.id for one in waiting].index(job.id)
     if before:
-        return f"{plural(before, 'job')} before it, by priority and by the slots that their users have had"
+        return f"waits behind {plural(before, 'job')}, by priority and by the slots that their users have had"
     return "it is next, and waits for free slots"
 
 
@@ -335,7 +335,7 @@ def limits_found(store: Store) -> str:
     if waits:
         job, reason = waits[0]
         raise WrongError(
-            f"{told}; {plural(len(waits), 'job')} without money, first {job.study}, which {reason}",
+            f"{told}; {plural(len(waits), 'job')} cannot be paid; the first is {job.study}, which {reason}",
             "raise a limit with `automl limit set user|project NAME USD`, or let the job wait, or cancel it",
         )
     return told + shown
@@ -369,7 +369,7 @@ def views_found(store: Store) -> str:
         last = failed[0]
         said = " ".join(str(last.error).split())[:200]
         raise WrongError(
-            f"{plural(len(failed), 'view')} behind, the latest of {last.name} in {last.view}: {said}",
-            f"`automl sync {last.name}` once the cause is gone",
+            f"{plural(len(failed), 'view')} could not be written. Last error (study {last.name}, {last.view}): {said}",
+            f"remove the cause, then run `automl sync {last.name}`",
         )
     return f"the views of {mirrored:,} {'study' if mirrored == 1 else 'studies'} are written"

@@ -67,7 +67,7 @@ def train_as_study(
     spec = prepared.spec.model_copy(update={"study": chosen})
     prepared = replace(prepared, spec=spec, diagnostics=diagnostics)
     if resume:
-        say(f"continues {chosen}" if is_there else f"no equal training to continue: starting {chosen}")
+        say(f"continues {chosen}" if is_there else f"no training with the same settings to continue: starting {chosen}")
     for warning in prepared.warnings:
         warn(warning)
     say(f"{chosen} on {prepared.place.slots} x {prepared.places.device_name}")
@@ -118,7 +118,10 @@ def _metric(facts: TaskFacts) -> str:
 
 
 def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool]:
-    """Return the study's name, and whether it exists: the latest equal training, or the next number."""
+    """Return the name of the study to run, and whether it exists.
+
+    Resuming takes the latest study with the same settings. Otherwise the study has the given name, or the next number.
+    """
     if not exists(spec.store):
         return spec.study, False
     with closing(Store(spec.store)) as store:

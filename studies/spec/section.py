@@ -57,10 +57,10 @@ class Section(BaseModel, metaclass=_CheckedCall):
     ADVICE: ClassVar[Mapping[str, str]] = {}
     """Advice for keys that belong elsewhere but that users look for here, by key."""
     WITHOUT_NAME: ClassVar[tuple[str, ...]] = ()
-    """Keys whose values Python code may give without their names, in this order."""
+    """Keys that Python code may pass as positional arguments, in this order."""
 
     def given(self) -> dict[str, object]:
-        """Return the keys that were given when the section was made, as a YAML file has them."""
+        """Return the keys that were set explicitly, with their values; all other keys have their defaults."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
 

@@ -122,7 +122,7 @@ def test_trainings_are_numbered_and_one_that_was_named_goes_on(here: Workplace) 
     done = here.run("train", "my_task:Mine", "--epochs", "1", "--resume")
     assert done.stdout.startswith("continues train-my_task-Mine-2\n")
     other = here.run("train", "my_task:Mine", "--epochs", "2", "--resume")
-    assert other.stdout.startswith("no equal training to continue: starting train-my_task-Mine-3\n")
+    assert other.stdout.startswith("no training with the same settings to continue: starting train-my_task-Mine-3\n")
     named = ("train", "my_task:Mine", "--name", "train-my_task-Mine")
     assert here.json(*named, "--epochs", "1")["study"] == "train-my_task-Mine"
     assert "exists with another spec: training.epochs" in here.run(*named, "--epochs", "2", code=2).stderr

@@ -46,9 +46,9 @@ def _facts(content: Mapping[str, Any], path: str | Path) -> "list[ShareFacts]":
     try:
         facts = [ShareFacts(bytes=size, crc32=crc, sha256=sha256) for size, crc, sha256 in content["shares"]]
         if not all([*map(type, row)] == [int, int, str] for row in content["shares"]):
-            raise TypeError("of another kind")
+            raise TypeError("a share has size, CRC-32 and SHA-256")
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged: unknown form of its shares") from error
+        raise CheckpointError(f"checkpoint {path} is damaged: its list of shares has an unknown form") from error
     return facts
 
 
@@ -330,7 +330,7 @@ def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts
         for key, dtype, shape, extent in _index_of(path, facts):
             tensor = found.setdefault(key, StoredTensor(shape, dtype))
             if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
-                raise CheckpointError(f"{path} is damaged: {key} has another form in another share")
+                raise CheckpointError(f"{path} is damaged: {key} has another shape or type in another share")
             tensor.add(extent)
     for key, tensor in found.items():
         tensor.close()
@@ -338,7 +338,7 @@ def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts
         for name in key[:-1]:
             node = node.setdefault(name, {})
             if not isinstance(node, dict):
-                raise CheckpointError(f"{shares[0][0]} is damaged: there is no place for {key}")
+                raise CheckpointError(f"{shares[0][0]} is damaged: the path {key} leads through a value")
         node[key[-1]] = tensor
 
 
@@ -375,19 +375,19 @@ def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.
         (length,) = _LENGTH.unpack(_read(share, 0, _LENGTH.size))
         start = _LENGTH.size + length
         if start > facts.bytes:
-            raise ValueError(f"a header of {length} bytes")
+            raise ValueError(f"a header of {length} bytes would end after the file")
         header = json.loads(_read(share, _LENGTH.size, length))
         for name, (key, shape, first) in json.loads(header["__metadata__"]["rows"]).items():
             dtype, (begin, stop) = _DTYPES[header[name]["dtype"]], header[name]["data_offsets"]
             if not key or not all(type(one) in {str, int} for one in key):
-                raise ValueError(f"no path in the content: {key}")
+                raise ValueError(f"{key} is no path of names and numbers")
             if not all(type(one) is int and one >= 0 for one in (*shape, first, begin, stop)) or begin != end:
-                raise ValueError(f"of another form: {key}")  # a bool is no number
+                raise ValueError(f"{key} has a wrong shape or offset")  # a bool is no number
             end = stop
             row_bytes = dtype.itemsize * math.prod(shape[1:])
             rows = header[name]["shape"][0] if shape else 1
             if type(rows) is not int or rows * row_bytes != stop - begin or start + stop > facts.bytes:
-                raise ValueError(f"of another size: {key}")
+                raise ValueError(f"the size of {key} does not fit its shape or the file")
             yield tuple(key), dtype, shape, _Extent(file=share, offset=start + begin, first=first, rows=rows)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error) as error:
         raise CheckpointError(

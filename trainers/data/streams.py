@@ -33,7 +33,7 @@ def collate_of(task: object) -> Collate:
 
 
 class _Own:
-    """A task's own rule, as a class, so that it can be pickled for workers."""
+    """A task's own collate method, wrapped in a class so that it can be pickled for workers."""
 
     def __init__(self, collate: Collate) -> None:
         self._collate = collate
@@ -52,7 +52,7 @@ Step = Sequence[tuple[Pass, Any]]  # one rank's passes in an optimizer step, wit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharing:
-    """A rank's rule to take its share of each step; `singles` as in `plan_epoch`."""
+    """Decides which samples of each step a rank takes. `plan_epoch` explains `singles`."""
 
     batch_per_rank: int
     accumulate: int = 1
@@ -81,7 +81,10 @@ class Sharing:
 
 
 class StreamSamples:
-    """A task's stream on one device, read by `workers` processes or here; `what` is the task's method, for messages."""
+    """Samples of a task's stream on one device. Messages name the stream by the task's method, `what`.
+
+    `workers` processes read the stream; if `workers` is 0, this process reads it.
+    """
 
     def __init__(
         self,
@@ -243,8 +246,9 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps while every rank has one, with the samples of all ranks; a collective per step."""
-    # `even` fills up missing passes by samples without weight; steps that follow others (`is_begun`) may be empty.
+    """Yield this rank's steps until a rank has no more, with the sample count of all ranks; a collective per step."""
+    # With `even`, ranks with fewer passes repeat one without weight. Only the first step of a pass must not be empty;
+    # `is_begun` means that the first step was taken before.
     iterator = iter(steps)
     while True:
         step = list(next(iterator, ()))

@@ -217,7 +217,7 @@ class Text(SplitTask):
 
     @property
     def _cleaning(self) -> dict[str, bool]:
-        """Cleaning of texts of files, which matters to a checkpoint's tokenizer; ours ignore spaces."""
+        """Cleaning that texts of files got. It matters for checkpoints only: tokenizers learned here ignore spaces."""
         return {"trimmed": True, "plain_line_ends": bool(self._written)}
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:

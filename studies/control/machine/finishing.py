@@ -4,10 +4,10 @@
     needed  = slots of a leader x (its start + its epochs to come)
     kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
 
-A leader is finished if all leaders need no more than is kept. If time ends the study, leaders start as late as they can
-be ready in time, and other slots continue the search. Otherwise they start after the search and may use all that is
-left. A leader whose latest epoch is worse than its leading one is skipped, unless a better end is forecast or no trial
-would be complete.
+A leader is finished if it and the leaders before it need no more slot time than is kept. If time ends the study,
+leaders start as late as possible, and other slots continue the search. Otherwise leaders start after the search and may
+use all that is left. A leader whose latest epoch is worse than its leading one is skipped, unless a better end is
+forecast or no trial would be complete.
 
 Only the decisions are stored; a later controller restores from them the amounts kept and spent.
 """
@@ -33,7 +33,7 @@ MARGIN = 1.2  # factor on the expected time of leaders: epochs vary, and slots b
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finish(Thaw):
-    """The decision that a free slot finishes a leader."""
+    """Decision to resume a leader on a free slot, and to train it to its last epoch."""
 
 
 class Finishing:
@@ -51,7 +51,7 @@ class Finishing:
                 self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[trial.finished_from :])
 
     def instead_of(self, natural: Chosen) -> Chosen:
-        """Return a leader whose time has come, else the search's own choice for a free slot."""
+        """Return a leader that has to start now, else the search's own choice for a free slot."""
         leaders = self._leaders() if self._may_be_due(natural[0]) else []
         if not leaders or not self._is_due(leaders, natural[0]):
             return natural
@@ -63,7 +63,7 @@ class Finishing:
         return self._finish(leaders[0], "the search is over") if leaders else None
 
     def at_rung(self, trial: Trial) -> Decision | None:
-        """Return the decision about a trial at its rung if it overrides the pruner's; else None."""
+        """Return a decision that overrides the pruner's for a trial at its rung, or None."""
         if trial.id in self._needed:
             return decision("continue", f"{FINISHING}trains to the last epoch of its schedule")
         leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
@@ -120,7 +120,10 @@ class Finishing:
         return chosen
 
     def _places(self) -> Iterator[int]:
-        """Yield places: the knee, the best in objective 1, the knee's neighbours (the worse one unless costs count)."""
+        """Yield places in the archive: the knee, the best in objective 1, then the knee's better neighbour.
+
+        If no objective is a cost, the worse neighbour follows.
+        """
         values = [one.values for one in self._live.keeper.archive]
         if not values:
             return
@@ -191,7 +194,7 @@ class Finishing:
         return max(free)
 
     def _may_be_due(self, natural: Trial) -> bool:
-        """Return whether a leader may be due: a cheap check, as if leaders needed all that is kept, in sequence."""
+        """Return whether a leader may be due. This cheap check assumes that leaders need all kept time, one by one."""
         left = self._live.account.left_seconds(self._live.now)
         return left <= MARGIN * self._kept() + self._left_of_full(natural)
 

@@ -33,12 +33,12 @@ class BatchForecast:
     trains: Array | None = None  # probability that each candidate trains without failing [m]; None if 1 for all
 
     def usd_to_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Return dollars to the next rung, start or thaw included [m], from dollars per epoch [m]."""
+        """Return the cost of reaching the next rung in dollars [m], with start or thaw; takes dollars per epoch [m]."""
         usd: Array = usd_per_epoch * (self.batch.start_epochs + self.ahead[0] - self.batch.done)
         return usd
 
     def usd_beyond_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Return dollars from the next rung to each later rung [m, H], from dollars per epoch [m]."""
+        """Return the cost between the next and each later rung in dollars [m, H]; takes dollars per epoch [m]."""
         usd: Array = usd_per_epoch[:, None] * (self.ahead - self.ahead[0])
         return usd
 
@@ -99,7 +99,7 @@ def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> d
         means, deviations, kind = forecast.marginal(j)
         mean, deviation = (np.broadcast_to(each[0, 0], len(epochs)).tolist() for each in (means, deviations))
         is_log = kind == "lognormal"
-        if is_log and objective.direction == "maximize":  # its values are negative: the logarithm is of the opposite
+        if is_log and objective.direction == "maximize":  # the values are negative: logarithms are of their negatives
             mean = np.exp(mean).tolist()
             deviation = (np.array(mean) * deviation).tolist()
             is_log = False

@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the study has ended or was drained, except to wait for disk space."""
+        """Return whether the study has ended or was drained. A study that waits for disk space is not over."""
         return self.state != "running" and (self.state, self.stop_reason) != ("drained", "storage")
 
     @property

@@ -204,7 +204,7 @@ def test_why_the_oldest_job_waits_and_which_no_worker_can_take(service: TestedSe
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.jobs).where(t.jobs.c.study == "vision.e").values(queued_at=1.0))
     assert "the oldest, vision.e" in right(place, "queue")
-    assert right(place, "queue").endswith("1 job before it, by priority and by the slots that their users have had")
+    assert right(place, "queue").endswith("waits behind 1 job, by priority and by the slots that their users have had")
 
 
 def test_limits_that_are_used_up(service: TestedService, place: InProcess) -> None:
@@ -218,7 +218,7 @@ def test_limits_that_are_used_up(service: TestedService, place: InProcess) -> No
     assert right(place, "limits") == f"2 limits, 1 used up or promised to running jobs: {promised}"
     service.studies().submit(spec_of("b"))
     found, cure = wrong(place, "limits")
-    assert f"1 job without money, first vision.b, which waits for money: {promised}" in found
+    assert f"1 job cannot be paid; the first is vision.b, which waits for money: {promised}" in found
     assert "automl limit set" in cure
     assert right(place, "queue").endswith(f"waits for money: {promised}"), "a worker could take it"
 
@@ -260,8 +260,8 @@ def test_a_view_that_cannot_be_written_is_told(service: TestedService, place: In
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).values(error="MLflow does\nnot answer"))
     found, cure = wrong(place, "views")
-    assert found == "1 view behind, the latest of a in mlflow: MLflow does not answer"
-    assert cure.startswith("`automl sync a`")
+    assert found == "1 view could not be written. Last error (study a, mlflow): MLflow does not answer"
+    assert cure == "remove the cause, then run `automl sync a`"
 
 
 def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

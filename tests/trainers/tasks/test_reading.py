@@ -319,8 +319,8 @@ def test_a_column_that_tells_the_target_is_said_and_others_are_not(is_class: boo
     labels = ["gone" if x > 0.5 else "there" for x in X]
     path = table(tmp_path, "z,left_on,price,y", NOISE, left, [f"{3 * x + 1:.5f}" for x in X], labels if is_class else X)
     said = findings(read(path))
-    assert ("'left_on' alone tells 'y'" in said) == is_class
-    assert "'price' alone tells 'y'" in said
+    assert ("'left_on' alone predicts 'y'" in said) == is_class
+    assert "'price' alone predicts 'y'" in said
     assert "--set task_options.ignore=[price]" in said
     assert "'z'" not in said
 
@@ -353,7 +353,7 @@ def test_usual_targets_say_nothing(kind: str, tmp_path: Path) -> None:
 def test_one_outlier_of_the_target_is_no_curve(tmp_path: Path) -> None:
     ages = [20 + one * 7 % 50 for one in range(ROWS)]
     path = table(tmp_path, "age,z,y", ages, NOISE, [*(f"{50 + 9 * x:.2f}" for x in X[:-1]), "1000000000"])
-    assert "alone tells" not in findings(read(path))
+    assert "alone predicts" not in findings(read(path))
     assert "1000000000" in findings(read(path))
 
 

@@ -53,7 +53,10 @@ def path(value: object, name: str) -> str:
 
 
 def form(*, delimiter: object, header: object, encoding: object, missing: object, reading: int = 1) -> Form:
-    """Return the format of a text file from the options. In reading 2 `missing` adds to the usual words."""
+    """Return the format of a text file from the options; `reading` is the version of the reading rules.
+
+    In version 2, `missing` adds words to the usual words for missing values; in version 1 it replaces them.
+    """
     if header not in (True, False, None, "auto"):
         raise TaskError(f"task_options.header: {found(header, 'true, false or auto')}")
     if delimiter is not None and (
@@ -91,7 +94,7 @@ def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], ne
 def check_columns(
     where: str, names: Sequence[object], *, known: Sequence[str], needed: Sequence[str], absent: str = ""
 ) -> None:
-    """Raise TaskError for unknown names of columns, or missing ones; `absent` is the text for a missing value."""
+    """Raise TaskError for unknown or missing columns; `absent` says how to give a missing value."""
     unknown = [name for name in names if name not in known]
     missing = [name for name in needed if name not in names]
     if not unknown and not missing:

@@ -19,7 +19,7 @@ from trainers.tasks.table.files import Table, as_text, texts
 from trainers.tasks.table.reading import Reading, usual_words
 
 _MOST_NAMES = 4
-_MOST_ROWS = 20_000  # most rows for the question whether one column tells the target
+_MOST_ROWS = 20_000  # most rows for checking whether one column predicts the target
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
 _USUAL, _ODD, _FEW_ROWS = 0.8, 0.05, 10
 """Shares of rows: of a class that is nearly always right; most odd values. Number of rows that are few."""
@@ -119,7 +119,7 @@ def _left_out(reading: Reading, encoding: Encoding) -> list[str]:
 
 
 def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_class: bool) -> list[str]:
-    """Return a line for each column that tells the target alone: a half of the rows predicts the other half."""
+    """Return a line for each column that alone predicts the target: half of the rows predicts the other half."""
     names = [*(one.name for one in encoding.numbers), *(one.name for one in encoding.categories)]
     rows = np.random.default_rng(0).permutation(_first_of_copies(table, [*names, target]))[:_MOST_ROWS]
     wanted, lines = np.asarray(wanted)[rows], []
@@ -136,9 +136,9 @@ def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_clas
             error, without = (1.0, 1.0) if number is None else _error_of_number(number, wanted)
         one_row = 2.0 / len(rows)  # an error at the border of two classes
         if error <= (max(without * _TOLD, one_row) if is_class else without * _TOLD_NUMBER):
-            said = f"error {error:.1%} by it, {without:.1%} without" if is_class else "it follows from it"
-            cure = f"if it is not known when you predict, {setting('ignore', [name])}"
-            lines.append(f"{shown(name)} alone tells {shown(target)} ({said}): {cure}")
+            said = f"error {error:.1%} with it, {without:.1%} without" if is_class else "by interpolation"
+            cure = f"if the column is not known when you predict, {setting('ignore', [name])}"
+            lines.append(f"{shown(name)} alone predicts {shown(target)} ({said}): {cure}")
     return lines[:_MOST_NAMES]
 
 
@@ -230,7 +230,7 @@ def _lonely_ends(numbers: Vector) -> list[float]:
 
 
 def _cells(raw: Table, table: Table, name: str, rows: Any) -> list[str]:
-    """Return the most frequent texts of a column in some rows of the table that was read."""
+    """Return the most frequent texts of a column where the mask `rows` over `table` is true."""
     cells = texts(raw.columns[name])
     cells = cells if table.rows is None else cells.take(pa.array(table.rows))
     return [word for word, _ in Counter(cells.filter(pa.array(rows)).to_pylist()).most_common(_MOST_NAMES)]
@@ -300,7 +300,7 @@ def _without_target(raw: Table, table: Table, target: str) -> list[str]:
 
 
 def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> list[str]:
-    """Return lines about equal rows; rows without a column of many values are equal by chance."""
+    """Return lines about equal rows, unless no column has many values: then rows are equal by chance."""
     (own,) = _comparable([table], names)
     distinct = _distinct(own)
     levels = [float(pc.count_distinct(column).as_py()) for column in own.columns[:-1]]

@@ -46,7 +46,7 @@ class Form:
     quoting: bool | None = None  # "..." may hold delimiters and line breaks
     missing: tuple[str, ...] = MISSING
     late: tuple[str, ...] = ()  # words of `missing` that may be classes, until `without_words`
-    reading: int = 1  # rules for header and delimiter
+    reading: int = 1  # version of the rules for header, delimiter and missing words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -76,7 +76,7 @@ def learn_reading(
     is_day_first: bool | None,
     is_merged: bool | None,
 ) -> Reading:
-    """Learn the meaning of cells from the training table; the reading 1 of existing studies learns nothing."""
+    """Learn the meaning of cells from the training table. Version 1, used by existing studies, learns nothing."""
     plain = Reading(form=form, target=target)
     if form.reading == 1:
         return plain
