@@ -97,7 +97,7 @@ class Chain:
         self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
         self._inputs = inputs
         links = len(self.rungs) - 1
-        # Keys of fits: a link's is its rung; those of start and slope depend on the first rung too.
+        # Fits are kept by key: the rung of a link, and a negative number by first rung for start and slope.
         first = self.rungs[0]
         self._start, self._slope = _Process(-2 * first, START_PRIOR), _Process(-2 * first - 1, LINK_PRIOR)
         self._links = [_Process(rung, LINK_PRIOR) for rung in self.rungs[:-1]]

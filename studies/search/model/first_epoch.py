@@ -1,7 +1,7 @@
-"""Whether epoch 1 is worth a rung: it is if it tells how the first trials rank at the next rung.
+"""Choice of epoch 1 as a rung: after it, the first trials have to rank as they do at the next rung.
 
-In the recorded real trainings it does (rank correlations of 0.77 to 0.95), in the surrogate curves of LCBench it does
-not (-0.36 to 0.6).
+In the recorded real trainings they do (rank correlations of 0.77 to 0.95), in the surrogate curves of
+LCBench they do not (-0.36 to 0.6).
 """
 
 import math
