@@ -118,7 +118,7 @@ def train(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train TASK once with DDP, without a search: a task, a function, or one trial of a spec (command.yaml).
+    """Train TASK once with DDP, without a search. TASK is a task, a function, or a spec whose first trial is trained.
 
     `automl logs`, `automl report` and `automl export` find its study by name. On a service Ctrl-C leaves it running.
     """

@@ -30,6 +30,7 @@ from studies.simulation.setting import (
     Setting,
     check_constraints,
     check_objectives,
+    shared_milestones,
 )
 from studies.simulation.wiring import SimulatedParts, spec_of, wired
 from studies.spec.sections import FINISH
@@ -197,11 +198,12 @@ def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, re
 
 def _milestones(setting: Setting, record: StudyRecord, opened_at: float) -> tuple[SimulatedMilestone, ...]:
     per_second = setting.slots * setting.usd_per_slot_hour / 3600.0
+    scored = {*shared_milestones(setting.epochs)}
     feasible = [
         _milestone(setting, trial, epoch, (epoch.measured_at - opened_at) * per_second)
         for trial in record.started
         for epoch in trial.epochs
-        if epoch.is_milestone and is_feasible(epoch.metrics, setting.constraints)
+        if epoch.epoch in scored and is_feasible(epoch.metrics, setting.constraints)
     ]
     return tuple(sorted(feasible, key=lambda one: (one.spent_usd, one.trial, one.epoch)))
 

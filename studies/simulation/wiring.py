@@ -110,7 +110,8 @@ def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) ->
     """Return the settings with an endless watchdog: no simulated gang hangs, however uneven its epochs are."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
-        milestones=shared_milestones(setting.epochs),
+        # A trial that pauses needs a checkpoint at its rung.
+        milestones=tuple(sorted({*shared_milestones(setting.epochs), *policy.pruner.rungs(setting.epochs)})),
         faults=FaultsSpec(start_seconds=MOST, silence_seconds=MOST),
         cut_seconds=0.0,
         watched=tuple(range(1, setting.epochs + 1)),

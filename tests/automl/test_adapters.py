@@ -19,6 +19,7 @@ from search_spaces.space import Space
 from studies.records.records import Objective
 from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
+from studies.search.rungs import decision_rungs
 from studies.spec.spec_errors import SpecError
 
 EPOCHS = 27
@@ -130,9 +131,11 @@ def all_at_the_first_rung(**options: Any) -> tuple[ExternalPolicy, list[Decision
     decisions = []
     for number, rate in enumerate(RATES):
         policy.started(number, {"rate": rate})
-        for epoch in range(1, policy.rungs[0] + 1):
+        for epoch in range(1, decision_rungs(EPOCHS)[0] + 1):  # epoch 1 becomes a rung later
             metrics = {"accuracy": 1 - error(rate, epoch), "gap": rate}
             decision = policy.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
+            if decision is not None and decision.action == "pause":
+                break
         assert decision is not None
         decisions.append(decision)
     return policy, decisions

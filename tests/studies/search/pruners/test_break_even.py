@@ -318,7 +318,7 @@ def test_a_trial_that_saves_nothing_is_not_paused(made_up: CurveTable, complete:
     """It goes on until others can be compared, and ends where another one would wait."""
     order = by_error(made_up)
     rule, history = policy_and_history(made_up, order[-complete:] if complete else [], [order[0], *order[1:3]])
-    number, first = complete, min(history.at_rung)
+    number, first = complete, FIRST
 
     def decision_of(*, keeps_nothing: bool) -> Decision:
         trials = list(history.trials)
