@@ -33,9 +33,13 @@ class ProgressWatch:
         self._heard: dict[str, _Heard] = {}
 
     def run(self, closing: threading.Event) -> None:
-        """Poll until the pool is closed."""
+        """Poll until the pool is closed, and Ray with it."""
         while not closing.wait(self.ask_seconds):
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                if not closing.is_set():
+                    raise
 
     def look(self) -> None:
         """Post the answers to earlier questions, and ask again."""

@@ -280,7 +280,11 @@ class StudyRecord:
     @property
     def why_ended(self) -> str:
         """Return why the study ended, as a clause for users; empty while it runs."""
-        return why_ended(self.stop_reason, self.name)
+        why = why_ended(self.stop_reason, self.name)
+        if self.stop_reason not in {"budget_usd", "budget_hours"} or any(trial.epochs for trial in self.trials):
+            return why
+        more = f'`automl resume {shlex.quote(self.name)} --set budget="10 min"`'
+        return f"{why} before any trial ended an epoch; continue it with a larger budget, for example {more}"
 
     @property
     def most_slots(self) -> int | None:

@@ -60,7 +60,8 @@ def best_point(
     bounds = _bounds(objectives, under or {}, AT_MOST) | _bounds(objectives, over or {}, AT_LEAST)
     archive = left = analysis.archive(study)
     if not left:
-        raise BestPointError(f"best: the archive of {study.name} has no point yet. Wait for a feasible milestone")
+        wait = "Give it a larger budget" if study.state == "closed" else "Wait for a model that keeps all bounds"
+        raise BestPointError(f"best: the archive of {study.name} has no point yet. {wait}")
     for place, (name, bound) in enumerate(bounds.items()):
         objective = objectives[name]
         keeping = [point for point in left if objective.signed(point.values[name]) <= objective.signed(bound)]
