@@ -20,6 +20,7 @@ from search_spaces.space import Space
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed
 from studies.records.records import CUMULATIVE_METRICS, Direction
+from trainers.free_memory import within_free_memory
 from trainers.protocol import Params
 
 Array = NDArray[np.float64]
@@ -121,8 +122,14 @@ def read_table(path: str | Path) -> CurveTable:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with (
+            within_free_memory(str(path), CurvesError),
+            path.open("rb") as file,
+            np.load(file, allow_pickle=False) as archive,
+        ):
             arrays = {name: archive[name] for name in archive.files}
+    except CurvesError:
+        raise
     except Exception as error:  # noqa: BLE001 - a damaged file may raise any error
         reason = getattr(error, "strerror", None) or f"cannot be read as .npz ({type(error).__name__})"
         raise CurvesError(f"{path}: {reason}. Name a table of the format {listed(FORMATS)}") from None
