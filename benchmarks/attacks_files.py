@@ -86,7 +86,8 @@ def write_honest(folder: Path) -> None:
     weights = dict(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).state_dict())
     save_file(weights, str(folder / "w.safetensors"))
     torch.save(weights, folder / "w.pth")
-    torch.save({"model": weights, "epoch": 1}, folder / "checkpoint.pt")
+    others = dict.fromkeys(("optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"), {})
+    torch.save({"format": 1, "model": weights} | others, folder / "checkpoint.pt")
     (folder / "spec.yaml").write_text(_SPEC)
 
 

@@ -12,8 +12,8 @@ from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError
 from automl.standalone.model import Model, load, load_problem
 from automl.standalone.table_rows import TableRows
+from search_spaces.free_memory import within_free_memory
 from search_spaces.wording import listed, shown
-from trainers.free_memory import within_free_memory
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
 """Place of a row, the name of its file if it has one, and its numbers."""

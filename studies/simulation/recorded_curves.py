@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.free_memory import within_free_memory
 from search_spaces.parameters import Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed
 from studies.records.records import CUMULATIVE_METRICS, Direction
-from trainers.free_memory import within_free_memory
 from trainers.protocol import Params
 
 Array = NDArray[np.float64]

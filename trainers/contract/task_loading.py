@@ -15,12 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, cast
 
+from search_spaces.free_memory import within_free_memory
 from search_spaces.user_errors import UserError
 from trainers.commands.command import COMMAND, Command
 from trainers.contract.task import Task, refuse_our_metrics
 from trainers.contract.training_function import TrainingFunction, is_training_function, problem_of
 from trainers.contract.user_code import OUR_PACKAGES, error_line
-from trainers.free_memory import within_free_memory
 from trainers.protocol import TaskError
 
 Trainable: TypeAlias = "Task | TrainingFunction | Command"

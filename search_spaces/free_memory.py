@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 _SOFT_BYTES, _HARD_BYTES = resource.getrlimit(resource.RLIMIT_DATA)
-_CONTAINER = Path("/sys/fs/cgroup")
 
 
 @contextmanager
@@ -18,7 +15,7 @@ def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
 
     A fixed limit would refuse honest tables on large machines, which often expand twentyfold.
     """
-    has = psutil.Process().memory_info().data
+    has = _number("/proc/self/status", "VmData:") * 1024
     most = min(has + _free_bytes(), *(one for one in (_SOFT_BYTES, _HARD_BYTES) if one >= 0), 2**62)
     resource.setrlimit(resource.RLIMIT_DATA, (most, _HARD_BYTES))
     try:
@@ -31,9 +28,13 @@ def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
 
 
 def _free_bytes() -> int:
-    free = int(psutil.virtual_memory().available)
+    free = _number("/proc/meminfo", "MemAvailable:") * 1024
     with suppress(OSError, ValueError):  # no container, or one without a limit
-        most, used = (int((_CONTAINER / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
-        free = min(free, most - used + int(cached[1] if cached else 0))
+        most, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, most - used + _number("/sys/fs/cgroup/memory.stat", "inactive_file"))
     return max(free, 0)
+
+
+def _number(file: str, name: str) -> int:
+    found = re.search(rf"^{name}\s+(\d+)", Path(file).read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.free_memory import within_free_memory
 from tests.automl.exporting.test_hostile_files import HUGE, array_file
 from tests.automl.exporting.test_provenance import good
-from trainers.free_memory import within_free_memory
 
 __all__ = ["good"]
 DATA_BYTES, EXPANDED_BYTES = 2**30, 5 * 2**28
