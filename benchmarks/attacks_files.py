@@ -37,8 +37,12 @@ from automl.predicting.predict_rows import opened_model
 from search_spaces.user_errors import RunError, UserError
 from studies.spec.study_spec import load_spec
 from tests.automl.exporting.test_hostile_files import onnx_file
-from trainers.checkpoints.checkpoint import read_checkpoint
+from trainers.checkpoints.checkpoint import load_model
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.model.traced_program import example_call, traced
+from trainers.protocol import TrialSpec
+from trainers.ranks.process_group import Group
 from trainers.tasks.pictures.picture_networks import read_weights
 
 PROCESSOR_SECONDS, MEMORY_BYTES, END_SECONDS = 5.0, 2**30, 60.0
@@ -70,7 +74,7 @@ KINDS: dict[str, Kind] = {
     "ONNX": ("m.onnx", answers),
     "safetensors": ("w.safetensors", lambda path: read_weights(str(path))),
     "weights": ("w.pth", lambda path: read_weights(str(path))),
-    "checkpoint": ("checkpoint.pt", read_checkpoint),
+    "checkpoint": ("checkpoint.pt", load_model),
     "spec": ("spec.yaml", load_spec),
 }
 
@@ -86,8 +90,13 @@ def write_honest(folder: Path) -> None:
     weights = dict(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).state_dict())
     save_file(weights, str(folder / "w.safetensors"))
     torch.save(weights, folder / "w.pth")
-    others = dict.fromkeys(("optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"), {})
-    torch.save({"format": 1, "model": weights} | others, folder / "checkpoint.pt")
+    params = {"architecture": "mlp", "width": 4, "depth": 1}
+    spec = TrialSpec(
+        study="mutated", trial=0, task="digits", params=params, training={"epochs": 1}, milestones=(1,),
+        checkpoint_folder=str(folder / "trial"),
+    )  # fmt: skip
+    (measured,) = Trainer(spec, load_task("digits"), group=Group()).advance(1)
+    Path(str(measured.checkpoint)).rename(folder / "checkpoint.pt")
     (folder / "spec.yaml").write_text(_SPEC)
 
 

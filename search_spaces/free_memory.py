@@ -2,11 +2,14 @@
 
 import re
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_SOFT_BYTES, _HARD_BYTES = resource.getrlimit(resource.RLIMIT_DATA)
+_LOCK = threading.Lock()
+_before: list[int] = []
+"""Soft limit before the first of the blocks that threads are in, once for each block."""
 
 
 @contextmanager
@@ -16,15 +19,21 @@ def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
     A fixed limit would refuse honest tables on large machines, which often expand twentyfold.
     """
     has = _number("/proc/self/status", "VmData:") * 1024
-    most = min(has + _free_bytes(), *(one for one in (_SOFT_BYTES, _HARD_BYTES) if one >= 0), 2**62)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, _HARD_BYTES))
+    with _LOCK:
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = min(has + _free_bytes(), *(one for one in (soft, hard) if one >= 0), 2**62)
+        _before.append(_before[0] if _before else soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     try:
         yield
     except MemoryError:
-        problem = f"{what}: needs more memory than the {(most - has) / 2**30:.1f} GiB that are free"
+        problem = f"{what}: needs more memory than the {max(0, most - has) / 2**30:.1f} GiB that are free"
         raise refused(f"{problem}. Give fewer rows, or use a machine with more memory") from None
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (_SOFT_BYTES, _HARD_BYTES))
+        with _LOCK:
+            soft = _before.pop()
+            if not _before:
+                resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _free_bytes() -> int:

@@ -83,3 +83,18 @@ def test_the_limit_ends_with_the_block() -> None:
     with pytest.raises(ValueError, match=r"^huge: needs more memory than the "), within_free_memory("huge", ValueError):
         bytearray(min(resource.getrlimit(resource.RLIMIT_DATA)[0], 2**46))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.medium
+def test_a_limit_that_was_lowered_before_stays() -> None:
+    code = """if True:
+        import resource
+        from search_spaces.free_memory import within_free_memory
+        for limits in ((2**40, 2**41), (2**39, 2**40)):
+            resource.setrlimit(resource.RLIMIT_DATA, limits)
+            first, second = within_free_memory("a", ValueError), within_free_memory("b", ValueError)
+            first.__enter__(), second.__enter__()  # as two threads do
+            first.__exit__(None, None, None), second.__exit__(None, None, None)
+            assert resource.getrlimit(resource.RLIMIT_DATA) == limits
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
