@@ -12,6 +12,7 @@ from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError
 from automl.standalone.model import Model, load, load_problem
 from automl.standalone.table_rows import TableRows
+from search_spaces.free_memory import within_free_memory
 from search_spaces.wording import listed, shown
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
@@ -42,9 +43,9 @@ def predict_file(
     `id_column` is a column of the file to write beside each prediction. `on_note` gets a line about unused columns.
     """
     done, form = 0, model.manifest["rows"]
-    rows = _encoded(model, _needed(model, data, rows_of(data, form, column), id_column, on_note))
-    ids = None if id_column is None else cells_of(data, form, id_column, column)
-    with answers_to(out) as sink:
+    with within_free_memory(str(data), ExportError), answers_to(out) as sink:
+        rows = _encoded(model, _needed(model, data, rows_of(data, form, column), id_column, on_note))
+        ids = None if id_column is None else cells_of(data, form, id_column, column)
         while some := list(islice(rows, model.batch)):
             _, names, _ = zip(*some, strict=True)
             for name, answer in zip(names, _answered(model, some), strict=True):

@@ -116,7 +116,7 @@ def _is_driven(ask: Asker) -> bool:
     return any(
         not row.has_run_out and not is_known_gone(row.process_space, row.pid, row.process_started_at)
         for row in ask(
-            f"SELECT process_space, pid, process_started_at, {ask.clock} >= expires_at AS has_run_out "  # noqa: S608
+            f"SELECT process_space, pid, process_started_at, {ask.clock} >= expires_at AS has_run_out "  # noqa: S608 - a constant
             "FROM automl_leases WHERE study_id = :study AND released_at IS NULL"
         )
     )

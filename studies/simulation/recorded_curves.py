@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.free_memory import within_free_memory
 from search_spaces.parameters import Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from search_spaces.user_errors import UserError
@@ -121,8 +122,14 @@ def read_table(path: str | Path) -> CurveTable:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with (
+            within_free_memory(str(path), CurvesError),
+            path.open("rb") as file,
+            np.load(file, allow_pickle=False) as archive,
+        ):
             arrays = {name: archive[name] for name in archive.files}
+    except CurvesError:
+        raise
     except Exception as error:  # noqa: BLE001 - a damaged file may raise any error
         reason = getattr(error, "strerror", None) or f"cannot be read as .npz ({type(error).__name__})"
         raise CurvesError(f"{path}: {reason}. Name a table of the format {listed(FORMATS)}") from None

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, cast
 
+from search_spaces.free_memory import within_free_memory
 from search_spaces.user_errors import UserError
 from trainers.commands.command import COMMAND, Command
 from trainers.contract.task import Task, refuse_our_metrics
@@ -60,7 +61,8 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
         raise TaskLoadError(f"task {name!r}: a training function makes no model by itself. Name a task")
     check_options(name, found, options or {})
     try:
-        task = found(**(options or {}))
+        with within_free_memory(str((options or {}).get("train", "its data")), TaskError):
+            task = found(**(options or {}))
     except TaskError as error:
         raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:

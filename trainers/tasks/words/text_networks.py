@@ -179,10 +179,11 @@ class CheckpointNetwork(nn.Module):
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        config = AutoConfig.from_pretrained(checkpoint, num_labels=outputs, pad_token_id=pad)
+        # The user chose the checkpoint, whose code never runs.
+        config = AutoConfig.from_pretrained(checkpoint, num_labels=outputs, pad_token_id=pad)  # nosec B615
         if dropout is not None:
             _set_dropout(config, dropout)
-        network = AutoModelForSequenceClassification.from_pretrained(
+        network = AutoModelForSequenceClassification.from_pretrained(  # nosec B615
             checkpoint, config=config, ignore_mismatched_sizes=True
         )
         # The model has the file's precision; in 16 bits small steps of the optimizer round to nothing.

@@ -1,0 +1,49 @@
+"""Ends reading with an error, before a small file that expands without bound fills the memory."""
+
+import re
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_LOCK = threading.Lock()
+_before: list[int] = []
+"""Soft limit before the first of the blocks that threads are in, once for each block."""
+
+
+@contextmanager
+def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
+    """Limit the data of this process to what it has and what is free now. A MemoryError becomes a `refused` error.
+
+    A fixed limit would refuse honest tables on large machines, which often expand twentyfold.
+    """
+    has = _number("/proc/self/status", "VmData:") * 1024
+    with _LOCK:
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = min(has + _free_bytes(), *(one for one in (soft, hard) if one >= 0), 2**62)
+        _before.append(_before[0] if _before else soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    except MemoryError:
+        problem = f"{what}: needs more memory than the {max(0, most - has) / 2**30:.1f} GiB that are free"
+        raise refused(f"{problem}. Give fewer rows, or use a machine with more memory") from None
+    finally:
+        with _LOCK:
+            soft = _before.pop()
+            if not _before:
+                resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _free_bytes() -> int:
+    free = _number("/proc/meminfo", "MemAvailable:") * 1024
+    with suppress(OSError, ValueError):  # no container, or one without a limit
+        most, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, most - used + _number("/sys/fs/cgroup/memory.stat", "inactive_file"))
+    return max(free, 0)
+
+
+def _number(file: str, name: str) -> int:
+    found = re.search(rf"^{name}\s+(\d+)", Path(file).read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
