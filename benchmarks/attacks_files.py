@@ -90,7 +90,7 @@ def write_honest(folder: Path) -> None:
     weights = dict(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).state_dict())
     save_file(weights, str(folder / "w.safetensors"))
     torch.save(weights, folder / "w.pth")
-    params = {"architecture": "mlp", "width": 4, "depth": 1}
+    params: dict[str, Any] = {"architecture": "mlp", "width": 4, "depth": 1}
     spec = TrialSpec(
         study="mutated", trial=0, task="digits", params=params, training={"epochs": 1}, milestones=(1,),
         checkpoint_folder=str(folder / "trial"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_STATUS, _CUDA = Path("/proc/self/status"), Path("/dev/nvidiactl")
 _LOCK = threading.Lock()
 _before: list[int] = []
 """Soft limit before the first of the blocks that threads are in, once for each block."""
@@ -16,9 +17,13 @@ _before: list[int] = []
 def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
     """Limit the data of this process to what it has and what is free now. A MemoryError becomes a `refused` error.
 
-    A fixed limit would refuse honest tables on large machines, which often expand twentyfold.
+    A fixed limit would refuse honest tables on large machines, which often expand twentyfold. There is no limit without
+    /proc, as on macOS, and beside CUDA, which maps more memory than there is.
     """
-    has = _number("/proc/self/status", "VmData:") * 1024
+    if not _STATUS.exists() or _CUDA.exists():
+        yield
+        return
+    has = _number(_STATUS, "VmData:") * 1024
     with _LOCK:
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         most = min(has + _free_bytes(), *(one for one in (soft, hard) if one >= 0), 2**62)
@@ -37,13 +42,13 @@ def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
 
 
 def _free_bytes() -> int:
-    free = _number("/proc/meminfo", "MemAvailable:") * 1024
+    free = _number(Path("/proc/meminfo"), "MemAvailable:") * 1024
     with suppress(OSError, ValueError):  # no container, or one without a limit
         most, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        free = min(free, most - used + _number("/sys/fs/cgroup/memory.stat", "inactive_file"))
+        free = min(free, most - used + _number(Path("/sys/fs/cgroup/memory.stat"), "inactive_file"))
     return max(free, 0)
 
 
-def _number(file: str, name: str) -> int:
-    found = re.search(rf"^{name}\s+(\d+)", Path(file).read_text(), re.MULTILINE)
+def _number(file: Path, name: str) -> int:
+    found = re.search(rf"^{name}\s+(\d+)", file.read_text(), re.MULTILINE)
     return int(found[1]) if found else 0

@@ -98,3 +98,11 @@ def test_a_limit_that_was_lowered_before_stays() -> None:
             assert resource.getrlimit(resource.RLIMIT_DATA) == limits
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("name", "path"), [("_CUDA", "/dev/null"), ("_STATUS", "/nowhere")])
+def test_there_is_no_limit_beside_cuda_and_without_proc(monkeypatch: pytest.MonkeyPatch, name: str, path: str) -> None:
+    monkeypatch.setattr(f"search_spaces.free_memory.{name}", Path(path))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with within_free_memory("a.csv", ValueError):
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before
