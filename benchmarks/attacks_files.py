@@ -33,10 +33,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from automl.exporting.formats import save_program
-from automl.predicting.predict_rows import opened_model
 from search_spaces.user_errors import RunError, UserError
 from studies.spec.study_spec import load_spec
-from tests.automl.exporting.test_hostile_files import onnx_file
+from tests.automl.exporting.test_hostile_files import as_model, onnx_file
 from trainers.checkpoints.checkpoint import load_model
 from trainers.contract.task_loading import load_task
 from trainers.loop.trainer import Trainer
@@ -63,15 +62,10 @@ Kind: TypeAlias = tuple[str, Callable[[Path], Any]]
 """Name of the mutated file below the folder of honest files, and what opens a file or the folder it lies in."""
 
 
-def answers(path: Path) -> Any:
-    """Answer one row."""
-    return opened_model(path).predict([[1.0, 1.0]])
-
-
 KINDS: dict[str, Kind] = {
-    "program": ("m.pt2", answers),
-    "manifest beside a known program": ("package/manifest.json", lambda path: answers(path.parent)),
-    "ONNX": ("m.onnx", answers),
+    "program": ("m.pt2", as_model),
+    "manifest beside a known program": ("package/manifest.json", lambda path: as_model(path.parent)),
+    "ONNX": ("m.onnx", as_model),
     "safetensors": ("w.safetensors", lambda path: read_weights(str(path))),
     "weights": ("w.pth", lambda path: read_weights(str(path))),
     "checkpoint": ("checkpoint.pt", load_model),
@@ -136,6 +130,7 @@ def _open(read: Callable[[Path], Any], path: Path, log: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         most = psutil.Process().memory_info().data + MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # predictions
         read(path)
     except (UserError, RunError) as error:
         code, said = 2, str(error)
