@@ -150,7 +150,10 @@ def _to_train_again(study: StudyRecord) -> list[str]:
     told = ", ".join(named_value(study, best, one.metric) for one in study.objectives)
     lines = [f"No model was kept; the best was {name_of(best)}: {told}."]
     params = _params(study.started[best.trial].params)
-    return [*lines, f"Train again with: {params}."] if params else lines
+    lines += [f"Train again with: {params}."] if params else []
+    if study.spec.get("task") == COMMAND:
+        lines.append("To keep models, save into {checkpoint_folder} before printing or reporting an epoch.")
+    return lines
 
 
 def _params(params: Mapping[str, object]) -> str:

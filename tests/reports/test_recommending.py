@@ -260,6 +260,11 @@ def test_a_study_that_has_kept_no_model_says_what_to_train_again() -> None:
         "No model was kept; the best was 2@1: val_error 1 %, cost_usd $9.00.",
         "Train again with: lr 0.2.",
     ]
+    of_command = replace(study, spec={**study.spec, "task": "command"})
+    assert recommendation_lines(of_command) == [
+        *recommendation_lines(study),
+        "To keep models, save into {checkpoint_folder} before printing or reporting an epoch.",
+    ]
     console = Console(file=io.StringIO(), width=160)
     print_summary(console, study, report=None)
     said = console.file.getvalue()  # type: ignore[attr-defined]
