@@ -253,6 +253,20 @@ def _in_one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def _spec_key(option: str, context: click.Context | None) -> str | None:
+    """Return `--set KEY=...` for the key of a spec that an unknown option is most like, if a command takes `--set`."""
+    if context is None or not any("--set" in parameter.opts for parameter in context.command.params):
+        return None
+    from studies.spec.study_spec import StudySpec  # takes long to load, and only a wrong option needs it
+
+    keys = dict[str, str]()
+    for name, field in StudySpec.model_fields.items():
+        inner = getattr(field.annotation, "model_fields", {})
+        keys |= {key: f"{name}.{key}" for key in inner if key not in keys} | {name: name}
+    near = nearest(option.lstrip("-").replace("-", "_"), keys)
+    return near and f"--set {keys[near]}=..."
+
+
 def _usage_problem(error: click.ClickException) -> str:
     problem = " ".join(error.format_message().split()).rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
@@ -263,8 +277,9 @@ def _usage_problem(error: click.ClickException) -> str:
         problem = f"No such option {name!r}"
         if name == "--server" and context is not None and context.info_name in OVER_HTTP:
             return f"{problem} here. Name the service before the command: `automl --server URL {context.info_name}`"
-        if near := nearest(name, error.possibilities or ()):
-            return f"{problem}. Did you mean {near}?"
+        options = {one.lstrip("-"): one for one in error.possibilities or ()}
+        if near := nearest(name.lstrip("-"), options) or _spec_key(name, context):
+            return f"{problem}. Did you mean {options.get(near, near)}?"
     if isinstance(error, click.MissingParameter) and context is not None:
         return f"{problem}. {' '.join(context.get_usage().split())}"
     if context is None or isinstance(error, click.BadParameter) or problem.endswith("?"):

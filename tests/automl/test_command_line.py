@@ -518,6 +518,25 @@ def test_a_mistyped_command_is_answered_with_the_nearest_one(mistyped: Mistyped)
     assert mistyped.run("xyz")[2].startswith("automl: No such command 'xyz'\nSee `")  # and how this was started
 
 
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["launch", "spec.yaml", "--budjet", "1"], "Did you mean --set budget=...?"),
+        (["launch", "spec.yaml", "--epochs", "1"], "Did you mean --set training.epochs=...?"),
+        (["resume", "moons", "--max-trials", "1"], "Did you mean --set budget.trials=...?"),
+        (["launch", "spec.yaml", "--zzzz", "1"], "See `"),
+        (["trials", "moons", "--formt", "csv"], "Did you mean --format?"),
+        (["trials", "moons", "--budget", "1"], "See `"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest_option_or_key(
+    mistyped: Mistyped, words: list[str], cure: str
+) -> None:
+    code, out, err = mistyped.run(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"automl: No such option '{words[-2]}'\n{cure}")
+
+
 def test_data_in_place_of_a_spec_is_answered_with_the_command_for_it(mistyped: Mistyped) -> None:
     for name, kind, task in (
         ("a.csv", "table", "tabular"),
