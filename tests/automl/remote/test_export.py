@@ -195,7 +195,8 @@ def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
         assert "/nowhere/0-2.pt is missing" in answer.read().decode()
     with pytest.raises(HTTPError) as foreign:
         asked("/studies/red.small/models/0%401", **{"Sec-Fetch-Site": "cross-site"})
-    assert foreign.value.status == 403
+    with foreign.value as answer:
+        assert answer.status == 403
     with asked("/api/v1/studies/red.small/model?point=0%401&format=onnx") as answer:
         assert answer.headers["Content-Disposition"] == 'attachment; filename="red.small-0@1.zip"'
         archive = zipfile.ZipFile(io.BytesIO(answer.read()))

@@ -659,8 +659,9 @@ def test_dashboard_serves_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert len(detail["trials"]) == 6
             shown = [one["id"] for one in detail["plotly_graph_objects"]]
             assert {"automl-archive", "automl-timeline", "automl-val-error"} <= set(shown)
-            with pytest.raises(urllib.error.HTTPError, match="403"):
+            with pytest.raises(urllib.error.HTTPError, match="403") as refused:
                 get(f"{base}/api/studies", Host="evil.example")
+            refused.value.close()
             # The study goes on while people look.
             study.run(Limits(trials=12))
             assert mirror.catch_up(study.store, NAME) == {"optuna": None}
