@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from types import CodeType
+from typing import Any
 
 from search_spaces.parameters import SpaceError, Value
 from search_spaces.wording import found, listed, nearest, shown
@@ -24,7 +24,7 @@ class Relation:
     text: str
     names: frozenset[str] = field(compare=False)
     _numbers: frozenset[str] = field(compare=False, repr=False)  # names that are computed with
-    _code: CodeType = field(compare=False, repr=False)
+    _code: Any = field(compare=False, repr=False)  # compiled; pydantic has no schema of code
 
     @classmethod
     def of(cls, text: object, known: Collection[str]) -> "Relation":
