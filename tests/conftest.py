@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -185,7 +186,14 @@ def object_store(_store_process: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
-    """The address of a local cluster with room for four slots, which ends with the tests."""
+    """The address of a local cluster with room for four slots, which ends with the tests.
+
+    What earlier tests of the worker have left, such as the socket of an answer, is collected first: the imports of Ray
+    would find it, and the first test of the cluster would fail by a warning that is not its own.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     import ray
 
     from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, connect
