@@ -24,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from json_lines import append_line, read_lines
 from real_tasks.tasks import TASKS, RealTask
 
 from search_spaces.derived_seeds import derived_seed
@@ -46,17 +47,6 @@ def trained(name: str, data: Path, row: int, seed: int) -> dict[str, Any]:
     size, epochs = task.train(data, params, task.epochs, 1 + seed)
     values = [[round(second, 4), *(round(value, 6) for value in measured)] for second, *measured in epochs]
     return {"row": row, "seed": seed, "params": params, "size": size, "rows": values}
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """What was recorded before; a line that was cut short is none."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
 
 
 def lines_of_table(path: Path, metric: str) -> list[dict[str, Any]]:
@@ -126,17 +116,16 @@ def main() -> int:
     files = {name: arguments.out / f"{name}.jsonl" for name in names}
     for name, file in files.items():
         if not file.exists():
-            lines = lines_of_table(arguments.out / f"{name}.npz", TASKS[name].metric)
-            file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    done = {name: {(one["row"], one["seed"]) for one in lines_of(files[name])} for name in names}
+            for line in lines_of_table(arguments.out / f"{name}.npz", TASKS[name].metric):
+                append_line(file, line)
+    done = {name: {(one["row"], one["seed"]) for one in read_lines(files[name])} for name in names}
     end = time.monotonic() + 60 * arguments.minutes
     for row, seed in wanted(arguments.rows):
         for name in names:
             if (row, seed) not in done[name] and time.monotonic() < end:
-                with files[name].open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(trained(name, arguments.data, row, seed)) + "\n")
+                append_line(files[name], trained(name, arguments.data, row, seed))
     for name in names:
-        lines = lines_of(files[name])
+        lines = list(read_lines(files[name]))
         if lines:
             write_table(arguments.out / f"{name}.npz", name, TASKS[name], lines)
             print(f"{name}: {len(lines)} trainings, {sum(one['rows'][-1][0] for one in lines):.0f} s", file=sys.stderr)

@@ -25,6 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from json_lines import append_line, read_lines
 from search_peers.calibration import Calibration
 from search_peers.figures import figures, printed
 from search_peers.policies import CONTESTANTS, Contestant, available
@@ -237,23 +238,9 @@ def in_ms(latencies: list[tuple[int, float]]) -> list[list[float]]:
 
 
 def kept(folder: Path) -> Iterator[dict[str, Any]]:
-    """All studies of a folder of results; a line that was cut short is none."""
+    """All studies of a folder of results."""
     for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
-
-
-def keep(path: Path, line: dict[str, Any]) -> None:
-    """Append a study, on a line of its own even if the last one was cut short."""
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(json.dumps(line).encode() + b"\n")
+        yield from read_lines(path)
 
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -282,7 +269,7 @@ def simulate_all(jobs: list[Job], folder: Path, processes: int) -> int:
                     failed += 1
                     print(f"{job.key} failed:\n{traceback.format_exc()}", file=sys.stderr)
                     continue
-                keep(folder / f"{job.policy}.jsonl", line)
+                append_line(folder / f"{job.policy}.jsonl", line)
             if count % 50 == 0:
                 print(f"{count} of {len(missing)} studies simulated", file=sys.stderr)
     return failed
