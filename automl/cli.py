@@ -257,12 +257,10 @@ def _spec_key(option: str, context: click.Context | None) -> str | None:
     """Return `--set KEY=...` for the key of a spec that an unknown option is most like, if a command takes `--set`."""
     if context is None or not any("--set" in parameter.opts for parameter in context.command.params):
         return None
-    from studies.spec.study_spec import StudySpec  # takes long to load, and only a wrong option needs it
+    from studies.spec.spec_errors import inner_keys  # both take long to load, and only a wrong option needs them
+    from studies.spec.study_spec import StudySpec
 
-    keys = dict[str, str]()
-    for name, field in StudySpec.model_fields.items():
-        inner = getattr(field.annotation, "model_fields", {})
-        keys |= {key: f"{name}.{key}" for key in inner if key not in keys} | {name: name}
+    keys = inner_keys(StudySpec) | {name: name for name in StudySpec.model_fields}
     near = nearest(option.lstrip("-").replace("-", "_"), keys)
     return near and f"--set {keys[near]}=..."
 

@@ -91,7 +91,7 @@ def unknown_key(model: type[BaseModel], path: Path) -> str:
     key = path[-1]
     if key in (advice := getattr(parent, "ADVICE", {})):
         return f"found the unknown key {shown(key)}; {advice[key]}"
-    hint = nearest(key, keys) or _elsewhere(model, key)
+    hint = nearest(key, keys) or inner_keys(model).get(str(key))
     return f"found the unknown key {found(key, listed(keys) or 'no key', hint).removeprefix('found ')}"
 
 
@@ -173,9 +173,11 @@ def _refused(model: type[BaseModel], path: Path, value: object) -> str:
     return found(value, _allowed_at(model, path), nearest(value, words))
 
 
-def _elsewhere(model: type[BaseModel], key: str | int) -> str | None:
+def inner_keys(model: type[BaseModel]) -> dict[str, str]:
+    """Return the path of each key inside a section, such as `training.epochs`; the first section with a key counts."""
+    found_keys: dict[str, str] = {}
     for name, field in model.model_fields.items():
         inner = model_of(field)
-        if inner is not None and key in inner.model_fields:
-            return f"{name}.{key}"
-    return None
+        for key in inner.model_fields if inner is not None else ():
+            found_keys.setdefault(key, f"{name}.{key}")
+    return found_keys
