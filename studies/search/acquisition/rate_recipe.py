@@ -57,7 +57,8 @@ class RateRecipe:
     def usual(self, units: Array) -> tuple[Array, float]:
         """Return the coordinate of the usual rate at points of the unit cube [m, P], and its standard deviation.
 
-        It is NaN where the optimizer is not known, and may lie outside the range. Absent parameters are NaN in `units`.
+        It is NaN where the optimizer is not known, and at most at an end of the range. Absent parameters are NaN in
+        `units`.
         """
         assert self.axis is not None  # noqa: S101 - only called if there is a rate
         rate, momentum = self._parameters[self.axis], self._parameter("momentum")
@@ -72,4 +73,4 @@ class RateRecipe:
             kept = np.maximum(1.0 - momentum.low - at * (momentum.high - momentum.low), 0.01)
             logs = np.where(logs == SGD, logs + np.log10(kept), logs)
         decades = self._decades_of(rate)
-        return (logs - math.log10(rate.low)) / decades, SD_DECADES / decades
+        return np.clip((logs - math.log10(rate.low)) / decades, 0.0, 1.0), SD_DECADES / decades

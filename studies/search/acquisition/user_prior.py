@@ -100,11 +100,9 @@ class UserPrior:
             units[:, axis] = unit
         if self._recipe is not None and self._recipe.axis not in fixed:
             usual, sd = self._recipe.usual(units)
-            inside = np.clip(np.nan_to_num(usual), 0.0, 1.0)
+            drawn = _Number(np.nan_to_num(usual), sd).draw(rng, count)
             is_known = is_prior & ~np.isnan(usual)
-            units[:, self._recipe.axis] = np.where(
-                is_known, _Number(inside, sd).draw(rng, count), units[:, self._recipe.axis]
-            )
+            units[:, self._recipe.axis] = np.where(is_known, drawn, units[:, self._recipe.axis])
         return units
 
     def drawn(self, seed: int) -> dict[str, ParameterValue]:
@@ -127,7 +125,7 @@ class UserPrior:
         priors: dict[int, _Number | _Choice] = dict(self._axes)
         if self._recipe is not None and self._recipe.axis is not None:
             usual, sd = self._recipe.usual(units)
-            priors[self._recipe.axis] = _Number(np.clip(usual, 0.0, 1.0), sd)
+            priors[self._recipe.axis] = _Number(usual, sd)
         density = np.ones(len(units))
         for axis, prior in priors.items():
             own = (1.0 - UNIFORM) * prior.density(units[:, axis]) + UNIFORM

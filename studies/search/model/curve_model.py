@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from studies.search.model.column_limits import ColumnLimits
 from studies.search.model.cost_model import CostModel
 from studies.search.model.encoding import Encoder
 from studies.search.model.failure_model import FailureModel
-from studies.search.model.first_epoch import first_epoch_tells
+from studies.search.model.first_epoch import TELLING_TRIALS, first_epoch_tells
 from studies.search.model.gaussian_process import Fits
 from studies.search.model.money_progress import ArchiveTracker, Progress
 from studies.search.model.objective_scale import Scale
@@ -75,6 +76,7 @@ class CurveModel:
             costs=CostModel(self._columns, self._static),
             reach=(None, np.zeros(0)),
         )
+        self._first: Sequence[Snapshot] = ()  # the trials that were last asked whether epoch 1 tells something
         self._use(problem.rungs())
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self.learned}
         self._failures = FailureModel(self._shared.failures)
@@ -97,8 +99,12 @@ class CurveModel:
 
     def settle_rungs(self, trials: Sequence[Snapshot]) -> None:
         """Make epoch 1 a rung once the first trials have shown that it tells something."""
+        first = trials[:TELLING_TRIALS]
+        if self.rungs == self.all_rungs or (len(first) == len(self._first) and all(map(is_, first, self._first))):
+            return
+        self._first = first
         objectives = [j for j in self.learned if j < len(self.problem.objectives)]
-        if self.rungs != self.all_rungs and objectives and first_epoch_tells(trials, self.rungs[0], objectives[0]):
+        if objectives and first_epoch_tells(first, self.rungs[0], objectives[0]):
             self._use(self.all_rungs)
 
     def _chain(self, j: int) -> Chain:
