@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from search_spaces.parameters import Categorical, Conditional
 from search_spaces.space import Space
-from studies.search.acquisition.rate_recipe import RateRecipe
+from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.arrays import Array
 from studies.search.model.encoding import Encoder
 from trainers.protocol import ParameterValue, Params
@@ -70,7 +70,7 @@ class _Choice:
 class UserPrior:
     """The user priors of all parameters of a space, and a recipe for its rate; false if there are none."""
 
-    def __init__(self, space: Space, recipe: RateRecipe | None = None) -> None:
+    def __init__(self, space: Space, recipe: TrainingRecipe | None = None) -> None:
         self._encoder, self._recipe = Encoder(space), recipe or None
         self._axes: dict[int, _Number | _Choice] = {}
         for axis, (name, entry) in enumerate(space.entries()):

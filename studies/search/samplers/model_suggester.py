@@ -9,7 +9,7 @@ import numpy as np
 from search_spaces.derived_seeds import derived_seed
 from search_spaces.parameters import Int
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
-from studies.search.acquisition.rate_recipe import RateRecipe
+from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.acquisition.user_prior import UserPrior, faded
 from studies.search.arrays import Array, Rows
 from studies.search.model.candidate_batch import CandidateBatch
@@ -55,7 +55,7 @@ class AcquisitionOptimizer:
         self._best_rows: Rows = np.zeros(0, dtype=np.intp)
         self._is_stagnating = False
         transfer = model.problem.transfer
-        self._user_prior = UserPrior(model.problem.space, RateRecipe(model.problem.space))
+        self._user_prior = UserPrior(model.problem.space, TrainingRecipe(model.problem.space))
         self._density = self._user_prior.density(candidates or ())
         self._known_good: list[Params] = []
         for params in [] if transfer is None else transfer.starters(KNOWN_GOOD):

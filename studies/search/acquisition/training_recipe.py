@@ -28,7 +28,7 @@ LEAST_DECADES = 1.5
 """Shortest range of a rate with a recipe, in decades."""
 
 
-class RateRecipe:
+class TrainingRecipe:
     """The usual rates of a space's configurations, in coordinates of the unit cube."""
 
     def __init__(self, space: Space) -> None:

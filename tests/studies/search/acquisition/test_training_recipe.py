@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from search_spaces.space import Space
-from studies.search.acquisition.rate_recipe import ADAPTIVE, SGD, TREES, RateRecipe
+from studies.search.acquisition.training_recipe import ADAPTIVE, SGD, TREES, TrainingRecipe
 from studies.search.acquisition.user_prior import UserPrior
 
 RATE = {"type": "float", "low": 1e-5, "high": 1.0, "log": True}
@@ -17,10 +17,10 @@ CHOICE = {
     "optimizer": ["sgd", "AdamW", "shampoo"],
     "momentum": {"type": "float", "low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}},
 }
-UNTOLD = RateRecipe(Space.from_dict({"x": [1, 2]}))
+UNTOLD = TrainingRecipe(Space.from_dict({"x": [1, 2]}))
 
 
-def usual_logs(recipe: RateRecipe, space: Space, **params: Any) -> float:
+def usual_logs(recipe: TrainingRecipe, space: Space, **params: Any) -> float:
     """The usual rate of a configuration, as a logarithm to base 10."""
     encoder = UserPrior(space)._encoder
     usual, _ = recipe.usual(encoder.units(params)[None, :])
@@ -44,23 +44,23 @@ def usual_logs(recipe: RateRecipe, space: Space, **params: Any) -> float:
     ],
 )
 def test_a_rate_is_known_by_its_name_its_range_and_its_optimizer(space: dict[str, Any], is_known: bool) -> None:
-    assert bool(RateRecipe(Space.from_dict(space))) == is_known
+    assert bool(TrainingRecipe(Space.from_dict(space))) == is_known
 
 
 def test_the_usual_rate_follows_optimizer_and_momentum() -> None:
     space = Space.from_dict({**CHOICE, "lr": RATE})
-    recipe = RateRecipe(space)
+    recipe = TrainingRecipe(space)
     assert usual_logs(recipe, space, optimizer="AdamW", lr=0.1) == pytest.approx(ADAPTIVE)
     assert usual_logs(recipe, space, optimizer="sgd", momentum=0.0, lr=0.1) == pytest.approx(SGD)
     assert usual_logs(recipe, space, optimizer="sgd", momentum=0.9, lr=0.1) == pytest.approx(SGD - 1.0)
     assert math.isnan(usual_logs(recipe, space, optimizer="shampoo", lr=0.1))
     trees = Space.from_dict({"learning_rate": RATE, "num_leaves": (4, 128)})
-    assert usual_logs(RateRecipe(trees), trees, learning_rate=0.1, num_leaves=8) == pytest.approx(TREES)
+    assert usual_logs(TrainingRecipe(trees), trees, learning_rate=0.1, num_leaves=8) == pytest.approx(TREES)
 
 
 def test_draws_lie_near_the_usual_rate_of_their_own_optimizer_and_density_agrees() -> None:
     space = Space.from_dict({**CHOICE, "lr": RATE})
-    prior, rng = UserPrior(space, RateRecipe(space)), np.random.default_rng(0)
+    prior, rng = UserPrior(space, TrainingRecipe(space)), np.random.default_rng(0)
     assert prior
     drawn = [prior._encoder.decode(units) for units in prior.draw(rng, 3000)]
     logs = {
@@ -79,7 +79,7 @@ def test_draws_lie_near_the_usual_rate_of_their_own_optimizer_and_density_agrees
 def test_a_fixed_optimizer_draws_its_own_rates() -> None:
     """The start design sets the optimizer after all other parameters are drawn."""
     space = Space.from_dict({**CHOICE, "lr": RATE})
-    prior = UserPrior(space, RateRecipe(space))
+    prior = UserPrior(space, TrainingRecipe(space))
     drawn = [prior._encoder.decode(one) for one in prior.draw(np.random.default_rng(1), 500, {0: 0.5})]
     assert {one["optimizer"] for one in drawn} == {"AdamW"}
     assert np.median([math.log10(float(one["lr"])) for one in drawn]) == pytest.approx(ADAPTIVE, abs=0.2)
@@ -88,4 +88,4 @@ def test_a_fixed_optimizer_draws_its_own_rates() -> None:
 def test_without_a_recipe_nothing_changes() -> None:
     space = Space.from_dict({"x": (0.0, 1.0), "y": [1, 2]})
     assert not UserPrior(space, UNTOLD)
-    assert UserPrior(space, RateRecipe(space)).density([{"x": 0.3, "y": 1}]).tolist() == [1.0]
+    assert UserPrior(space, TrainingRecipe(space)).density([{"x": 0.3, "y": 1}]).tolist() == [1.0]
