@@ -1,11 +1,14 @@
-"""Common knowledge of learning rates, for a space in which the user gave the rate no prior.
+"""Common knowledge of trainings, for parameters to which the user gave no prior, in a space with a known rate.
 
     log10 step ~ N(usual, SD_DECADES),   step = rate                    adaptive optimizers and boosted trees
                                          step = rate / (1 - momentum)   SGD: the step that a constant gradient reaches
+    P(SGD) = SGD_WEIGHT P(adaptive)
+    p(batch size) ~ exp(-BATCH_TILT u), u its coordinate: small batches take more steps in an epoch
 
 The recorded trainings on images, tables, texts and letters have their best rates there (benchmarks/curves), as have the
-defaults of the frameworks. A rate is known by its name and its logarithmic range; its optimizer by the value of the
-parameter `optimizer`, or by the betas of Adam or the leaves of trees beside it.
+defaults of the frameworks; adaptive optimizers and small batches rank better on average in each of them, and small
+batches in each table of LCBench. A rate is known by its name and its logarithmic range; its optimizer by the value of
+the parameter `optimizer`, or by the betas of Adam, the leaves of trees or the momentum of SGD beside it.
 """
 
 from __future__ import annotations
@@ -14,22 +17,25 @@ import math
 
 import numpy as np
 
-from search_spaces.parameters import Categorical, Conditional, Float, Parameter
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
-from studies.search.arrays import Array
+from studies.search.arrays import Array, Rows
 
 RATES = ("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "initial_lr", "peak_lr")
 SGD, ADAPTIVE, TREES = -0.5, -2.5, -1.0
 """Usual logarithms of steps to base 10."""
 OPTIMIZERS = dict.fromkeys(("adam", "adamw", "nadam", "radam", "rmsprop"), ADAPTIVE) | {"sgd": SGD, "nesterov": SGD}
-NEIGHBOURS = {"beta1": ADAPTIVE, "beta_1": ADAPTIVE, "num_leaves": TREES, "max_leaves": TREES}
+NEIGHBOURS = {
+    "beta1": ADAPTIVE, "beta_1": ADAPTIVE, "num_leaves": TREES, "max_leaves": TREES, "max_depth": TREES, "momentum": SGD
+}  # fmt: skip
 SD_DECADES = 0.75
+SGD_WEIGHT, BATCH_TILT = 0.3, 0.7
 LEAST_DECADES = 1.5
 """Shortest range of a rate with a recipe, in decades."""
 
 
 class TrainingRecipe:
-    """The usual rates of a space's configurations, in coordinates of the unit cube."""
+    """What is usual for a space's configurations, in coordinates of the unit cube."""
 
     def __init__(self, space: Space) -> None:
         self._names = [name for name, _ in space.entries()]
@@ -41,6 +47,12 @@ class TrainingRecipe:
             self._usual = [OPTIMIZERS.get(str(choice).lower(), math.nan) for choice in optimizer.choices]
         else:
             self._usual = [next((NEIGHBOURS[name] for name in NEIGHBOURS if name in self._names), math.nan)]
+        self._draws_optimizer = len(self._usual) > 1 and optimizer is not None and optimizer.prior is None
+        weights = np.array([SGD_WEIGHT if usual == SGD else 1.0 for usual in self._usual])
+        self._weights = weights / weights.mean() if self._draws_optimizer else np.ones(len(weights))
+        batch = self._parameter("batch_size")
+        is_free = isinstance(batch, Int | Float) and batch.prior is None
+        self._batch = self._names.index("batch_size") if is_free else None
 
     def __bool__(self) -> bool:
         """Return whether the space has a rate and an optimizer that are known."""
@@ -54,6 +66,29 @@ class TrainingRecipe:
         is_free = isinstance(rate, Float) and rate.log and rate.prior is None
         return math.log10(rate.high / rate.low) if is_free and isinstance(rate, Float) else 0.0
 
+    def _chosen(self, units: Array) -> Rows:
+        """Return the index of each point's optimizer [m]."""
+        if len(self._usual) == 1:
+            return np.zeros(len(units), dtype=np.intp)
+        at = np.nan_to_num(units[:, self._names.index("optimizer")])
+        return np.minimum(at * len(self._usual), len(self._usual) - 1).astype(np.intp)
+
+    def draw_rest(self, units: Array, rng: np.random.Generator) -> None:
+        """Draw the optimizer and the batch size of points of the unit cube [m, P], in place."""
+        if self._draws_optimizer:
+            chosen = rng.choice(len(self._usual), size=len(units), p=self._weights / self._weights.sum())
+            units[:, self._names.index("optimizer")] = (chosen + 0.5) / len(self._usual)
+        if self._batch is not None:
+            units[:, self._batch] = -np.log1p(rng.random(len(units)) * math.expm1(-BATCH_TILT)) / BATCH_TILT
+
+    def density_of_rest(self, units: Array) -> Array:
+        """Return the density of the optimizer and the batch size at points of the unit cube [m, P]; its mean is 1."""
+        density: Array = self._weights[self._chosen(units)]
+        if self._batch is not None:
+            tilted = np.exp(-BATCH_TILT * units[:, self._batch]) * BATCH_TILT / -math.expm1(-BATCH_TILT)
+            density = density * np.where(np.isnan(tilted), 1.0, tilted)
+        return density
+
     def usual(self, units: Array) -> tuple[Array, float]:
         """Return the coordinate of the usual rate at points of the unit cube [m, P], and its standard deviation.
 
@@ -63,14 +98,19 @@ class TrainingRecipe:
         assert self.axis is not None  # noqa: S101 - only called if there is a rate
         rate, momentum = self._parameters[self.axis], self._parameter("momentum")
         assert isinstance(rate, Float)  # noqa: S101 - others have no decades
-        chosen = np.zeros(len(units), dtype=np.intp)
-        if len(self._usual) > 1:
-            at = np.nan_to_num(units[:, self._names.index("optimizer")])
-            chosen = np.minimum(at * len(self._usual), len(self._usual) - 1).astype(np.intp)
-        logs = np.array(self._usual)[chosen]
+        logs = np.array(self._usual)[self._chosen(units)]
         if isinstance(momentum, Float) and not momentum.log:
             at = np.nan_to_num(units[:, self._names.index("momentum")])
             kept = np.maximum(1.0 - momentum.low - at * (momentum.high - momentum.low), 0.01)
             logs = np.where(logs == SGD, logs + np.log10(kept), logs)
         decades = self._decades_of(rate)
         return np.clip((logs - math.log10(rate.low)) / decades, 0.0, 1.0), SD_DECADES / decades
+
+    def density_of_rate(self, units: Array) -> Array:
+        """Return the density of the rate at points of the unit cube [m, P], 1 where its optimizer is not known.
+
+        It is not scaled up where the range cuts it off, so that no optimizer gains by a usual rate at an end of it.
+        """
+        usual, sd = self.usual(units)
+        density = np.exp(-0.5 * ((units[:, self.axis] - usual) / sd) ** 2) / (sd * math.sqrt(2.0 * math.pi))
+        return np.where(np.isnan(density), 1.0, density)

@@ -68,7 +68,7 @@ class _Choice:
 
 
 class UserPrior:
-    """The user priors of all parameters of a space, and a recipe for its rate; false if there are none."""
+    """The user priors of all parameters of a space, and a recipe for others; false if there are none."""
 
     def __init__(self, space: Space, recipe: TrainingRecipe | None = None) -> None:
         self._encoder, self._recipe = Encoder(space), recipe or None
@@ -96,6 +96,10 @@ class UserPrior:
         is_prior = rng.random(count) >= UNIFORM
         for axis, prior in self._axes.items():
             units[:, axis] = np.where(is_prior, prior.draw(rng, count), units[:, axis])
+        if self._recipe is not None:
+            recipes = units.copy()
+            self._recipe.draw_rest(recipes, rng)
+            units[is_prior] = recipes[is_prior]
         for axis, unit in fixed.items():
             units[:, axis] = unit
         if self._recipe is not None and self._recipe.axis not in fixed:
@@ -122,12 +126,11 @@ class UserPrior:
         return self._density(np.where(self._encoder.present(units), units, np.nan))
 
     def _density(self, units: Array) -> Array:
-        priors: dict[int, _Number | _Choice] = dict(self._axes)
-        if self._recipe is not None and self._recipe.axis is not None:
-            usual, sd = self._recipe.usual(units)
-            priors[self._recipe.axis] = _Number(usual, sd)
         density = np.ones(len(units))
-        for axis, prior in priors.items():
+        if self._recipe is not None:
+            density *= (1.0 - UNIFORM) * self._recipe.density_of_rate(units) + UNIFORM
+            density *= self._recipe.density_of_rest(units)
+        for axis, prior in self._axes.items():
             own = (1.0 - UNIFORM) * prior.density(units[:, axis]) + UNIFORM
             density *= np.where(np.isnan(own), 1.0, own)
         return density

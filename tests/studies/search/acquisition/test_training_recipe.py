@@ -34,6 +34,7 @@ def usual_logs(recipe: TrainingRecipe, space: Space, **params: Any) -> float:
         ({"learning_rate": RATE, "optimizer": "adam"}, True),
         ({"learning_rate": RATE, "beta1": (0.8, 0.99)}, True),
         ({"learning_rate": RATE, "num_leaves": (4, 128)}, True),
+        ({"learning_rate": RATE, "momentum": (0.1, 0.99)}, True),
         ({"learning_rate": RATE}, False),
         ({"lr": RATE, "optimizer": ["shampoo", "muon"]}, False),
         ({"lr": {**RATE, "log": False}, **CHOICE}, False),
@@ -73,7 +74,32 @@ def test_draws_lie_near_the_usual_rate_of_their_own_optimizer_and_density_agrees
     assert min(logs["AdamW"]) < -4.5, "a part is uniform"
     usual, odd = (prior.density([{"optimizer": "AdamW", "lr": rate}])[0] for rate in (10**ADAPTIVE, 1.0))
     assert usual > 4 * odd > 0
-    assert prior.density([{"optimizer": "shampoo", "lr": 1.0}])[0] == 1.0
+    unknown = prior.density([{"optimizer": "shampoo", "lr": rate} for rate in (1e-5, 1.0)])
+    assert unknown[0] == unknown[1]
+
+
+def test_no_optimizer_gains_by_a_usual_rate_at_an_end_of_the_range() -> None:
+    space = Space.from_dict({"optimizer": ["sgd", "adam"], "lr": {**RATE, "high": 0.3}})
+    recipe = TrainingRecipe(space)
+    units = np.array([[0.25, 1.0], [0.75, float(UserPrior(space)._encoder.unit("lr", 10**ADAPTIVE))]])
+    at_end, inside = recipe.density_of_rate(units)
+    assert at_end == pytest.approx(inside, rel=0.05)
+
+
+@pytest.mark.parametrize("has_prior", [False, True])
+def test_adaptive_optimizers_and_small_batches_are_likelier_without_a_users_prior(has_prior: bool) -> None:
+    optimizer: dict[str, Any] = {"type": "categorical", "choices": ["sgd", "adam"]}
+    batch: dict[str, Any] = {"type": "int", "low": 8, "high": 512, "log": True}
+    if has_prior:
+        optimizer["prior"], batch["prior"] = {"center": "sgd"}, {"center": 512}
+    space = Space.from_dict({"lr": RATE, "optimizer": optimizer, "batch_size": batch})
+    prior = UserPrior(space, TrainingRecipe(space))
+    drawn = [prior._encoder.decode(units) for units in prior.draw(np.random.default_rng(0), 3000)]
+    assert (np.mean([one["optimizer"] == "sgd" for one in drawn]) > 0.5) == has_prior
+    assert (np.median([float(one["batch_size"]) for one in drawn]) > 64) == has_prior
+    sgd, adam = prior.density([{"lr": 1e-5, "optimizer": name, "batch_size": 64} for name in ("sgd", "adam")])
+    small, large = prior.density([{"lr": 1e-5, "optimizer": "adam", "batch_size": size} for size in (8, 512)])
+    assert (sgd > adam, large > small) == (has_prior, has_prior)
 
 
 def test_a_fixed_optimizer_draws_its_own_rates() -> None:
