@@ -70,6 +70,21 @@ def test_tasks_weigh_alike_and_the_worst_is_named() -> None:
     assert found["high"] == pytest.approx(8.0)
 
 
+def test_mean_curves_do_not_make_the_luck_of_one_study_the_target() -> None:
+    """Both have the same two curves, by different seeds."""
+    slow, quick = [[0, 0], [8, 0.8]], [[0, 0], [2, 0.8]]
+    found = compared(
+        line("ours", slow, seed=0), line("they", quick, seed=0),
+        line("ours", quick, seed=1), line("they", slow, seed=1),
+        line("ours", slow, seed=2), line("they", [[0, 0], [1, 0.9]], seed=2),
+    )[100]  # fmt: skip
+    assert found["geo_mean_x_cheaper"] == pytest.approx((0.25 * 4.0 * (1 / 15)) ** (1 / 3))
+    same = compared(
+        line("ours", slow, seed=0), line("they", quick, seed=0), line("ours", quick, seed=1), line("they", slow, seed=1)
+    )
+    assert [same[at]["x_cheaper_by_mean_curves"] for at in (25, 50, 100)] == [1.0, 1.0, 1.0]
+
+
 def test_only_studies_of_both_with_as_much_money_are_compared() -> None:
     found = compared(
         line("ours", [[0, 0], [1, 0.5]]), line("they", [[0, 0], [2, 0.5]]), line("they", [[0, 0], [9, 0.5]], "other")
