@@ -3,6 +3,7 @@
 See `trainers.loop.answers`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,48 +41,29 @@ class ClassRow:
     mistake: str
 
     @property
-    def recall_text(self) -> str:
+    def recognised(self) -> str:
         """Recall in percent."""
         return NOTHING if self.recall is None else percent(self.recall)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnswersOnPage:
-    """The page's section about the recommended model's answers."""
-
-    model: str
-    samples: str
-    lines: Sequence[str]
-    classes: Sequence[ClassRow]  # all, or the least recognised of many
-    labels: Sequence[str]  # headings of `counts`; empty for many classes
-    judged: str
-    columns: Sequence[Bar]
-    base: str
-    left_out: str
-
-
-def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> AnswersOnPage | None:
-    """Return the section's content; None if the model's answers were not described."""
+def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str, object]:
+    """Return the values of the page's section; empty if the model's answers were not described."""
     found = {} if point is None else answers_of(study, point.trial, point.epoch)
     if point is None or not found:
-        return None
+        return {}
     classes, importance = class_rows(found), found.get("importance", {})
     is_wide = len(classes) > MOST_CLASSES
-    if is_wide:
-        classes = sorted(classes, key=lambda one: 2.0 if one.recall is None else one.recall)[:MOST_CLASSES]
     objective, more = judged_objective(study.objectives), importance.get("left_out", 0)
-    base = importance.get("metrics", {}).get(objective.metric)
-    return AnswersOnPage(
-        model=f"{point.trial}@{point.epoch}",
-        samples=f"{found['samples']:,} {samples_word(study)}",
-        lines=answer_lines(study, point),
-        classes=classes,
-        labels=[] if is_wide else [cut(one.label, _LONGEST) for one in classes],
-        judged=objective.metric,
-        columns=_column_bars(importance, objective),
-        base=value_in_words(objective.metric, base),
-        left_out=f"{plural(more, 'further column')} would have taken too long." if more else "",
-    )
+    return {
+        "model": f"{point.trial}@{point.epoch}",
+        "samples": f"{found['samples']:,} {samples_word(study)}",
+        "classes": sorted(classes, key=_recall)[:MOST_CLASSES] if is_wide else classes,
+        "labels": [] if is_wide else [cut(one.label, _LONGEST) for one in classes],
+        "judged": objective.metric,
+        "columns": _column_bars(importance, objective),
+        "base": value_in_words(objective.metric, importance.get("metrics", {}).get(objective.metric)),
+        "left_out": f"{plural(more, 'further column')} would have taken too long." if more else "",
+    }
 
 
 def answer_lines(study: StudyRecord, point: ArchivePoint) -> list[str]:
@@ -156,14 +138,17 @@ def _column_bars(importance: Mapping[str, Any], objective: Objective) -> list[Ba
     return bars
 
 
+def _recall(row: ClassRow) -> float:
+    return math.inf if row.recall is None else row.recall
+
+
 def _recognised(rows: Sequence[ClassRow], samples: str) -> str:
-    known = [one for one in rows if one.recall is not None]
+    known = [one for one in rows if one.samples]
     if not known:
         return ""
     is_short = len(known) <= _MOST_NAMED + 1
-    if not is_short:
-        known = sorted(known, key=lambda one: one.recall or 0.0)[:_MOST_NAMED]
-    told = [f"{percent(one.recall or 0.0)} of {one.samples:,} of {shown(one.label)}" for one in known]
+    known = known if is_short else sorted(known, key=_recall)[:_MOST_NAMED]
+    told = [f"{one.recognised} of {one.samples:,} of {shown(one.label)}" for one in known]
     return f"Of the validation {samples}, it recognises {'' if is_short else 'least: '}{listed(told)}."
 
 

@@ -47,7 +47,7 @@ STDERR = "_stderr"  # ending of the name of a metric that is the standard error 
 
 
 _MOST_EXPLAINING_SECONDS = 10.0
-_MOST_EVALUATIONS = 40  # number of evaluations whose time a description of answers may take
+_MOST_EVALUATIONS = 60  # number of evaluations whose time a description of answers may take
 
 
 def explaining_seconds(evaluation_seconds: float) -> float:

@@ -14,7 +14,7 @@ from studies.storage.writing.changes import Charged, PoolChanged, PoolColumns, P
 
 EPOCHS_AHEAD = 2
 """Epochs promised ahead: a draining gang ends its epoch, and may have begun the next one when the order arrives."""
-MOST_TEST_SHARE = 0.1  # largest share of the budget that is kept to measure the chosen models at the end
+MOST_TEST_SHARE = 0.2  # largest share of the budget that is kept to measure the chosen models at the end
 MOST_GUARD_SHARE = 0.02  # largest share of the budget that is given up by cutting an epoch before the deadline
 SAME_MOMENT_SECONDS = 1e-6  # largest difference of equal moments: the precision of seconds since 1970
 LEAST_FRACTION = 0.1  # smallest part of an epoch whose duration predicts the end of the epoch
