@@ -10,7 +10,7 @@ from typing import Any
 
 from reports.bars import Bar
 from reports.phrases import NOTHING, listed, number, percent, plural, value_in_words
-from reports.plotting import COLOURS, Figure, axis, cut, escape, figure, markers
+from reports.plotting import COLOURS, Figure, Trace, axis, cut, escape, figure, markers
 from search_spaces.wording import shown
 from studies.records.records import Objective, StudyRecord
 from studies.results.analysis import ArchivePoint
@@ -100,10 +100,12 @@ def residuals(found: Mapping[str, Any]) -> Figure | None:
     ends = [min(*actual, *estimates), max(*actual, *estimates)]
     texts = [f"actual {number(one)}<br>estimate {number(other)}" for one, other in points]
     dots = markers(actual, estimates, texts, name="a validation sample", color=COLOURS["complete"], opacity=0.5, size=6)
-    exact = {"type": "scatter", "mode": "lines", "x": ends, "y": ends, "name": "exact", "hoverinfo": "skip"}
+    line = {"color": COLOURS["pruned"], "dash": "dot", "width": 1.5}
+    exact: Trace = {"type": "scatter", "mode": "lines", "x": ends, "y": ends, "name": "exact", "hoverinfo": "skip"}
     name = escape(cut(str(found.get("column", "")), _LONGEST))
-    data = [dots, {**exact, "line": {"color": COLOURS["pruned"], "dash": "dot", "width": 1.5}}]
-    return figure(data, height=380, xaxis=axis(f"actual {name}"), yaxis=axis(f"estimated {name}"))
+    return figure(
+        [dots, {**exact, "line": line}], height=380, xaxis=axis(f"actual {name}"), yaxis=axis(f"estimated {name}")
+    )
 
 
 def _effects(importance: Mapping[str, Any], objective: Objective) -> dict[str, tuple[float, float]]:

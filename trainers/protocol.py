@@ -46,13 +46,7 @@ TEST_PREFIX = "test."  # prefix of metrics measured on the test part
 STDERR = "_stderr"  # ending of the name of a metric that is the standard error of another metric
 
 
-_MOST_EXPLAINING_SECONDS = 10.0
-_MOST_EVALUATIONS = 60  # number of evaluations whose time a description of answers may take
-
-
-def explaining_seconds(evaluation_seconds: float) -> float:
-    """Return the seconds that a description of a model's answers may take, from the duration of an evaluation."""
-    return min(_MOST_EXPLAINING_SECONDS, _MOST_EVALUATIONS * evaluation_seconds)
+EXPLAINING_SECONDS = 5.0  # most seconds that the description of a model's answers may take
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +78,7 @@ class TrialSpec:
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
         test_at: Further epochs with test metrics; a trial that ends earlier has them at its end. A trial that resumes
             at one of them is not trained: its saved model is measured on the test part.
-        explains: Such a saved model's answers are also described on the validation part, see `trainers.loop.answers`.
+        explain_seconds: Time to describe such a model's answers, see `trainers.loop.answers`; 0 describes none.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
         proposed: Values of parameters that the trial may request at run time; it draws others. None forbids requests.
@@ -107,7 +101,7 @@ class TrialSpec:
     resume_from: str | None = None
     test_at_end: bool = False
     test_at: tuple[int, ...] = ()
-    explains: bool = False
+    explain_seconds: float = 0.0
     python_path: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     proposed: Mapping[str, Asked] | None = None
@@ -175,7 +169,7 @@ class Measurement:
             replaces no kept model.
         age_seconds: Time from the epoch's end to the sending: short epochs are sent together, and wait for checkpoints.
         optimizer: Known `learning_rate` of the last step and `gradient_norm` (root mean square before clipping).
-        answers: Description of the answers to validation samples, as plain values, if the spec `explains`.
+        answers: Description of the answers to validation samples, as plain values, if the spec has `explain_seconds`.
     """
 
     epoch: int

@@ -163,7 +163,7 @@ class Session:
     def _test_models(self, machine: StudyMachine) -> None:
         """Measure the recommended model and the baselines on the test part, under a lease of its own, as each pool."""
         record, warm = load_study(self._store, self._row.name), machine.free_slots
-        specs = test_specs(machine.setup, record)
+        specs = test_specs(machine.setup, record, machine.explain_seconds)
         lease = leases.acquire(self._store, self._row.id)
         if isinstance(lease, leases.Holder):
             return

@@ -47,19 +47,23 @@ def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
     return models
 
 
-def test_specs(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
+def test_specs(setup: StudySetup, record: StudyRecord, explain_seconds: float) -> list[TrialSpec]:
     """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
     taken = recommended(record)
-    return [
-        replace(
-            setup.trial_spec(number, trial.declared_params, trial.world_size),
-            resume_from=checkpoint,
-            test_at=(epoch,),
-            explains=taken is not None and (number, epoch) == (taken.point.trial, taken.point.epoch),
-        )
-        for (number, epoch), checkpoint in models_to_test(record).items()
-        for trial in (record.started[number],)
-    ]
+    return (
+        []
+        if taken is None
+        else [
+            replace(
+                setup.trial_spec(number, trial.declared_params, trial.world_size),
+                resume_from=checkpoint,
+                test_at=(epoch,),
+                explain_seconds=explain_seconds if (number, epoch) == (taken.point.trial, taken.point.epoch) else 0.0,
+            )
+            for (number, epoch), checkpoint in models_to_test(record).items()
+            for trial in (record.started[number],)
+        ]
+    )
 
 
 def test_models(

@@ -22,14 +22,7 @@ from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.training_state import TrainingState
 from trainers.loop.whole_set_metrics import WholeMetrics
-from trainers.protocol import (
-    TEST_PREFIX,
-    TEST_SAMPLES,
-    NoTestPartError,
-    TaskError,
-    TrialSpec,
-    explaining_seconds,
-)
+from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, NoTestPartError, TaskError, TrialSpec
 from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
@@ -168,11 +161,10 @@ class EpochEnd:
         size = {} if isinstance(samples, StreamSamples) else {TEST_SAMPLES: float(len(samples))}
         return {TEST_PREFIX + name: value for name, value in self._measured(samples).items()} | size
 
-    def answers(self) -> dict[str, Any]:
+    def answers(self, seconds: float) -> dict[str, Any]:
         """Return the description of the answers to validation samples; empty if the task describes none."""
         if not can_explain(self._task) or isinstance(self._validation, StreamSamples):
             return {}
-        seconds = explaining_seconds(self._state.metrics.get("evaluation_seconds", 0.0))
         return described(
             self._task, self._spec.params, self._validation,
             measured=self._measured, group=self._group, seconds=seconds,

@@ -195,7 +195,7 @@ class Trainer:
         with classified(), self._state.evaluated_weights():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             metrics = {**self._state.metrics, **self._epoch_end.test_metrics()}
-            answers = self._epoch_end.answers() if self._spec.explains else {}
+            answers = self._epoch_end.answers(self._spec.explain_seconds) if self._spec.explain_seconds else {}
         seconds = time.perf_counter() - started
         return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True, answers=answers)
 

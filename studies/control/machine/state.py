@@ -133,6 +133,11 @@ class StudyMachine:
         return self._live.has_test_part or self._live.can_explain
 
     @property
+    def explain_seconds(self) -> float:
+        """Return the seconds for the description of the recommended model's answers."""
+        return self._live.account.explain_seconds(self.now)
+
+    @property
     def left_nano_usd(self) -> int | None:
         """Return the nano-dollars that the budget leaves; None without a limit of dollars or hours."""
         return self._live.account.left_nano_usd(self.now)
