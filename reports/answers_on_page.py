@@ -167,10 +167,13 @@ def _needed(found: Mapping[str, Any], objective: Objective) -> str:
     most = [(name, value) for name, (worse, value) in effects.items() if worse > 0][:_MOST_NAMED]
     if not most:
         return "It needs no single column: shuffling one makes it no worse." if effects else ""
-    names = listed([shown(name) for name, _ in most])
+    names, left_out = listed([shown(name) for name, _ in most]), found["importance"]["left_out"]
+    if left_out > len(effects):
+        return ""  # the largest may be among them
+    tried = f", of {len(effects)} tried" if left_out else ""
     metric = objective.metric
     base = value_in_words(metric, found["importance"]["metrics"][metric])
     return (
-        f"The columns that it needs most: {names}. With shuffled {shown(most[0][0])}, {metric} is "
+        f"The columns that it needs most{tried}: {names}. With shuffled {shown(most[0][0])}, {metric} is "
         f"{value_in_words(metric, most[0][1])} instead of {base}."
     )

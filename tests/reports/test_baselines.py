@@ -99,7 +99,7 @@ def test_a_training_that_has_not_ended_is_called_unfinished_wherever_it_is_shown
     assert against_baselines(study, first) == "val_error is 2 %, against 10 % of usual trees (0@2, unfinished)."
     assert baseline_lines(study) == ["usual trees (0@2, unfinished): val_error 10 %, cost_usd $2.00"]
     drawn = figures_of_page(study, analysis.archive(study))
-    assert shapes(drawn["curves"]["curves-0"])[0]["label"]["text"] == "usual trees, unfinished"
+    assert shapes(drawn["curves"]["curves-0"])[0]["name"] == "usual trees, unfinished"
     assert "baseline: usual trees, unfinished" in render(study)
     console = Console(file=io.StringIO(), width=120)
     print_archive(console, study)
@@ -151,7 +151,7 @@ def test_each_is_a_line_in_every_picture_with_its_metric(objectives: int, of: st
     drawn = figures_of_page(study, analysis.archive(study))
     for one, at in ((drawn["trade_off"]["trade-off"], of), (drawn["curves"]["curves-0"], "y")):
         assert [shape[f"{at}0"] for shape in shapes(one)] == [0.1, 0.48]
-        assert [shape["label"]["text"] for shape in shapes(one)] == ["usual trees", "always &lt;b&gt;no&lt;/b&gt;"]
+        assert [shape["name"] for shape in shapes(one)] == ["usual trees", "always &lt;b&gt;no&lt;/b&gt;"]
     plain = study_of(*TRIALS, objectives=study.objectives)
     for group in figures_of_page(plain, analysis.archive(plain)).values():
         assert not any(shapes(one) for one in group.values())

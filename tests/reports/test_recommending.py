@@ -379,16 +379,16 @@ def test_what_the_model_gets_wrong_and_needs_is_told_and_drawn() -> None:
     columns = {"id": {"val_error": 0.01}, "<age>": {"val_error": 0.3}, "city": {"val_error": 0.02}}
     classes = of(
         labels=["ja", "nein"], counts=[[8, 2], [0, 90]],
-        importance={"metrics": {"val_error": 0.01}, "columns": columns, "left_out": 4},
+        importance={"metrics": {"val_error": 0.01}, "columns": columns, "left_out": 3},
     )  # fmt: skip
     assert recommendation_lines(classes)[2:4] == [
         "Of the validation rows, it recognises 80 % of 10 of 'ja' and 100 % of 90 of 'nein'.",
-        "The columns that it needs most: '<age>' and 'city'. With shuffled '<age>', val_error is 30 % instead of 1 %.",
+        "The columns that it needs most, of 3 tried: '<age>' and 'city'. With shuffled '<age>', val_error is 30 % instead of 1 %.",
     ]
     page = render(classes)
     assert "taken for nein" in page
     assert "&lt;age&gt;" in page
-    assert "4 further columns" in page
+    assert "3 further columns" in page
     assert "test val_error" not in page
     many = [[0] * 12 for _ in range(12)]
     many[3][5], many[0][0] = 7, 9

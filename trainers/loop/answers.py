@@ -23,7 +23,8 @@ from trainers.loop.whole_set_metrics import WholeMetrics
 from trainers.protocol import STDERR
 from trainers.ranks.process_group import Group
 
-_ROWS = 1000  # number of rows to shuffle: a sample of more rows, copies of fewer
+_MOST_ROWS = 2000  # most rows to shuffle, a sample of more
+_LEAST_ROWS = 500  # rows up to which copies of few rows are shuffled
 _SEED = 0
 
 Measured = Callable[..., Mapping[str, Any]]
@@ -62,8 +63,7 @@ def _importance(
     seconds: float,
 ) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(_SEED)
-    times = max(1, _ROWS // len(inputs))
-    rows = torch.randperm(len(inputs), generator=generator)[:_ROWS].repeat(times)
+    rows = torch.randperm(len(inputs), generator=generator)[:_MOST_ROWS].repeat(max(1, _LEAST_ROWS // len(inputs)))
     inputs, targets = inputs[rows], targets[rows]
     started = time.perf_counter()
     metrics = _plain(measured(TensorSamples(inputs, targets, group.device)))
