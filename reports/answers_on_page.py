@@ -36,14 +36,10 @@ class ClassRow:
 
     label: str
     samples: int
-    recall: float | None  # None without samples
+    recall: float  # infinite without samples
+    recognised: str  # recall in percent
     counts: Sequence[int]
     mistake: str
-
-    @property
-    def recognised(self) -> str:
-        """Recall in percent."""
-        return NOTHING if self.recall is None else percent(self.recall)
 
 
 def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str, object]:
@@ -57,7 +53,7 @@ def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str,
     return {
         "model": f"{point.trial}@{point.epoch}",
         "samples": f"{found['samples']:,} {samples_word(study)}",
-        "classes": sorted(classes, key=_recall)[:MOST_CLASSES] if is_wide else classes,
+        "classes": sorted(classes, key=lambda one: one.recall)[:MOST_CLASSES] if is_wide else classes,
         "labels": [] if is_wide else [cut(one.label, _LONGEST) for one in classes],
         "judged": objective.metric,
         "columns": _column_bars(importance, objective),
@@ -66,9 +62,9 @@ def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str,
     }
 
 
-def answer_lines(study: StudyRecord, point: ArchivePoint) -> list[str]:
+def answer_lines(study: StudyRecord, trial: int, epoch: int) -> list[str]:
     """Return sentences about a model's mistakes and the columns that it needs; nothing if they are unknown."""
-    found = answers_of(study, point.trial, point.epoch)
+    found = answers_of(study, trial, epoch)
     lines = [_recognised(class_rows(found), samples_word(study)), _distances(found)]
     return [line for line in (*lines, _needed(found, judged_objective(study.objectives))) if line]
 
@@ -83,7 +79,8 @@ def class_rows(found: Mapping[str, Any]) -> list[ClassRow]:
             ClassRow(
                 label=labels[place],
                 samples=total,
-                recall=counts[place] / total if total else None,
+                recall=counts[place] / total if total else math.inf,
+                recognised=percent(counts[place] / total) if total else NOTHING,
                 counts=counts,
                 mistake=f"{shown(labels[usual])} ({wrong[usual]:,})" if wrong[usual] else "",
             )
@@ -140,16 +137,12 @@ def _column_bars(importance: Mapping[str, Any], objective: Objective) -> list[Ba
     return bars
 
 
-def _recall(row: ClassRow) -> float:
-    return math.inf if row.recall is None else row.recall
-
-
 def _recognised(rows: Sequence[ClassRow], samples: str) -> str:
     known = [one for one in rows if one.samples]
     if not known:
         return ""
     is_short = len(known) <= _MOST_NAMED + 1
-    known = known if is_short else sorted(known, key=_recall)[:_MOST_NAMED]
+    known = known if is_short else sorted(known, key=lambda one: one.recall)[:_MOST_NAMED]
     told = [f"{one.recognised} of {one.samples:,} of {shown(one.label)}" for one in known]
     return f"Of the validation {samples}, it recognises {'' if is_short else 'least: '}{listed(told)}."
 

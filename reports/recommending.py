@@ -49,7 +49,11 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     ))  # fmt: skip
     if found.instead_of is not None:
         lines.append(f"The search alone would have named {name_of(found.instead_of)}.")
-    lines += [*_within_noise(study, found), *_trade_offs(study, found), *answer_lines(study, found.point)]
+    lines += [
+        *_within_noise(study, found),
+        *_trade_offs(study, found),
+        *answer_lines(study, found.point.trial, found.point.epoch),
+    ]
     if params := _params(found.params):
         lines.append(f"Its parameters: {params}.")
     return lines

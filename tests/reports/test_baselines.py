@@ -157,6 +157,17 @@ def test_each_is_a_line_in_every_picture_with_its_metric(objectives: int, of: st
         assert not any(shapes(one) for one in group.values())
 
 
+@pytest.mark.parametrize(("objectives", "arrow"), [(1, "↑"), (2, "→")])
+def test_one_far_from_all_models_is_an_arrow_and_does_not_stretch_the_axis(objectives: int, arrow: str) -> None:
+    near = {"name": "near", "metrics": {"val_error": 0.13}}
+    plain = study_of(trial(0, (0.1, 1.0)), trial(1, (0.12, 2.0)), objectives=study_of().objectives[:objectives])
+    study = replace(plain, spec={**plain.spec, "baselines": [MAJORITY, near]})
+    drawn = figures_of_page(study, analysis.archive(study))["trade_off"]["trade-off"]
+    assert [shape["name"] for shape in shapes(drawn)] == ["near"]
+    layout: Any = drawn.figure["layout"]
+    assert [text["text"] for text in layout["annotations"]] == [f"always &lt;b&gt;no&lt;/b&gt; (48 %) {arrow}"]
+
+
 def test_hypervolume_has_the_share_that_each_has_on_its_own() -> None:
     study = compared(USUAL, MAJORITY, {"name": "free", "metrics": {"val_error": 0.05, "cost_usd": 0.5}})
     whole, alone = analysis.hypervolume(study), dict(hypervolumes(study))

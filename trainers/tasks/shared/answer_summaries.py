@@ -81,9 +81,6 @@ class Residuals(Summary):
     def compute(self) -> dict[str, Any]:
         """Return a sample of the pairs, and the distances of all."""
         pairs = torch.stack(self.joined()[::-1], dim=1).double()
-        pairs = pairs[pairs.isfinite().all(dim=1)]
-        if not len(pairs):
-            return {"column": self._column, "points": [], "within": []}
         chosen = pairs[torch.linspace(0, len(pairs) - 1, min(len(pairs), _POINTS)).long()]
         points = [[float(f"{one:.6g}") for one in pair] for pair in chosen.tolist()]
         distances = (pairs[:, 0] - pairs[:, 1]).abs().sort().values
