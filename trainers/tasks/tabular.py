@@ -248,9 +248,6 @@ class Tabular(SplitTask):
         """Return the labels of outputs, or numbers in the units of the target."""
         if self._is_classifier:
             return super().decode(outputs)
-        return self._in_units(outputs)
-
-    def _in_units(self, outputs: Tensor) -> list[float]:
         return [value * self._target.deviation + self._target.mean for value in outputs.tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
@@ -334,7 +331,7 @@ class Tabular(SplitTask):
             return super().answers()
         from trainers.tasks.shared.answer_summaries import Residuals
 
-        return Residuals(self._target.column, self._in_units)
+        return Residuals(self._target)
 
     @property
     def input_columns(self) -> dict[str, list[int]]:
