@@ -75,16 +75,11 @@ def class_rows(found: Mapping[str, Any]) -> list[ClassRow]:
     for place, counts in enumerate(found.get("counts", [])):
         total, wrong = sum(counts), [*counts[:place], 0, *counts[place + 1 :]]
         usual = max(range(len(wrong)), key=wrong.__getitem__)
-        rows.append(
-            ClassRow(
-                label=labels[place],
-                samples=total,
-                recall=counts[place] / total if total else math.inf,
-                recognised=percent(counts[place] / total) if total else NOTHING,
-                counts=counts,
-                mistake=f"{shown(labels[usual])} ({wrong[usual]:,})" if wrong[usual] else "",
-            )
-        )
+        recall = counts[place] / total if total else math.inf
+        rows.append(ClassRow(
+            label=labels[place], samples=total, recall=recall, recognised=percent(recall) if total else NOTHING,
+            counts=counts, mistake=f"{shown(labels[usual])} ({wrong[usual]:,})" if wrong[usual] else "",
+        ))  # fmt: skip
     return rows
 
 
@@ -123,14 +118,11 @@ def _column_bars(importance: Mapping[str, Any], objective: Objective) -> list[Ba
     told = [name for name, (worse, _) in effects.items() if worse >= _LEAST * most][:_MOST_BARS]
     bars = [
         Bar(
-            name=cut(name, _LONGEST),
-            text=value_in_words(objective.metric, value),
-            share=100 * worse / most,
-            colour=COLOURS["complete"],
+            name=cut(name, _LONGEST), text=value_in_words(objective.metric, effects[name][1]),
+            share=100 * effects[name][0] / most, colour=COLOURS["complete"],
         )
-        for name, (worse, value) in effects.items()
-        if name in told
-    ]
+        for name in told
+    ]  # fmt: skip
     if others := len(effects) - len(told):
         text = f"at most {value_in_words(objective.metric, list(effects.values())[len(told)][1])}"
         bars.append(Bar(name=plural(others, "other column"), text=text, share=0.0, colour=COLOURS["pruned"]))

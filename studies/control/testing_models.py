@@ -26,10 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
-    """Return the checkpoints of models by trial and epoch, without those that were measured.
-
-    They are the recommended model, and with a test part the baselines.
-    """
+    """Return unmeasured checkpoints by trial and epoch: the recommended model, with a test part the baselines."""
     taken = recommended(record)
     if taken is None or record.is_simulated:
         return {}

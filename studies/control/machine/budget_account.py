@@ -79,11 +79,8 @@ class BudgetAccount:
             return math.inf
         wanted = max(self._setup.cut_seconds, 2.0 * max(self._late_seconds, default=0.0))
         total = self._clock.total_seconds
-        return (
-            self._clock.deadline
-            - min(wanted, MOST_GUARD_SHARE * total)
-            - min(self._test_seconds, MOST_TEST_SHARE * total)
-        )
+        kept = min(wanted, MOST_GUARD_SHARE * total) + min(self._test_seconds, MOST_TEST_SHARE * total)
+        return self._clock.deadline - kept
 
     def will_test(self, evaluation_seconds: float, explaining_seconds: float) -> None:
         """Keep time to measure models at the end, from the duration of a trial's evaluation, and to describe one."""

@@ -52,11 +52,7 @@ class Confusion(_Summary):
 
 
 class Residuals(_Summary):
-    """Computes `column`, `points` and `within`.
-
-    Points are pairs (actual number, estimate), at most 400; `within` has the distances that half and nine tenths of the
-    estimates keep from the actual number.
-    """
+    """Computes `column`, `points` (number, estimate), and `within`, the distances that half and nine tenths keep."""
 
     metric_names = ("column", "points", "within")
 
