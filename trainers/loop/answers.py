@@ -1,7 +1,7 @@
 """Describes a model's answers to validation samples: what is right and wrong, and which columns of the data they need.
 
-A task's `answers()` returns an object like those of `whole_metrics` with `metric_names`, whose values may be any plain
-values, or None. A task whose inputs are rows [n, columns] may also have `input_columns`: the places of
+A task's `answers()` returns an object like an object of `whole_metrics` with `metric_names`, whose values may be any
+plain values, or None. A task whose inputs are rows [n, columns] may also have `input_columns`: the places of
 each column of the data in a row. Such a column's importance is the change of the metrics once its values are shuffled
 among the rows (permutation importance: Breiman, Random Forests, 2001, section 10).
 """

@@ -171,7 +171,7 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measured(self, samples: Samples | StreamSamples, whole: WholeMetrics | None = None) -> dict[str, float]:
-        """Return metrics averaged over all ranks, with those of `whole` instead of the task's own."""
+        """Return metrics averaged over all ranks, with the metrics of `whole` instead of the task's own."""
         names, sums, whole = self._evaluation_sums(samples, whole)
         self._state.network.end_evaluation()
         if self._group.world_size > 1:

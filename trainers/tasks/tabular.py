@@ -331,7 +331,7 @@ class Tabular(SplitTask):
             return super().answers()
         from trainers.tasks.shared.answer_summaries import Residuals
 
-        return Residuals(self._target)
+        return Residuals(self._target.column, mean=self._target.mean, deviation=self._target.deviation)
 
     @property
     def input_columns(self) -> dict[str, list[int]]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from trainers.tasks.table.targets import Target
-
 _POINTS = 400  # most pairs of a number and its estimate that are kept
-_SHARES = (0.5, 0.9)  # shares of the samples whose distance from the truth is told
+_SHARES = (0.5, 0.9)  # shares of the samples whose distance from the truth is computed
 
 
 class _Summary:
@@ -56,15 +53,15 @@ class Residuals(_Summary):
 
     metric_names = ("column", "points", "within")
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, column: str, *, mean: float, deviation: float) -> None:
         super().__init__()
-        self._target = target
+        self._column, self._mean, self._deviation = column, mean, deviation
 
     def compute(self) -> dict[str, Any]:
         """Return a sample of the pairs, and the distances of all."""
-        estimates, numbers = (one.double() * self._target.deviation + self._target.mean for one in self._all())
+        estimates, numbers = (one.double() * self._deviation + self._mean for one in self._all())
         pairs = torch.stack([numbers, estimates], dim=1)
         chosen = pairs[torch.linspace(0, len(pairs) - 1, min(len(pairs), _POINTS)).long()]
         points = [[float(f"{one:.6g}") for one in pair] for pair in chosen.tolist()]
         within = torch.quantile((numbers - estimates).abs(), torch.tensor(_SHARES, dtype=torch.float64)).tolist()
-        return {"column": self._target.column, "points": points, "within": within}
+        return {"column": self._column, "points": points, "within": within}
