@@ -9,15 +9,18 @@ from urllib.parse import quote, unquote
 from reports.page import render
 from reports.page_templates import template
 from reports.phrases import plural, usd
+from reports.recommending import judged_of, named_value
 from reports.state_wording import state_text
 from studies.records.records import NANO, StudyLine
 from studies.redact import redact
+from studies.results.recommendation import recommended
 from studies.storage.reading.reader import list_studies, load_study
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import progress
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_BESTS: dict[str, tuple[int, str]] = {}  # revision and best value of each study, by its uid
 REPORT, OPTUNA = "/report/", "/dashboard/"
 
 
@@ -29,6 +32,7 @@ class _Row:
     state: str
     trials: str
     cost: str
+    best: str
     created: str
     report: str
     optuna: str
@@ -73,12 +77,24 @@ def _row(store: Store, line: StudyLine, optuna_id: int | None) -> _Row:
         state=state_text(line.name, line.state, driven=line.driven),
         trials=plural(line.trials, "trial"),
         cost=usd(line.cost_nano_usd / NANO),
+        best=_best(store, line.name),
         created=f"{line.created_at:%Y-%m-%d %H:%M} UTC",
         report=f"{REPORT}{quote(line.name)}",
         optuna="" if optuna_id is None else f"{OPTUNA}studies/{optuna_id}",
         mlflow=link,
         mlflow_command=command,
     )
+
+
+def _best(store: Store, name: str) -> str:
+    """Return the recommended model and its value; a study is read again after its commits only."""
+    with suppress(StoreError):  # the study was deleted since
+        row = store.require(name)
+        if _BESTS.get(row.uid, (-1, ""))[0] != row.revision:
+            taken = recommended(study := load_study(store, name))
+            _BESTS[row.uid] = row.revision, named_value(study, taken.point, judged_of(study)) if taken else ""
+        return _BESTS[row.uid][1]
+    return ""
 
 
 def _mlflow(store: Store, name: str) -> tuple[str, str]:

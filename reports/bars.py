@@ -14,7 +14,7 @@ KIND_WORDS = {
     "lost": "work that a fault destroyed",
     "idle": "devices without a trial, their start included",
     "confirm": "trainings of automl confirm",
-    "test": "measuring models on the test part",
+    "test": "measuring the chosen models at the end",
 }
 OVERHEAD_COLOUR = "#6d7fb3"
 LEAST_SHOWN = 0.005  # smallest share of a parameter that has a bar of its own

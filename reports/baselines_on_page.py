@@ -1,12 +1,13 @@
 """Baselines as sentences, and as dotted lines in figures."""
 
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from reports.phrases import listed, mapping, metric
-from reports.plotting import Figure, cut, escape, short
+from reports.plotting import Figure, cut, escape, short, spans
 from studies.records.records import Objective, StudyRecord
 from studies.results import pareto
 from studies.results.analysis import ArchivePoint
@@ -16,7 +17,8 @@ from studies.results.feasibility import hypervolume
 from studies.results.pareto import reference_of
 
 COLOUR = "#8a7a96"
-MOST_LABEL = 40  # most characters of a line's label
+MOST_LABEL = 50  # most characters of a line's name
+_DASHES = ("dot", "dash", "dashdot")
 
 
 def baseline_lines(study: StudyRecord) -> list[str]:
@@ -55,20 +57,76 @@ def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Basel
     return f" On the {itself['measured_on']} part, with fresh seeds, it is {mean}, against {listed(told)}."
 
 
-def with_lines(plain: Figure, found: Sequence[Baseline], name: str, *, of: str = "y", suffix: str = "") -> Figure:
-    """Return a figure with a dotted line at each baseline's value on axis `of`; `suffix` is plotly's subplot."""
-    drawn = [(one.called, value) for one in found if (value := short(one.values.get(name, float("nan")))) is not None]
-    return with_lines_at(plain, drawn, of=of, suffix=suffix)
+def with_lines(
+    plain: Figure,
+    found: Sequence[Baseline],
+    name: str,
+    values: Iterable[float | None],
+    *,
+    of: str = "y",
+    suffix: str = "",
+) -> Figure:
+    """Return a figure with a dotted line at each baseline's value on axis `of`; `suffix` is plotly's subplot.
+
+    A baseline far from the models' `values`, which the axis leaves out, is an arrow at the edge, with its number.
+    """
+    drawn, arrows = [], []
+    for one in found:
+        value = short(one.values.get(name, math.nan))
+        if value is None:
+            continue
+        if (side := _far_side(value, values)) is None:
+            drawn.append((one.called, value))
+        else:
+            arrows.append((f"{one.called} ({metric(name, value)})", side))
+    return _with_arrows(with_lines_at(plain, drawn, of=of, suffix=suffix), arrows, of, suffix)
 
 
 def with_lines_at(plain: Figure, drawn: Sequence[tuple[str, float]], *, of: str = "y", suffix: str = "") -> Figure:
-    """Return a figure with a dotted line for each name and value; other arguments as for `with_lines`."""
-    if not drawn:
-        return plain
+    """Return a figure with a dotted line for each name and value; other arguments as for `with_lines`.
+
+    The legend has the names; in a figure without a legend they stand at the lines.
+    """
     layout = mapping(plain["layout"])
-    before = layout.get("shapes")
-    shapes = [*(before if isinstance(before, list) else []), *(_line(name, at, of, suffix) for name, at in drawn)]
-    return {**plain, "layout": {**layout, "shapes": shapes}}
+    lines = [_line(name, at, place, of, suffix) for place, (name, at) in enumerate(drawn)]
+    if layout.get("showlegend") is False:
+        font = {"size": 10, "color": COLOUR}
+        lines = [{**one, "label": {"text": one["name"], "textposition": "start", "font": font}} for one in lines]
+    return _extended(plain, "shapes", lines)
+
+
+def _extended(plain: Figure, name: str, more: Sequence[Mapping[str, object]]) -> Figure:
+    layout = mapping(plain["layout"])
+    before = layout.get(name)
+    return (
+        {**plain, "layout": {**layout, name: [*(before if isinstance(before, list) else []), *more]}} if more else plain
+    )
+
+
+def _far_side(value: float, values: Iterable[float | None]) -> int | None:
+    """Return 1 for a value far above all others, 0 far below; None if it is near, or the others are all equal."""
+    known = [one for one in values if one is not None and math.isfinite(one)]
+    if not known or min(known) == max(known):
+        return None
+    low, high, span = min(known), max(known), max(known) - min(known)
+    return 1 if value > high + span and not spans([*known, value]) else 0 if value < low - span else None
+
+
+def _with_arrows(plain: Figure, arrows: Sequence[tuple[str, int]], of: str, suffix: str) -> Figure:
+    """Return a figure with a text in its upper right corner for each baseline that lies beyond a side."""
+    signs = "←→" if of == "x" else "↓↑"
+    told = [f"{escape(cut(name, MOST_LABEL))} {signs[side]}" for name, side in arrows]
+    corner = {
+        "xref": f"x{suffix} domain",
+        "yref": f"y{suffix} domain",
+        "x": 1,
+        "y": 1,
+        "xanchor": "right",
+        "yanchor": "top",
+    }
+    font = {"size": 11, "color": COLOUR}
+    text = {**corner, "text": "<br>".join(told), "align": "right", "showarrow": False, "font": font}
+    return _extended(plain, "annotations", [text] if told else [])
 
 
 def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
@@ -88,9 +146,10 @@ def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
     return found
 
 
-def values_of(found: Sequence[Baseline], objective: Objective) -> list[float]:
-    """Return the baselines' values of an objective, for the range of an axis."""
-    return [one.values[objective.metric] for one in found if objective.metric in one.values]
+def values_of(found: Sequence[Baseline], objective: Objective, values: Iterable[float | None]) -> list[float]:
+    """Return the baselines' values of an objective, for the range of an axis, without those far from `values`."""
+    known = [one.values[objective.metric] for one in found if objective.metric in one.values]
+    return [one for one in known if _far_side(one, values) is None]
 
 
 def _called(one: Baseline) -> str:
@@ -103,13 +162,9 @@ def _told(one: Baseline) -> str:
     return ", ".join(f"{name} {metric(name, value)}" for name, value in one.values.items())
 
 
-def _line(name: str, at: float, of: str, suffix: str) -> dict[str, object]:
+def _line(name: str, at: float, place: int, of: str, suffix: str) -> dict[str, object]:
     """Return a line across the figure; a shape's position on a logarithmic axis is the value itself."""
     other = "y" if of == "x" else "x"
-    font = {"size": 10, "color": COLOUR}
-    text: dict[str, object] = {"text": escape(cut(name, MOST_LABEL)), "textposition": "start", "font": font}
-    if of == "x":  # along the line, downwards from its upper end, where no ticks are
-        text |= {"textposition": "end", "textangle": 90, "xanchor": "left", "padding": 8}
     return {
         "type": "line",
         f"{of}ref": f"{of}{suffix}",
@@ -118,6 +173,7 @@ def _line(name: str, at: float, of: str, suffix: str) -> dict[str, object]:
         f"{other}ref": f"{other}{suffix} domain",
         f"{other}0": 0,
         f"{other}1": 1,
-        "line": {"color": COLOUR, "width": 1.5, "dash": "dot"},
-        "label": text,
+        "line": {"color": COLOUR, "width": 1.5, "dash": _DASHES[place % len(_DASHES)]},
+        "name": escape(cut(name, MOST_LABEL)),
+        "showlegend": not suffix,
     }

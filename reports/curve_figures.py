@@ -86,7 +86,8 @@ def learning_curves(trials: Iterable[TrialRecord], objective: Objective, baselin
         if mine:
             data += [_lines(mine, objective, state), _ends(mine, objective, state)]
     marks = [trace for mark in MARKS for trace in _marks(trials, objective, mark)]
-    values = [*(e.metrics.get(objective.metric) for t in trials for e in t.epochs), *values_of(baselines, objective)]
+    own = [e.metrics.get(objective.metric) for t in trials for e in t.epochs]
+    values = [*own, *values_of(baselines, objective, own)]
     floor = min(v for v in values if v is not None and v > 0) / 3 if spans(values) else None
     drawn = figure(
         [*bands(trials, objective, floor), *data, *marks],
@@ -94,7 +95,7 @@ def learning_curves(trials: Iterable[TrialRecord], objective: Objective, baselin
         xaxis=axis("epoch", rangemode="tozero"),
         yaxis=objective_axis(objective, values),
     )
-    return with_lines(drawn, baselines, objective.metric)
+    return with_lines(drawn, baselines, objective.metric, own)
 
 
 def _lines(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:

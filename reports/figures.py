@@ -101,9 +101,10 @@ def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint], taken: Rec
     data += star_of(taken, 0, _at(taken, objective))
     data += expected_places(study.started, places, archive, objective)
     found = baselines(study)
-    values = [*(row[1][objective.metric] for row in rows), *best, *values_of(found, objective)]
-    drawn = figure(data, xaxis=axis("place among all trials"), yaxis=objective_axis(objective, values))
-    return with_lines(drawn, found, objective.metric)
+    values = [*(row[1][objective.metric] for row in rows), *best]
+    y_axis = objective_axis(objective, [*values, *values_of(found, objective, values)])
+    drawn = figure(data, xaxis=axis("place among all trials"), yaxis=y_axis)
+    return with_lines(drawn, found, objective.metric, values)
 
 
 def _stars(xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], **more: object) -> Trace:
@@ -133,9 +134,10 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint], taken: Recommend
     data += _reference(study, first, second)
     found = baselines(study)
     measured = [float(x) for trace in confirmed for x in trace["x"]]  # type: ignore[attr-defined]
-    x_axis = objective_axis(first, [*_drawn(study, archive, first), *measured, *values_of(found, first)])
+    values = [*_drawn(study, archive, first), *measured]
+    x_axis = objective_axis(first, [*values, *values_of(found, first, values)])
     y_axis = objective_axis(second, _drawn(study, archive, second))
-    return with_lines(figure(data, height=480, xaxis=x_axis, yaxis=y_axis), found, first.metric, of="x")
+    return with_lines(figure(data, height=480, xaxis=x_axis, yaxis=y_axis), found, first.metric, values, of="x")
 
 
 def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: object) -> list[Trace]:
@@ -213,11 +215,13 @@ def _matrix(
         ys = [short(p.values[second.metric]) for p in archive]
         data.append(_stars(xs, ys, texts, legendgroup=BEST_MODELS, **place))
         data += star_of(taken, _at(taken, first), _at(taken, second), legendgroup="recommended", **place)
-        layout[f"xaxis{suffix}"] = objective_axis(first, [*_drawn(study, archive, first), *values_of(found, first)])
+        values = _drawn(study, archive, first)
+        layout[f"xaxis{suffix}"] = objective_axis(first, [*values, *values_of(found, first, values)])
         layout[f"yaxis{suffix}"] = objective_axis(second, _drawn(study, archive, second))
     drawn = figure(data, height=120 + 300 * rows, **layout)
     for i, (first, _) in enumerate(pairs, 1):
-        drawn = with_lines(drawn, found, first.metric, of="x", suffix="" if i == 1 else str(i))
+        values = _drawn(study, archive, first)
+        drawn = with_lines(drawn, found, first.metric, values, of="x", suffix="" if i == 1 else str(i))
     return drawn
 
 

@@ -114,7 +114,7 @@ def _frame(across: _Axis, up: _Axis) -> Iterator[Markup]:
 
 
 def _level(shape: Mapping[str, Any], across: _Axis, up: _Axis) -> Markup:
-    name = Markup(shape["label"]["text"])  # noqa: S704 - figures escape what they show
+    name = Markup(shape["name"])  # noqa: S704 - figures escape what they show
     if shape["xref"] == "x":
         x = across.at(shape["x0"])
         line = Markup('<path class="level" d="M{} {}V{}"/>').format(x, TOP, HEIGHT - BOTTOM)

@@ -11,6 +11,7 @@
 | calibration | share of forecasts that came true |
 | timeline | trials by device, idle time and faults |
 | surface.METRIC | an objective over its two most important numeric parameters |
+| residuals | the recommended model's estimates against actual numbers, on validation |
 | parallel.METRIC | each trial as a line through its parameters to an objective |
 | learning_rates | learning rates by effective batch, with the rule that scales them |
 """
@@ -21,6 +22,7 @@ from functools import cache, partial
 from typing import Any, TypeAlias
 
 from reports import bars, curve_figures, figures
+from reports.answers_on_page import residuals
 from reports.forecast_calibration import calibration
 from reports.hypervolume import hypervolume
 from reports.learning_rates import learning_rates
@@ -35,6 +37,7 @@ from studies.records.records import Objective, StudyRecord
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
+from studies.results.confirmations import answers_of
 from studies.results.importance import Effects, effects
 from studies.results.recommendation import Recommendation, recommended
 
@@ -98,6 +101,11 @@ def _entries(
         return spending if study.charges else {}
     found_effects = cache(lambda objective: effects(study, objective) if known is None else known[objective.metric])
     best = cache(lambda: taken or recommended(study))
+
+    def residuals_of_best() -> Figure | None:
+        taken = best()
+        return None if taken is None else residuals(answers_of(study, taken.point.trial, taken.point.epoch))
+
     names, shown = listed([o.metric for o in study.objectives]), curve_figures.chosen(study, archive)
     entries = {
         "trade_off": _Entry(
@@ -136,6 +144,9 @@ def _entries(
         told = f"Parameters and {o.metric} of each trial as a line"
         entries[f"parallel.{o.metric}"] = _Entry(told, lines, group, f"parallel-{i}")
     return entries | {
+        "residuals": _Entry(
+            "Estimates of the recommended model against actual numbers", residuals_of_best, "answers", "residuals"
+        ),
         "calibration": _Entry(
             "Share of forecasts that came true", partial(calibration, study), "calibration", "calibration"
         ),

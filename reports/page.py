@@ -18,6 +18,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from reports import bars, content, curve_figures
+from reports.answers_on_page import answers_on_page
 from reports.forecast_calibration import calibration_lines
 from reports.front_picture import front_picture
 from reports.gallery import effects_of, figures_of_page
@@ -134,6 +135,7 @@ def render(study: StudyRecord) -> str:
         archive=content.archive_rows(study, archive),
         has_models=bool(takeable(study)),
         baselines=content.baseline_rows(study),
+        answers=answers_on_page(study, None if taken is None else taken.point),
         never_tried=never_tried_in_words(study),
         limits=limits(study, archive),
         lead=content.lead(study, archive),

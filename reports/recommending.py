@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from reports.answers_on_page import answer_lines, samples_word
 from reports.baselines_on_page import against_baselines
 from reports.phrases import CENT, deviation, duration, listed, number, value_in_words
 from search_spaces.wording import significant
@@ -31,10 +32,6 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
 """Words for less of a metric, for more of it, and for several times as much, by the ending of its name."""
 
 
-_SAMPLES: Mapping[str, str] = {"tabular": "rows", "text": "texts", "vision": "images"}
-"""Words for the samples of a task."""
-
-
 def recommendation_lines(study: StudyRecord) -> list[str]:
     """Return the recommended model (or the one to train again), its neighbours and its parameters."""
     return lines_of(study, recommended(study))
@@ -52,7 +49,11 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
     ))  # fmt: skip
     if found.instead_of is not None:
         lines.append(f"The search alone would have named {name_of(found.instead_of)}.")
-    lines += [*_within_noise(study, found), *_trade_offs(study, found)]
+    lines += [
+        *_within_noise(study, found),
+        *_trade_offs(study, found),
+        *answer_lines(study, found.point.trial, found.point.epoch),
+    ]
     if params := _params(found.params):
         lines.append(f"Its parameters: {params}.")
     return lines
@@ -72,7 +73,7 @@ def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
         if its is not None and name in its and one.trial != found.point.trial:
             told.append(f"{one.called} {value_in_words(name, its[name])}")
     samples = "" if size is None else f"{size:,.0f} "
-    return f"On {samples}unseen {_SAMPLES.get(str(study.spec.get('task')), 'samples')}: {'; '.join(told)}."
+    return f"On {samples}unseen {samples_word(study)}: {'; '.join(told)}."
 
 
 def tested_value(study: StudyRecord, trial: int, epoch: int) -> str:

@@ -322,6 +322,7 @@ def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
         ),
         ("studies.storage.views.views_process", {"optuna", "mlflow", "opentelemetry"}),
         ("automl.service.workers.queue_worker", {"opentelemetry"}),
+        ("automl.commands.predict", {"torch", "pandas", "mlflow", "sqlalchemy", "optuna", "plotly"}),
         ("studies.control.machine.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy"}),
         ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
         ("trainers.protocol", {"torch", "numpy"}),

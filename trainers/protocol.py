@@ -10,7 +10,7 @@ TrainingError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from search_spaces.suggestions import Asked
 from search_spaces.user_errors import RunError
@@ -46,6 +46,9 @@ TEST_PREFIX = "test."  # prefix of metrics measured on the test part
 STDERR = "_stderr"  # ending of the name of a metric that is the standard error of another metric
 
 
+EXPLAINING_SECONDS = 5.0  # most seconds that the description of a model's answers may take
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnostics:
     """Diagnostic files of a single training: rank 0's profile, folders of batch losses and of TensorBoard's files."""
@@ -75,6 +78,7 @@ class TrialSpec:
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
         test_at: Further epochs with test metrics; a trial that ends earlier has them at its end. A trial that resumes
             at one of them is not trained: its saved model is measured on the test part.
+        explain_seconds: Time to describe such a model's answers, see `trainers.loop.answers`; 0 describes none.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
         proposed: Values of parameters that the trial may request at run time; it draws others. None forbids requests.
@@ -97,6 +101,7 @@ class TrialSpec:
     resume_from: str | None = None
     test_at_end: bool = False
     test_at: tuple[int, ...] = ()
+    explain_seconds: float = 0.0
     python_path: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     proposed: Mapping[str, Asked] | None = None
@@ -133,6 +138,7 @@ class TrialFacts:
         code_files: Hashes of the user's loaded files, by path; empty for a built-in task.
         data_files: Hashes of the files that a task's options name, by path.
         has_test_part: Whether the task has samples for testing.
+        can_explain: Whether the task describes a model's answers.
     """
 
     base_learning_rate: float
@@ -147,6 +153,7 @@ class TrialFacts:
     code_files: Mapping[str, str] = field(default_factory=dict)
     data_files: Mapping[str, str] = field(default_factory=dict)
     has_test_part: bool = False
+    can_explain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,6 +169,7 @@ class Measurement:
             replaces no kept model.
         age_seconds: Time from the epoch's end to the sending: short epochs are sent together, and wait for checkpoints.
         optimizer: Known `learning_rate` of the last step and `gradient_norm` (root mean square before clipping).
+        answers: Description of the answers to validation samples, as plain values, if the spec has `explain_seconds`.
     """
 
     epoch: int
@@ -174,6 +182,7 @@ class Measurement:
     unsaved: bool = False
     age_seconds: float = 0.0
     optimizer: Mapping[str, float] = field(default_factory=dict)
+    answers: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def figures(self) -> dict[str, float]:

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from automl.predicting.predict_rows import opened_model, predict_file, summary
-from automl.registry.registered import local_model
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option
 from automl.terminal.output import counted, print_json
@@ -42,8 +41,13 @@ def predict(  # noqa: PLR0917 - click passes each option by name
     """
     if as_json and out is None:
         raise click.UsageError("--json needs --out: without --out the predictions go to stdout")
-    with local_model(model, mlflow) as (place, _):
-        loaded = opened_model(place, device, trust=trust)
+    if model.startswith("models:/"):
+        from automl.registry.registered import local_model  # which takes most of a second to import
+
+        with local_model(model, mlflow) as (place, _):
+            loaded = opened_model(place, device, trust=trust)
+    else:
+        loaded = opened_model(Path(model), device, trust=trust)
     with counted(shown=out is not None) as show:
         count = predict_file(
             loaded, data, out, column=column, id_column=id_column, on_batch=show,

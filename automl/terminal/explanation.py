@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from automl.terminal.texts import number_text, params_text, values_text
+from reports.answers_on_page import answer_lines
 from reports.learning_rates import has_learning_rate
 from reports.phrases import interval, metric, plural, usd
 from reports.state_wording import trial_reason
@@ -54,6 +55,7 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
             for a in trial.attempts
         ],
         "error": trial.error,
+        "answers": {one.epoch: dict(one.answers) for one in record.tests if one.trial == trial.number and one.answers},
         **_feasibility(record, trial),
     }
 
@@ -95,6 +97,9 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
         say(f"  epoch {decision.epoch}: {decision.action}: {decision.reason}")
         for line in _number_lines(decision):
             say(f"      {line}", style="dim")
+    for one in record.tests:
+        for line in answer_lines(record, one.trial, one.epoch) if one.trial == trial.number else []:
+            say(f"  after epoch {one.epoch}: {line}")
     if trial.error:
         say("  last error:")
         say("    " + trial.error.replace("\n", "\n    "))

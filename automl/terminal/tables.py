@@ -104,7 +104,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     best_of_trials = [one for one in models if one.is_best_of_trial]
     rows = [*best_of_trials[:MOST_ROWS], *baseline_rows(record)]
     with_confirmed, has_models = any(one.confirmed for one in (*models, *rows)), bool(takeable(record))
-    heads = ["model", "state", *names, *([f"test {judged_of(record)}"] if record.tests else [])]
+    heads = ["model", "state", *names, *([f"test {judged_of(record)}"] if record.has_test_values else [])]
     title = "archive: models to take" if has_models else "archive: no model was kept"
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
     more = [MORE[name] for name in more_names(record)]
@@ -114,7 +114,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
         is_gone = has_models and not one.is_kept and not one.baseline and not record.is_simulated
         state = f"{one.state}{', model not kept' if is_gone else ', recommended' if one.is_recommended else ''}"
         cells = [one.baseline or one.name, state, *(value.text for value in one.values)]
-        cells += [one.test] if record.tests else []
+        cells += [one.test] if record.has_test_values else []
         cells += [value.text for value in one.more] or [""] * len(more)
         table.add_row(
             *map(Text, [*cells, *([one.confirmed] if with_confirmed else [])]), style="dim" if one.baseline else None

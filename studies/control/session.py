@@ -158,12 +158,12 @@ class Session:
             return machine
 
     def _is_to_be_tested(self, machine: StudyMachine) -> bool:
-        return machine.state == "closed" and machine.has_test_part and self._drain_reason is None
+        return machine.state == "closed" and machine.measures_at_end and self._drain_reason is None
 
     def _test_models(self, machine: StudyMachine) -> None:
         """Measure the recommended model and the baselines on the test part, under a lease of its own, as each pool."""
         record, warm = load_study(self._store, self._row.name), machine.free_slots
-        specs = test_specs(machine.setup, record)
+        specs = test_specs(machine.setup, record, machine.explain_seconds)
         lease = leases.acquire(self._store, self._row.id)
         if isinstance(lease, leases.Holder):
             return

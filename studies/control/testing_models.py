@@ -1,5 +1,6 @@
 """Measures the recommended model and the baselines on the test part, at a study's end, in its warm pool.
 
+The answers of the recommended model are also described, without a test part, too (`trainers.loop.answers`).
 The saved models are measured, nothing is trained. The rows are `Confirmed` rows of 0 epochs, the charges `test`.
 """
 
@@ -25,11 +26,14 @@ log = logging.getLogger(__name__)
 
 
 def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
-    """Return the checkpoints of the recommended model and the baselines by trial and epoch, without tested ones."""
+    """Return unmeasured checkpoints by trial and epoch: the recommended model, with a test part the baselines."""
     taken = recommended(record)
     if taken is None or record.is_simulated:
         return {}
     known = [(one.trial, one.epoch) for one in baselines(record) if one.trial is not None and one.epoch is not None]
+    facts = [one.facts for one in record.started[taken.point.trial].attempts]
+    if not any(one.get("has_test_part") for one in facts):
+        known = []
     done = {(one.trial, one.epoch) for one in record.tests}
     models = {}
     for trial, epoch in ((taken.point.trial, taken.point.epoch), *known):
@@ -40,15 +44,23 @@ def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
     return models
 
 
-def test_specs(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
+def test_specs(setup: StudySetup, record: StudyRecord, explain_seconds: float) -> list[TrialSpec]:
     """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
-    return [
-        replace(
-            setup.trial_spec(number, trial.declared_params, trial.world_size), resume_from=checkpoint, test_at=(epoch,)
-        )
-        for (number, epoch), checkpoint in models_to_test(record).items()
-        for trial in (record.started[number],)
-    ]
+    taken = recommended(record)
+    return (
+        []
+        if taken is None
+        else [
+            replace(
+                setup.trial_spec(number, trial.declared_params, trial.world_size),
+                resume_from=checkpoint,
+                test_at=(epoch,),
+                explain_seconds=explain_seconds if (number, epoch) == (taken.point.trial, taken.point.epoch) else 0.0,
+            )
+            for (number, epoch), checkpoint in models_to_test(record).items()
+            for trial in (record.started[number],)
+        ]
+    )
 
 
 def test_models(
@@ -74,7 +86,7 @@ def test_models(
         machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except (RunError, UserError) as error:
-        log.warning("the models were not measured on the test part (%s). Run `automl confirm %s`", error, record.name)
+        log.warning("the chosen models were not measured at the end (%s). Run `automl confirm %s`", error, record.name)
         return
     finally:
         retry(lambda: note_overshoot(store, lease))

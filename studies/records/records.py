@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from search_spaces.suggestions import Asked
 from studies.records.forecasts import Forecasts
@@ -163,11 +163,13 @@ class ConfirmationRecord:
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of a kept model of this seed, from this or an earlier training
     confirmed_at: datetime
+    # See `trainers.loop.answers`; None unless a recommended model was described at the study's end
+    answers: Mapping[str, Any] | None = None
 
     @property
     def is_test(self) -> bool:
-        """Return whether a saved model was measured on the test part, without training."""
-        return self.epochs == 0 and bool(self.metrics)
+        """Return whether a saved model was measured on the test part, or described, without training."""
+        return self.epochs == 0 and bool(self.metrics or self.answers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,9 +270,15 @@ class StudyRecord:
     slots_there: int | None = None  # number of slots that cost money now; None if no pool is open
     # Measurements with fresh seeds, the latest of each trial, epoch and seed
     confirmations: tuple[ConfirmationRecord, ...] = ()
-    tests: tuple[ConfirmationRecord, ...] = ()  # saved models measured on the test part at the study's end
+    # Saved models measured at the study's end, on the test part if there is one
+    tests: tuple[ConfirmationRecord, ...] = ()
     created_at: datetime
     ended_at: datetime | None = None
+
+    @property
+    def has_test_values(self) -> bool:
+        """Return whether saved models were measured on a test part."""
+        return any(one.metrics for one in self.tests)
 
     @property
     def is_simulated(self) -> bool:

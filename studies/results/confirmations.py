@@ -59,7 +59,13 @@ def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | N
     found = next((one.metrics for one in record.tests if (one.trial, one.epoch) == (trial, epoch)), None)
     if found is None:
         return None
-    return tested(found) | {name: value for name, value in found.items() if name == TEST_SAMPLES}
+    return tested(found) | {name: value for name, value in found.items() if name == TEST_SAMPLES} or None
+
+
+def answers_of(record: StudyRecord, trial: int, epoch: int) -> Mapping[str, Any]:
+    """Return the description of a model's answers to validation samples (`trainers.loop.answers`); empty without."""
+    found = (one.answers for one in record.tests if (one.trial, one.epoch) == (trial, epoch))
+    return next(found, None) or {}
 
 
 def spread(values: list[float]) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def test_each_study_has_its_links(study: StoredStudy, tmp_path: Path) -> None:
     assert 'href="/report/small"' in small
     assert 'href="/dashboard/studies/7"' in small
     assert "$0.12" in small
+    assert "<td>val_error " in small
     assert "closed" in small
     assert 'href="/report/other"' in other
     assert "Optuna</a>" not in other, "it is not mirrored yet"

@@ -99,7 +99,7 @@ def test_a_training_that_has_not_ended_is_called_unfinished_wherever_it_is_shown
     assert against_baselines(study, first) == "val_error is 2 %, against 10 % of usual trees (0@2, unfinished)."
     assert baseline_lines(study) == ["usual trees (0@2, unfinished): val_error 10 %, cost_usd $2.00"]
     drawn = figures_of_page(study, analysis.archive(study))
-    assert shapes(drawn["curves"]["curves-0"])[0]["label"]["text"] == "usual trees, unfinished"
+    assert shapes(drawn["curves"]["curves-0"])[0]["name"] == "usual trees, unfinished"
     assert "baseline: usual trees, unfinished" in render(study)
     console = Console(file=io.StringIO(), width=120)
     print_archive(console, study)
@@ -151,10 +151,21 @@ def test_each_is_a_line_in_every_picture_with_its_metric(objectives: int, of: st
     drawn = figures_of_page(study, analysis.archive(study))
     for one, at in ((drawn["trade_off"]["trade-off"], of), (drawn["curves"]["curves-0"], "y")):
         assert [shape[f"{at}0"] for shape in shapes(one)] == [0.1, 0.48]
-        assert [shape["label"]["text"] for shape in shapes(one)] == ["usual trees", "always &lt;b&gt;no&lt;/b&gt;"]
+        assert [shape["name"] for shape in shapes(one)] == ["usual trees", "always &lt;b&gt;no&lt;/b&gt;"]
     plain = study_of(*TRIALS, objectives=study.objectives)
     for group in figures_of_page(plain, analysis.archive(plain)).values():
         assert not any(shapes(one) for one in group.values())
+
+
+@pytest.mark.parametrize(("objectives", "arrow"), [(1, "↑"), (2, "→")])
+def test_one_far_from_all_models_is_an_arrow_and_does_not_stretch_the_axis(objectives: int, arrow: str) -> None:
+    near = {"name": "near", "metrics": {"val_error": 0.13}}
+    plain = study_of(trial(0, (0.1, 1.0)), trial(1, (0.12, 2.0)), objectives=study_of().objectives[:objectives])
+    study = replace(plain, spec={**plain.spec, "baselines": [MAJORITY, near]})
+    drawn = figures_of_page(study, analysis.archive(study))["trade_off"]["trade-off"]
+    assert [shape["name"] for shape in shapes(drawn)] == ["near"]
+    layout: Any = drawn.figure["layout"]
+    assert [text["text"] for text in layout["annotations"]] == [f"always &lt;b&gt;no&lt;/b&gt; (48 %) {arrow}"]
 
 
 def test_hypervolume_has_the_share_that_each_has_on_its_own() -> None:

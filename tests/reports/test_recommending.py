@@ -364,3 +364,37 @@ def test_the_command_writes_a_model_that_stands_alone_where_there_can_be_one(tas
     study = replace(study, spec={**study.spec, "task": task})
     found = recommended(study)
     assert command_of(study, found.point) == f"automl export digits {found} --out {out}"
+
+
+def test_what_the_model_gets_wrong_and_needs_is_told_and_drawn() -> None:
+    """The study without a test part has no column for it."""
+
+    def of(**answers: object) -> StudyRecord:
+        test = ConfirmationRecord(
+            trial=2, seed=1, epoch=1, epochs=0, metrics={}, cost_nano_usd=1, checkpoint=None,
+            confirmed_at=datetime.now(UTC), answers={"samples": 100, **answers},
+        )  # fmt: skip
+        return replace(study_of(*FRONT), tests=(test,), spec={**study_of(*FRONT).spec, "task": "tabular"})
+
+    columns = {"id": {"val_error": 0.01}, "<age>": {"val_error": 0.3}, "city": {"val_error": 0.02}}
+    classes = of(
+        labels=["ja", "nein"], counts=[[8, 2], [0, 90]],
+        importance={"metrics": {"val_error": 0.01}, "columns": columns, "left_out": 3},
+    )  # fmt: skip
+    needed = "The columns that it needs most, of 3 tried: '<age>' and 'city'."
+    assert recommendation_lines(classes)[2:4] == [
+        "Of the validation rows, it recognises 80 % of 10 of 'ja' and 100 % of 90 of 'nein'.",
+        f"{needed} With shuffled '<age>', val_error is 30 % instead of 1 %.",
+    ]
+    page = render(classes)
+    assert "taken for nein" in page
+    assert "&lt;age&gt;" in page
+    assert "3 further columns" in page
+    assert "test val_error" not in page
+    many = [[0] * 12 for _ in range(12)]
+    many[3][5], many[0][0] = 7, 9
+    told = render(of(labels=[f"c{one}" for one in range(12)], counts=many))
+    assert "&#39;c5&#39; (7)" in told
+    numbers = of(column="price", points=[[1.0, 2.0], [3.0, 2.5]], within=[0.5, 1.0])
+    assert "half of its estimates of 'price' are at most 0.5" in " ".join(recommendation_lines(numbers)).lower()
+    assert "Estimates against actual numbers" in render(numbers)

@@ -15,6 +15,7 @@ from trainers.contract.task import Task, has_test_part
 from trainers.data.epoch_plan import share
 from trainers.data.samples import Samples, load_samples
 from trainers.data.streams import StreamSamples
+from trainers.loop.answers import can_explain, described
 from trainers.loop.epoch_parts import EpochSums, seconds_to_compute
 from trainers.loop.evaluation import evaluation_sums, latency_ms, means_and_errors, own_part, with_derived
 from trainers.loop.gradient_noise import GradientWatch
@@ -157,16 +158,30 @@ class EpochEnd:
             self._counter.done()
         except NoTestPartError:
             return {}
-        names, sums, whole = self._evaluation_sums(samples)
+        size = {} if isinstance(samples, StreamSamples) else {TEST_SAMPLES: float(len(samples))}
+        return {TEST_PREFIX + name: value for name, value in self._measured(samples).items()} | size
+
+    def answers(self, seconds: float) -> dict[str, Any]:
+        """Return the description of the answers to validation samples; empty if the task describes none."""
+        if not can_explain(self._task) or isinstance(self._validation, StreamSamples):
+            return {}
+        return described(
+            self._task, self._spec.params, self._validation,
+            measured=self._measured, group=self._group, seconds=seconds,
+        )  # fmt: skip
+
+    def _measured(self, samples: Samples | StreamSamples, whole: WholeMetrics | None = None) -> dict[str, float]:
+        """Return metrics averaged over all ranks, with the metrics of `whole` instead of the task's own."""
+        names, sums, whole = self._evaluation_sums(samples, whole)
         self._state.network.end_evaluation()
         if self._group.world_size > 1:
             dist.all_reduce(sums)
         averages = means_and_errors(names, sums) | whole.values(self._group)
-        derived = with_derived(self._task, averages, self._spec.params)
-        size = {} if isinstance(samples, StreamSamples) else {TEST_SAMPLES: float(len(samples))}
-        return {TEST_PREFIX + name: value for name, value in derived.items()} | size
+        return with_derived(self._task, averages, self._spec.params)
 
-    def _evaluation_sums(self, samples: Samples | StreamSamples) -> tuple[tuple[str, ...], Tensor, WholeMetrics]:
+    def _evaluation_sums(
+        self, samples: Samples | StreamSamples, whole: WholeMetrics | None = None
+    ) -> tuple[tuple[str, ...], Tensor, WholeMetrics]:
         group, state = self._group, self._state
         own = own_part(samples, group, self._settings.batch_per_rank)
         fewest = 0
@@ -174,7 +189,7 @@ class EpochEnd:
             self._check_may_be_unequal(samples)
         elif state.network.is_sharded:
             fewest = len(share(len(samples), 0, group.world_size))
-        whole = WholeMetrics(self._task, self._spec.params, group.device)
+        whole = whole or WholeMetrics(self._task, self._spec.params, group.device)
         sums = evaluation_sums(
             state.module, self._task, samples, own, self._settings.batch_per_rank,
             fewest=fewest, counter=self._counter, whole=whole, passed=self._outputs,

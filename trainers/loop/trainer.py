@@ -27,6 +27,7 @@ from trainers.data.samples import TrialData, load_data
 from trainers.data.streams import StreamSamples
 from trainers.failures import classified
 from trainers.functions.own_loop import Course
+from trainers.loop.answers import can_explain
 from trainers.loop.epoch_metrics import EpochEnd, EpochResult
 from trainers.loop.epoch_parts import EpochSums, Meetings, Order, part_content
 from trainers.loop.epoch_training import EpochGrowth, EpochTraining
@@ -194,8 +195,9 @@ class Trainer:
         with classified(), self._state.evaluated_weights():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             metrics = {**self._state.metrics, **self._epoch_end.test_metrics()}
+            answers = self._epoch_end.answers(self._spec.explain_seconds) if self._spec.explain_seconds else {}
         seconds = time.perf_counter() - started
-        return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True)
+        return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True, answers=answers)
 
     def advance_ahead(
         self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True
@@ -336,6 +338,7 @@ class Trainer:
             code_files=code_files(self._spec.python_path) if ":" in self._spec.task else {},
             data_files=data_files(self._task, self._spec.task_options) if self._group.rank == 0 else {},
             has_test_part=has_test_part(self._task),
+            can_explain=can_explain(self._task),
         )
 
 

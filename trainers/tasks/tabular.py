@@ -325,6 +325,19 @@ class Tabular(SplitTask):
 
         return {"val_ndcg": Ndcg()}
 
+    def answers(self) -> Any:
+        """Return a description of the answers to validation rows: of classes, or of numbers; None for ranked rows."""
+        if self._is_classifier or self._query is not None:
+            return super().answers()
+        from trainers.tasks.shared.answer_summaries import Residuals
+
+        return Residuals(self._target.column, mean=self._target.mean, deviation=self._target.deviation)
+
+    @property
+    def input_columns(self) -> dict[str, list[int]]:
+        """Places of each column of the table in a row of inputs."""
+        return self.encoding.places
+
     def space(self) -> Space:
         """Return the default search space; batches are such that an epoch has some steps."""
         from trainers.tasks.table.table_space import tabular_space

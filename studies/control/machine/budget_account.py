@@ -11,9 +11,12 @@ from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, EpochForecast
 from studies.money.ledger import SlotMeter
 from studies.records.records import NANO, OWN_CHARGES, ChargeKind, StopReason
 from studies.storage.writing.changes import Charged, PoolChanged, PoolColumns, PoolRateChanged, StudyColumns
+from trainers.protocol import EXPLAINING_SECONDS
 
 EPOCHS_AHEAD = 2
 """Epochs promised ahead: a draining gang ends its epoch, and may have begun the next one when the order arrives."""
+_LEAST_EXPLAINING_SECONDS = 0.5
+MOST_TEST_SHARE = 0.2  # largest share of the budget that is kept to measure the chosen models at the end
 MOST_GUARD_SHARE = 0.02  # largest share of the budget that is given up by cutting an epoch before the deadline
 SAME_MOMENT_SECONDS = 1e-6  # largest difference of equal moments: the precision of seconds since 1970
 LEAST_FRACTION = 0.1  # smallest part of an epoch whose duration predicts the end of the epoch
@@ -70,18 +73,29 @@ class BudgetAccount:
     def cut_at(self) -> float:
         """Return when running epochs are cut, before the deadline by `cut_seconds` or twice the watchdog's delay.
 
-        The time that the measurements on the test part will take is kept, too.
+        The time that the measurements of chosen models will take is kept, too.
         """
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf
         wanted = max(self._setup.cut_seconds, 2.0 * max(self._late_seconds, default=0.0))
-        return self._clock.deadline - min(wanted + self._test_seconds, MOST_GUARD_SHARE * self._clock.total_seconds)
+        total = self._clock.total_seconds
+        kept = min(wanted, MOST_GUARD_SHARE * total) + min(self._test_seconds, MOST_TEST_SHARE * total)
+        return self._clock.deadline - kept
 
-    def will_test(self, evaluation_seconds: float) -> None:
-        """Keep time to measure models on the test part at the end, from the duration of a trial's evaluation."""
+    def will_test(self, evaluation_seconds: float, explaining_seconds: float) -> None:
+        """Keep time to measure models at the end, from the duration of a trial's evaluation, and to describe one."""
         models = 1 + len(self._setup.baselines)
-        start = (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)  # a cut ends the process of a slot
-        self._test_seconds = start + models * evaluation_seconds
+        self._test_seconds = self._restart_seconds + models * evaluation_seconds + explaining_seconds
+
+    def explain_seconds(self, now: float) -> float:
+        """Return the seconds for the description of a model's answers: half of what is left once it is loaded."""
+        left = (self.deadline - now - self._restart_seconds) / 2
+        return min(EXPLAINING_SECONDS, max(left, _LEAST_EXPLAINING_SECONDS))
+
+    @property
+    def _restart_seconds(self) -> float:
+        """Seconds to start a trial once a cut has ended the process of its slot."""
+        return (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)
 
     def left_nano_usd(self, now: float) -> int | None:
         """Return the nano-dollars left until the deadline; None without a deadline, or for free slots."""

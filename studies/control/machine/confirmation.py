@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from search_spaces.user_errors import RunError, StoppedError
 from search_spaces.wording import listed
@@ -60,6 +61,7 @@ class _Training:
     spec: TrialSpec
     epochs: list[EpochMeasured] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
+    answers: Mapping[str, Any] = field(default_factory=dict)
     cost_nano_usd: int = 0
     seconds: float = 0.0
 
@@ -126,6 +128,7 @@ class ConfirmingMachine(StudyMachine):
         training, epoch = self._trainings[event.trial_id], event.measurement
         if epoch.checkpoint is not None:
             training.files[epoch.epoch] = epoch.checkpoint
+        training.answers = epoch.answers
         is_over = epoch.complete or epoch.epoch >= max(training.spec.test_at)
         return replace(event, measurement=replace(epoch, checkpoint=None, complete=is_over))
 
@@ -212,6 +215,7 @@ class ConfirmingMachine(StudyMachine):
             wall_seconds=seconds,
             cost_nano_usd=cost,
             checkpoint=training.files.get(epochs),
+            answers=None if failed else dict(training.answers) or None,
             at=time.time(),
         )
 

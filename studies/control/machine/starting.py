@@ -68,6 +68,7 @@ def first_step(
     live.account.forecaster.saw_start(len(attempt.slots), live.now - attempt.leased_at if seconds is None else seconds)
     live.watchdog.heard(trial.id, is_first=True)
     live.has_test_part = live.has_test_part or bool(facts.get("has_test_part"))
+    live.can_explain = live.can_explain or bool(facts.get("can_explain"))
     live.account.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now, seconds=seconds)
     columns: AttemptColumns = {"facts": dict(facts), "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=attempt.number, columns=columns))

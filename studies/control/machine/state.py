@@ -128,9 +128,14 @@ class StudyMachine:
         return self.state != "running"
 
     @property
-    def has_test_part(self) -> bool:
-        """Return whether a trial that started here has samples for testing."""
-        return self._live.has_test_part
+    def measures_at_end(self) -> bool:
+        """Return whether saved models are measured after the search: on a test part, or to describe their answers."""
+        return self._live.has_test_part or self._live.can_explain
+
+    @property
+    def explain_seconds(self) -> float:
+        """Return the seconds for the description of the recommended model's answers."""
+        return self._live.account.explain_seconds(self.now)
 
     @property
     def left_nano_usd(self) -> int | None:

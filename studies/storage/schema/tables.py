@@ -220,6 +220,7 @@ confirmations = sa.Table(
     sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("checkpoint", sa.Text),
     sa.Column("confirmed_at", sa.Float, nullable=False),
+    sa.Column("answers", SafeJson(none_as_null=True)),  # of a tested model to validation samples; null if not described
 )
 
 leases = sa.Table(

@@ -60,7 +60,7 @@ class StudyRun:
             for number in {one.trial for one in record.confirmations} & runs.keys():
                 _describe_confirmed(client, runs[number], record, number)
             for one in record.tests:
-                if one.trial in runs:  # the same point each time, so writing it again does no harm
+                if one.metrics and one.trial in runs:  # the same point each time, so writing it again does no harm
                     its = {f"test_{name}": value for name, value in without_errors(tested(one.metrics)).items()}
                     write(client, runs[one.trial], points(its, one.epoch, one.confirmed_at.timestamp()))
             used = self._processor_clock() - before

@@ -6,7 +6,7 @@ misspelt names.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from studies.records.forecasts import Forecasts
 from studies.records.records import Action, ChargeKind, StopReason, StudyState, TrialState
@@ -162,6 +162,7 @@ class Confirmed:
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of the file with the model; None if it was not kept
     at: float  # end of the training, in seconds since 1970
+    answers: Mapping[str, Any] | None = None  # description of a saved model's answers to validation samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

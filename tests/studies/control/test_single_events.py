@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from studies.gangs.pool_protocol import (
     Progress,
     SlotsLeaving,
     SlotsReady,
+    Tick,
     TrialQueued,
 )
 from studies.money.budget import Limits
@@ -69,6 +71,17 @@ def test_a_gang_that_fails_as_its_trial_ends_gives_its_slot_back(closes: Event) 
 
 def lost() -> GangFailed:
     return GangFailed(trial_id=1, attempt=1, failure="lost", message="a rank died")
+
+
+@pytest.mark.parametrize("facts", [{}, {"has_test_part": True, "can_explain": True}])
+def test_a_budget_of_a_minute_keeps_the_time_to_measure_the_chosen_models(facts: dict[str, object]) -> None:
+    """A start of two seconds, and five to describe answers; a fiftieth of the budget would not do."""
+    machine = machine_with_a_trial(Limits(hours=1 / 60))
+    started = replace(STARTED, facts=facts, seconds=2.0)
+    machine.handle([started, measured(1)], 3.0)
+    steps = [machine.handle([Tick(late_seconds=0.0)], at) for at in (52.0, 54.0)]
+    killed = [any(isinstance(one, KillGang) for one in step.commands) for step in steps]
+    assert killed == [False, bool(facts)]
 
 
 STOPS = [DrainRequested(reason="interrupted"), DrainRequested(reason="stopped"), SlotsLeaving(slots=(0,))]

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -162,3 +163,48 @@ def test_few_rows_have_folds_by_auto_and_in_new_studies(file: str) -> None:
 def test_weights_of_before_keep_their_mark() -> None:
     """The mark is made of this text: another one would refuse every stored model of tables."""
     assert repr(Target(column="y")) == "_Target(column='y', classes=(), mean=0.0, deviation=1.0, variance=1.0)"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("folds", "kind"), [(1, "yes or no"), (3, "yes or no"), (1, "number"), (3, "number")])
+def test_answers_of_a_saved_model_say_what_is_wrong_and_which_columns_are_needed(
+    tmp_path: Path, folds: int, kind: str
+) -> None:
+    """On validation, also of rows whose fold the model has not seen; without time for all columns some are left out."""
+    rows = [
+        [age, city, score, rich if kind != "number" else (30 if rich == "yes" else 10) + float(age) / 10]
+        for age, city, score, rich in people(600)
+    ]
+    options = {"train": write(tmp_path / "them.csv", [HEADER, *rows]), "target": "rich", "folds": folds, "reading": 2}
+    task = load_task("tabular", options)
+    spec = TrialSpec(
+        study="t", trial=0, task="tabular", task_options=options, params=PARAMS["trees"], training={"epochs": 9},
+        checkpoint_folder=str(tmp_path), milestones=(9,),
+    )  # fmt: skip
+    *_, last = Trainer(spec, task, group=Group()).advance(9)
+
+    def answers(seconds: float) -> dict[str, Any]:
+        course = Mock()
+        again = replace(spec, resume_from=last.checkpoint, test_at=(9,), explain_seconds=seconds)
+        Trainer(again, task, group=Group()).run(course)
+        return dict(course.measured.call_args.args[0].news.answers)
+
+    found = answers(60.0)
+    judged = "val_rmse" if kind == "number" else "val_error"
+    needed = {name: one[judged] for name, one in found["importance"]["columns"].items()}
+    base = found["importance"]["metrics"][judged]
+    assert base == pytest.approx(last.metrics[judged], rel=1e-3)
+    assert needed.keys() == {"age", "city", "score"}
+    assert min(needed["age"], needed["city"]) > 2 * base
+    assert abs(needed["score"] - base) < 0.3 * base + 0.02
+    size = found["samples"]
+    assert size == len(task.validation_data({})[1])
+    if kind == "number":
+        assert len(found["points"]) == min(size, 400)
+        squares = [(actual - estimate) ** 2 for actual, estimate in found["points"]]
+        assert (sum(squares) / len(squares)) ** 0.5 == pytest.approx(base, rel=0.25)
+        assert found["within"][0] < found["within"][1] < 20
+    else:
+        right = sum(found["counts"][place][place] for place in range(2))
+        assert (sum(map(sum, found["counts"])), 1 - right / size) == (size, pytest.approx(base))
+    assert answers(1e-6)["importance"]["left_out"] == 2

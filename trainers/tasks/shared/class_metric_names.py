@@ -1,6 +1,6 @@
 """Names of the metrics of classes, and the one that judges a rare class."""
 
-_MOST_RANKED_CLASSES = 100
+MOST_RANKED_CLASSES = 100
 METRIC_OF_RARE = "val_auprc"
 """Objective for a rare class. `val_balanced_error` counts decisions, whose threshold is chosen after the search."""
 
@@ -12,5 +12,5 @@ def rare_share(classes: int) -> float:
 
 def whole_class_metrics(classes: int) -> tuple[str, ...]:
     """Return the names of a classifier's metrics that are not means over samples."""
-    ranked = ("val_auroc", "val_auprc") if classes <= _MOST_RANKED_CLASSES else ()
+    ranked = ("val_auroc", "val_auprc") if classes <= MOST_RANKED_CLASSES else ()
     return (*ranked, "val_f1", "val_balanced_error")

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainers.contract.task import BaseTask, Params
 from trainers.protocol import NoTestPartError, TaskError
-from trainers.tasks.shared.class_metric_names import rare_share, whole_class_metrics
+from trainers.tasks.shared.class_metric_names import MOST_RANKED_CLASSES, rare_share, whole_class_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -178,6 +178,14 @@ class SplitTask(BaseTask):
         from trainers.tasks.shared.class_metrics import ClassMetrics
 
         return {"val": ClassMetrics(len(self.classes), self.positive)}
+
+    def answers(self) -> Any:
+        """Return a description of the answers to validation samples, see `trainers.loop.answers`; None without one."""
+        if not 0 < len(self.classes) <= MOST_RANKED_CLASSES:
+            return None
+        from trainers.tasks.shared.answer_summaries import Confusion
+
+        return Confusion(self.classes)
 
     def decode(self, outputs: Tensor) -> list[Any]:
         """Return the labels of outputs [n, classes]."""

@@ -81,6 +81,15 @@ class Encoding:
         """Number of columns."""
         return self.dense + len(self.categories)
 
+    @property
+    def places(self) -> dict[str, list[int]]:
+        """Places of each column of the table in a row, with the mark of its missing values."""
+        marked = [number.name for number in self.numbers if number.marks]
+        places = {number.name: [place] for place, number in enumerate(self.numbers)}
+        for place, name in enumerate(marked, start=len(self.numbers)):
+            places[name].append(place)
+        return places | {one.name: [place] for place, one in enumerate(self.categories, start=self.dense)}
+
     def form(self) -> dict[str, Any]:
         """Return the steps of `encode` as plain values, for `automl.standalone.table_rows`."""
         return {
