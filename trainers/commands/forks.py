@@ -1,0 +1,228 @@
+"""Programs as forks of processes that have imported modules (`preloaded.py`); they live as long as this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import socket
+import subprocess
+import threading
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PRELOADED = Path(__file__).with_name("preloaded.py")
+_MOST = 3
+"""Processes that are kept: each takes the memory of its modules."""
+_PYTHON = re.compile(r"python[\d.]*")
+_READ_BY_LIBRARIES = re.compile(
+    "LD_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_|NUMEXPR_|VECLIB_|MALLOC_|GLIBC_|PYTHON|LANG|LC_|TZ|PATH|HOME|TMPDIR|TORCH|PYTORCH_"
+    "|ATEN_|DNNL_|ONEDNN_|CUBLAS_|CUDNN_|NCCL_|CUDA_(?!VISIBLE)"
+)
+"""Variables that interpreters and libraries may read while they are loaded, without Python's `os.environ`."""
+MARK = "AUTOML_PROGRAM"
+"""Environment variable that marks a program's processes, in case its supervisor dies."""
+
+
+class Fork:
+    """A Python program that is to run in a fork.
+
+    Args:
+        changing: Variables whose values differ between trials. A process that imported without them serves all values,
+            unless its modules look for them.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
+        *,
+        changing: frozenset[str],
+    ) -> None:
+        self._modules, self._argv, self._environment, self._folder = modules, argv, dict(environment), folder
+        self._changing = frozenset(name for name in changing if not _READ_BY_LIBRARIES.match(name))
+        self._awaited: _Process | None = None
+        self._is_given_up = False
+        self.why = ""
+        try:
+            self.python = self._understood()
+        except ValueError as why:
+            self.why, self.python = str(why), []
+
+    def _understood(self) -> list[str]:
+        """Return `-m`, `-c` or nothing, and what follows it; ValueError if only an interpreter can run it."""
+        found = shutil.which(
+            os.path.join(self._folder, self._argv[0]) if "/" in self._argv[0] else self._argv[0],
+            path=self._environment.get("PATH"),
+        )
+        if found is None or not _PYTHON.fullmatch(Path(found).name):
+            raise ValueError(f"the program {self._argv[0]} is not python")
+        rest = [one for index, one in enumerate(self._argv) if index and (index > 1 or one != "-u")]
+        if rest[:1] in (["-m"], ["-c"]) and rest[1:]:
+            return rest
+        if not rest or rest[0].startswith("-"):
+            raise ValueError(f"python is started with {' '.join(rest[:1]) or 'no program'}")
+        script = os.path.join(self._folder, rest[0])
+        if not os.path.isfile(script) or zipfile.is_zipfile(script):
+            raise ValueError(f"{rest[0]} is no file of Python code")
+        return ["", *rest]
+
+    def begin(self, descriptors: Sequence[int], on_output: Callable[[bytes], object]) -> str | None:
+        """Fork, once the modules are imported; returns why that is impossible, or None.
+
+        Args:
+            descriptors: Standard streams of the supervisor, and those that are its arguments.
+            on_output: Takes what modules print when they are imported.
+        """
+        if self.why:
+            return self.why
+        with _lock:
+            while not self._is_given_up:
+                self._awaited = process = self._process()
+                said = process.hear(on_output)
+                if self._is_given_up:
+                    process.end()
+                    break
+                if "why" in said:
+                    return str(said["why"])
+                _lacked.update(said["lacked"])
+                if self._key() == process.key:
+                    return process.fork(descriptors)
+        return None
+
+    def _key(self) -> tuple[object, ...]:
+        how, program = self.python[:2]
+        folder = os.path.realpath(self._folder)
+        imports_from = {"-m": folder, "-c": ""}.get(
+            how, os.path.dirname(os.path.realpath(os.path.join(folder, program)))
+        )
+        paths = self._environment.get("PYTHONPATH", "")
+        works_in = folder if how or not all(map(os.path.isabs, filter(None, paths.split(os.pathsep)))) else imports_from
+        environment = {
+            name: value for name, value in self._environment.items() if name not in self._changing or name in _lacked
+        }
+        return self._argv[0], tuple(self._modules), imports_from, works_in, tuple(sorted(environment.items()))
+
+    def _process(self) -> _Process:
+        key = self._key()
+        process = next((one for one in _kept if one.key == key), None) or _Process(*key)
+        with suppress(ValueError):
+            _kept.remove(process)
+        _kept.append(process)
+        for oldest in _kept[:-_MOST]:
+            oldest.end()
+        return process
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of the process that imports."""
+        with suppress(psutil.Error, AttributeError):
+            times = psutil.Process(self._awaited.pid).cpu_times()  # type: ignore[union-attr]
+            return float(times.user + times.system)
+        return 0.0
+
+    def give_up(self) -> None:
+        """Let `begin` return even if an import hangs."""
+        self._is_given_up = True
+        if self._awaited is not None and not self._awaited.has_said:
+            self._awaited.kill()
+
+
+class _Process:
+    def __init__(self, *key: Any) -> None:
+        program, modules, imports_from, works_in, environment = self.key = key
+        self._requests, theirs = socket.socketpair()
+        alive, self._alive = os.pipe()
+        self._output, prints = os.pipe()
+        self._said: dict[str, Any] | None = None
+        arguments = [program, str(_PRELOADED), str(theirs.fileno()), str(alive), imports_from, *modules]
+        try:
+            self._process = subprocess.Popen(
+                arguments, env={**dict(environment), MARK: "0" * 32}, cwd=works_in, stdin=subprocess.DEVNULL,
+                stdout=prints, stderr=prints, pass_fds=(theirs.fileno(), alive), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            theirs.close()
+            os.close(alive)
+            os.close(prints)
+        self.pid = self._process.pid
+
+    @property
+    def has_said(self) -> bool:
+        return self._said is not None
+
+    def hear(self, on_output: Callable[[bytes], object]) -> dict[str, Any]:
+        """Return what the process said after its imports, or of its end."""
+        last = b""
+        while self._said is None:
+            ready, _, _ = select.select([self._requests, self._output], [], [])
+            if self._output in ready and (chunk := os.read(self._output, 2**16)):
+                on_output(chunk)
+                last = (last + chunk)[-1000:]
+            elif self._requests in ready:
+                line = self._line()
+                words = (last.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+                self._said = json.loads(line or json.dumps({"why": f"the process that imports ended ({words})"}))
+                if "why" in self._said:
+                    self.kill()
+                    self._process.wait()
+        return self._said
+
+    def fork(self, descriptors: Sequence[int]) -> str | None:
+        try:
+            socket.send_fds(self._requests, [b"f"], descriptors)
+        except OSError:
+            self.end()
+            return "the process with the imported modules was killed"
+        if not self._line():  # whether it forked is told by the supervisor
+            self.end()
+        return None
+
+    def _line(self) -> bytes:
+        line = b""
+        with suppress(OSError):
+            while not line.endswith(b"\n") and (chunk := self._requests.recv(2**16)):
+                line += chunk
+        return line
+
+    def end(self) -> None:
+        """End it; for the thread that holds the lock."""
+        _kept.remove(self)
+        self.kill()
+        self._process.wait()
+        self.forget()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def forget(self) -> None:
+        self._requests.close()
+        for end in self._alive, self._output:
+            os.close(end)
+
+
+_kept: list[_Process] = []
+"""Least recently used first; with those that cannot be forked, so that they are not tried again."""
+_lacked: set[str] = set()
+"""Variables that imported modules have looked for in vain."""
+_lock = threading.Lock()
+
+
+def _forget_all() -> None:
+    """Leave the processes to the parent of this fork."""
+    global _lock  # noqa: PLW0603 - another thread may have it
+    _lock = threading.Lock()
+    for process in _kept:
+        process.forget()
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,211 @@
+"""Imports modules once, and is forked for each trial whose command is a Python program.
+
+    python preloaded.py SOCKET ALIVE FOLDER MODULE...
+
+SOCKET gets one line of JSON once the modules are imported: `why` this process cannot be forked, or the variables that
+they looked for in vain (`lacked`). Then each byte with six descriptors asks for a fork: standard streams, and those of
+`supervisor.py`, which this process becomes a supervisor by. The process ends with the other end of the pipe ALIVE. It
+runs under the interpreter of the command, so it uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib.util
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, NoReturn
+
+_MARK = "AUTOML_PROGRAM"
+"""Variable whose value, as others see it in /proc, is replaced in each fork by one of the same length."""
+_FORK_AWARE = ("jemalloc_bg_thd",)
+"""Names of threads whose library lets a process fork beside them."""
+_GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals whose handlers the supervisor sets."""
+
+
+class _Noting(dict[bytes, bytes]):
+    """Environment that notes variables that it lacks."""
+
+    def __init__(self, given: dict[bytes, bytes]) -> None:
+        super().__init__(given)
+        self.lacked: set[str] = set()
+
+    def __missing__(self, name: bytes) -> bytes:
+        self.lacked.add(os.fsdecode(name))
+        raise KeyError(name)
+
+
+def main() -> None:
+    """Import, then fork until the owner ends; in a fork, become the program."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    alive, folder, modules = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    _end_with(alive)
+    mark = _address_of(_MARK)
+    del os.environ[_MARK]
+    supervisor = _supervisor()
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+    sys.argv, sys.orig_argv[1:] = [""], []
+    for number in _HANDLED[:4]:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    said = _imported(modules)
+    handlers = {number: signal.getsignal(number) for number in _HANDLED}
+    mine = (requests.fileno(), alive)
+    kept = {file for file in _open_files() if file not in mine}
+    _tell(requests, said)
+    while "why" not in said:
+        byte, files, _, _ = socket.recv_fds(requests, 1, 6)
+        if not byte:
+            break
+        pid = os.fork()
+        if pid == 0:
+            for number, file in enumerate(files[:3]):
+                os.dup2(file, number)
+            for file in (*files[:3], *mine):
+                os.close(file)
+            what = supervisor.supervise(files[3], files[4:], is_preloaded=True)
+            _close_all_but(kept)
+            _set_up(what, handlers, mark)
+            _run(what["python"])
+        for file in files:
+            os.close(file)
+        os.waitpid(pid, 0)
+        _tell(requests, {})
+
+
+def _end_with(alive: int) -> None:
+    """Let Linux kill this process when the other end of a pipe closes, even while an import hangs."""
+    fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(alive, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        os.read(alive, 1)
+        sys.exit()
+
+
+def _supervisor() -> Any:
+    path = Path(__file__).with_name("supervisor.py")
+    spec = importlib.util.spec_from_file_location("automl supervisor", path)
+    assert spec is not None and spec.loader is not None  # noqa: PT018, S101 - a file beside this one
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _imported(modules: list[str]) -> dict[str, Any]:
+    """Import the modules; returns what the owner hears."""
+    environment: Any = os.environ
+    environment._data = noting = _Noting(environment._data)
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except BaseException as error:  # noqa: BLE001 - the command runs without it
+        return {"why": f"{module} cannot be imported: {type(error).__name__}: {error}"}
+    environment._data = dict(noting)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    gc.collect()
+    gc.freeze()  # collections of a fork would copy their pages
+    pid = os.fork()  # OpenBLAS ends its threads before a fork
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    tasks = Path("/proc/self/task")
+    threads = [(task / "comm").read_text().strip() for task in tasks.iterdir() if task.name != str(os.getpid())]
+    if alien := [name for name in threads if name not in _FORK_AWARE]:
+        return {"why": f"importing {', '.join(modules)} starts threads ({', '.join(alien)})"}
+    for file in _open_files():
+        with contextlib.suppress(OSError):
+            if (name := os.readlink(f"/proc/self/fd/{file}")).startswith(_GPU_FILES):
+                return {"why": f"importing {', '.join(modules)} opens a GPU ({name})"}
+    return {"lacked": sorted(noting.lacked)}
+
+
+def _open_files() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - numbers
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for file in _open_files() - kept:
+        with contextlib.suppress(OSError):
+            os.close(file)
+
+
+def _tell(requests: socket.socket, said: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        requests.sendall(json.dumps(said).encode() + b"\n")
+
+
+# ---------------------------------------------------------------------- in a fork that is the program
+
+
+def _address_of(variable: str) -> int:
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    return int(libc.getenv(variable.encode()) or 0)
+
+
+def _set_up(what: dict[str, Any], handlers: dict[int, Any], mark: int) -> None:
+    """Make this process like one of a new interpreter."""
+    environment = what["environment"]
+    os.environ.clear()
+    os.environ.update(environment)
+    own_mark = environment[_MARK].encode()
+    if mark:
+        ctypes.memmove(mark, own_mark, len(own_mark))
+    signal.set_wakeup_fd(-1)
+    for number, handler in handlers.items():
+        if handler is not None:
+            signal.signal(number, handler)
+    random: Any = sys.modules.get("numpy.random")  # Python's own is seeded by every fork, torch's with a constant
+    if random is not None:
+        random.seed()
+    sys.orig_argv[:] = what["argv"]
+
+
+def _run(python: list[str]) -> NoReturn:
+    """Run `python`, such as ["", "train.py", "--lr", "0.1"] or ["-m", "train"], and end like an interpreter."""
+    how, *sys.argv = python
+    if how:
+        sys.argv[0] = how
+    own = types.ModuleType("__main__")
+    own.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = own
+    try:
+        if how == "-m":
+            runpy._run_module_as_main(python[1])
+        elif how == "-c":
+            exec(compile(python[1], "<string>", "exec", dont_inherit=True), own.__dict__)
+        else:
+            path = os.path.join(os.getcwd(), python[1])
+            own.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+            with io.open_code(path) as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+            exec(code, own.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+            traceback = traceback.tb_next
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        sys.excepthook = lambda *_: None
+        raise
+    sys.exit()
+
+
+if __name__ == "__main__":
+    main()
