@@ -54,8 +54,8 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     alive, folder, modules = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     _end_with(alive)
+    given = dict(one.split(b"=", 1) for one in Path("/proc/self/environ").read_bytes().split(b"\0") if one)
     mark = _address_of(_MARK)
-    del os.environ[_MARK]
     supervisor = _supervisor()
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
@@ -64,6 +64,9 @@ def main() -> None:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     said = _imported(modules)
     handlers = {number: signal.getsignal(number) for number in _HANDLED}
+    changes = {
+        name: os.environb.get(name) for name in {*given, *os.environb} if os.environb.get(name) != given.get(name)
+    }
     mine = (requests.fileno(), alive)
     kept = {file for file in _open_files() if file not in mine}
     _tell(requests, said)
@@ -79,7 +82,7 @@ def main() -> None:
                 os.close(file)
             what = supervisor.supervise(files[3], files[4:], is_preloaded=True)
             _close_all_but(kept)
-            _set_up(what, handlers, mark)
+            _set_up(what, changes, handlers, mark)
             _run(what["python"])
         for file in files:
             os.close(file)
@@ -108,13 +111,13 @@ def _supervisor() -> Any:
 def _imported(modules: list[str]) -> dict[str, Any]:
     """Import the modules; returns what the owner hears."""
     environment: Any = os.environ
-    environment._data = noting = _Noting(environment._data)
+    environment._data = os.environb._data = noting = _Noting(environment._data)
     try:
         for module in modules:
             importlib.import_module(module)
     except BaseException as error:  # noqa: BLE001 - the command runs without it
         return {"why": f"{module} cannot be imported: {type(error).__name__}: {error}"}
-    environment._data = dict(noting)
+    environment._data = os.environb._data = dict(noting)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     gc.collect()
@@ -135,7 +138,12 @@ def _imported(modules: list[str]) -> dict[str, Any]:
 
 
 def _open_files() -> set[int]:
-    return {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - numbers
+    found = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
+        with contextlib.suppress(OSError):  # that of the listing is closed
+            os.fstat(int(name))
+            found.add(int(name))
+    return found
 
 
 def _close_all_but(kept: set[int]) -> None:
@@ -158,21 +166,25 @@ def _address_of(variable: str) -> int:
     return int(libc.getenv(variable.encode()) or 0)
 
 
-def _set_up(what: dict[str, Any], handlers: dict[int, Any], mark: int) -> None:
-    """Make this process like one of a new interpreter."""
+def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int, Any], mark: int) -> None:
+    """Make this process like one of a new interpreter; `changes` of the environment are those of its imports."""
     environment = what["environment"]
     os.environ.clear()
     os.environ.update(environment)
     own_mark = environment[_MARK].encode()
+    for name, value in changes.items():
+        os.environb.pop(name, None) if value is None else os.environb.__setitem__(name, value)
     if mark:
         ctypes.memmove(mark, own_mark, len(own_mark))
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         if handler is not None:
             signal.signal(number, handler)
-    random: Any = sys.modules.get("numpy.random")  # Python's own is seeded by every fork, torch's with a constant
-    if random is not None:
-        random.seed()
+    # Python seeds its own generator in each fork.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
     sys.orig_argv[:] = what["argv"]
 
 
