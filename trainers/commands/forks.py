@@ -60,19 +60,19 @@ class Fork:
 
     def _understood(self) -> list[str]:
         """Return `-m`, `-c` or nothing, and what follows it; ValueError if only an interpreter can run it."""
-        found = shutil.which(
-            os.path.join(self._folder, self._argv[0]) if "/" in self._argv[0] else self._argv[0],
-            path=self._environment.get("PATH"),
-        )
+        program, *rest = self._argv
+        path = str(Path(self._folder, program)) if "/" in program else program
+        found = shutil.which(path, path=self._environment.get("PATH"))
         if found is None or not _PYTHON.fullmatch(Path(found).name):
-            raise ValueError(f"the program {self._argv[0]} is not python")
-        rest = [one for index, one in enumerate(self._argv) if index and (index > 1 or one != "-u")]
+            raise ValueError(f"the program {program} is not python")
+        if rest[:1] == ["-u"]:  # as PYTHONUNBUFFERED, which each command has
+            rest = rest[1:]
         if rest[:1] in (["-m"], ["-c"]) and rest[1:]:
             return rest
         if not rest or rest[0].startswith("-"):
             raise ValueError(f"python is started with {' '.join(rest[:1]) or 'no program'}")
-        script = os.path.join(self._folder, rest[0])
-        if not os.path.isfile(script) or zipfile.is_zipfile(script):
+        script = Path(self._folder, rest[0])
+        if not script.is_file() or zipfile.is_zipfile(script):
             raise ValueError(f"{rest[0]} is no file of Python code")
         return ["", *rest]
 
@@ -87,7 +87,10 @@ class Fork:
             return self.why
         with _lock:
             while not self._is_given_up:
-                self._awaited = process = self._process()
+                try:
+                    self._awaited = process = self._process()
+                except OSError as error:
+                    return f"no process can be started ({error})"
                 said = process.hear(on_output)
                 if self._is_given_up:
                     process.end()
@@ -101,12 +104,10 @@ class Fork:
 
     def _key(self) -> tuple[object, ...]:
         how, program = self.python[:2]
-        folder = os.path.realpath(self._folder)
-        imports_from = {"-m": folder, "-c": ""}.get(
-            how, os.path.dirname(os.path.realpath(os.path.join(folder, program)))
-        )
-        paths = self._environment.get("PYTHONPATH", "")
-        works_in = folder if how or not all(map(os.path.isabs, filter(None, paths.split(os.pathsep)))) else imports_from
+        folder = Path(self._folder).resolve()
+        imports_from = {"-m": str(folder), "-c": ""}.get(how, str((folder / program).resolve().parent))
+        paths = filter(None, self._environment.get("PYTHONPATH", "").split(os.pathsep))
+        works_in = imports_from if not how and all(Path(path).is_absolute() for path in paths) else str(folder)
         environment = {
             name: value for name, value in self._environment.items() if name not in self._changing or name in _lacked
         }
@@ -145,7 +146,7 @@ class _Process:
         self._said: dict[str, Any] | None = None
         arguments = [program, str(_PRELOADED), str(theirs.fileno()), str(alive), imports_from, *modules]
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - as the command does
                 arguments, env={**dict(environment), MARK: "0" * 32}, cwd=works_in, stdin=subprocess.DEVNULL,
                 stdout=prints, stderr=prints, pass_fds=(theirs.fileno(), alive), start_new_session=True,
             )  # fmt: skip
@@ -163,7 +164,8 @@ class _Process:
         """Return what the process said after its imports, or of its end."""
         last = b""
         while self._said is None:
-            ready, _, _ = select.select([self._requests, self._output], [], [])
+            files: list[Any] = [self._requests, self._output]
+            ready, _, _ = select.select(files, [], [])
             if self._output in ready and (chunk := os.read(self._output, 2**16)):
                 on_output(chunk)
                 last = (last + chunk)[-1000:]

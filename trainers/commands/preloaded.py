@@ -63,7 +63,7 @@ def main() -> None:
     for number in _HANDLED[:4]:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     said = _imported(modules)
-    handlers = {number: signal.getsignal(number) for number in _HANDLED}
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _HANDLED}
     changes = {
         name: os.environb.get(name) for name in {*given, *os.environb} if os.environb.get(name) != given.get(name)
     }
@@ -76,8 +76,8 @@ def main() -> None:
             break
         pid = os.fork()
         if pid == 0:
-            for number, file in enumerate(files[:3]):
-                os.dup2(file, number)
+            for stream, file in enumerate(files[:3]):
+                os.dup2(file, stream)
             for file in (*files[:3], *mine):
                 os.close(file)
             what = supervisor.supervise(files[3], files[4:], is_preloaded=True)
@@ -110,14 +110,17 @@ def _supervisor() -> Any:
 
 def _imported(modules: list[str]) -> dict[str, Any]:
     """Import the modules; returns what the owner hears."""
-    environment: Any = os.environ
-    environment._data = os.environb._data = noting = _Noting(environment._data)
+    environments: tuple[Any, Any] = os.environ, os.environb
+    noting = _Noting(environments[1]._data)  # noqa: SLF001 - no other place sees each question
+    for one in environments:
+        one._data = noting  # noqa: SLF001
     try:
         for module in modules:
             importlib.import_module(module)
     except BaseException as error:  # noqa: BLE001 - the command runs without it
         return {"why": f"{module} cannot be imported: {type(error).__name__}: {error}"}
-    environment._data = os.environb._data = dict(noting)
+    for one in environments:
+        one._data = dict(noting)  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     gc.collect()
@@ -132,7 +135,7 @@ def _imported(modules: list[str]) -> dict[str, Any]:
         return {"why": f"importing {', '.join(modules)} starts threads ({', '.join(alien)})"}
     for file in _open_files():
         with contextlib.suppress(OSError):
-            if (name := os.readlink(f"/proc/self/fd/{file}")).startswith(_GPU_FILES):
+            if (name := str(Path(f"/proc/self/fd/{file}").readlink())).startswith(_GPU_FILES):
                 return {"why": f"importing {', '.join(modules)} opens a GPU ({name})"}
     return {"lacked": sorted(noting.lacked)}
 
@@ -198,15 +201,16 @@ def _run(python: list[str]) -> NoReturn:
     sys.modules["__main__"] = own
     try:
         if how == "-m":
-            runpy._run_module_as_main(python[1])
+            runner: Any = runpy
+            runner._run_module_as_main(python[1])  # noqa: SLF001 - what `python -m` calls
         elif how == "-c":
-            exec(compile(python[1], "<string>", "exec", dont_inherit=True), own.__dict__)
+            exec(compile(python[1], "<string>", "exec", dont_inherit=True), own.__dict__)  # noqa: S102 - its purpose
         else:
-            path = os.path.join(os.getcwd(), python[1])
+            path = os.path.join(Path.cwd(), python[1])  # noqa: PTH118 - keeps "./", as Python does
             own.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
             with io.open_code(path) as file:
                 code = compile(file.read(), path, "exec", dont_inherit=True)
-            exec(code, own.__dict__)
+            exec(code, own.__dict__)  # noqa: S102 - its purpose
     except SystemExit:
         raise
     except BaseException as error:

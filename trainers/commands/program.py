@@ -34,8 +34,8 @@ _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing leftovers, and again for reading the output."""
-_ORDERS_BYTES = 2**20
-"""Size of the pipe of orders, so that a long environment waits for nobody."""
+_ORDERS_BYTES = 2**18
+"""Size of the pipe of orders, so that a long environment does not wait for a fork."""
 
 STDOUT, _FILE, _FILE_SECONDS = "stdout", "file", 0.1
 """Names of streams of lines, and seconds between two looks into a file of metrics."""
@@ -86,7 +86,8 @@ class Program:
         self._fork = fork
         self._starter: subprocess.Popen[bytes] | None = None
         (orders, gives), (news, says), (out, prints), (errors, complains) = (os.pipe() for _ in range(4))
-        fcntl.fcntl(gives, fcntl.F_SETPIPE_SZ, _ORDERS_BYTES)
+        with suppress(OSError):  # a user may have too many
+            fcntl.fcntl(gives, fcntl.F_SETPIPE_SZ, _ORDERS_BYTES)
         self._given = (orders, prints, complains), (says, out, errors)
         self._orders = os.fdopen(gives, "wb", 0)
         try:

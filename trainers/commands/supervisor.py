@@ -37,6 +37,8 @@ _ORDERS = {
     b"terminate": signal.SIGTERM,
     b"kill": signal.SIGKILL,
 }
+_news = -1
+"""Descriptor of the news."""
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing leftovers; a process that waits for a disk cannot be killed."""
 
@@ -46,13 +48,13 @@ def supervise(news: int, printed: list[int], *, is_preloaded: bool = False) -> d
 
     Returns only in a fork, if `is_preloaded`: it is to become the Python program of the returned description.
     """
-    global _news  # noqa: PLW0603 - the process has one
+    global _news  # noqa: PLW0603 - a process has one
     _news = news
     # Ray kills the children of a process that it ends, and this process has to outlive the rank to end the program.
     if os.fork():
         os._exit(0)
     _tell(f"supervised {os.getpid()}")
-    what = json.loads(_first_line())
+    what: dict[str, Any] = json.loads(_first_line())
     wakes, wakened = os.pipe()
     os.set_blocking(wakened, False)
     signal.set_wakeup_fd(wakened)

@@ -596,6 +596,15 @@ STARTS_A_PROCESS = f"""
     time.sleep(600)
 """
 
+FORKS = """
+    import os, pathlib, time
+    if os.fork() == 0:
+        os.setsid()
+        pathlib.Path("new").write_text(str(os.getpid()))
+        os.rename("new", "forked")
+        time.sleep(600)
+"""
+
 
 def _run_rank(folder, until: int, options) -> None:
     run(spec_of(folder, options), Grants(until=until))
@@ -672,19 +681,8 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
 
 @pytest.mark.usefixtures("cold_and_warm")
 def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
+    script(tmp_path, FORKS + STARTS_A_PROCESS)
     forked = tmp_path / "forked"
-    script(
-        tmp_path,
-        f"""
-        import os, pathlib, time
-        if os.fork() == 0:
-            os.setsid()
-            pathlib.Path("{forked}.new").write_text(str(os.getpid()))
-            os.rename("{forked}.new", "{forked}")
-            time.sleep(600)
-        {STARTS_A_PROCESS.strip()}
-    """,
-    )
 
     def kill_it() -> None:
         wait_until(lambda: len(left_over()) == 1 and forked.exists())
