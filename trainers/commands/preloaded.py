@@ -15,7 +15,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib.util
+import importlib
 import io
 import json
 import os
@@ -56,7 +56,7 @@ def main() -> None:
     _end_with(alive)
     given = dict(one.split(b"=", 1) for one in Path("/proc/self/environ").read_bytes().split(b"\0") if one)
     mark = _address_of(_MARK)
-    supervisor = _supervisor()
+    supervise = runpy.run_path(str(Path(__file__).with_name("supervisor.py")))["supervise"]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
     sys.argv, sys.orig_argv[1:] = [""], []
@@ -78,10 +78,11 @@ def main() -> None:
         if pid == 0:
             for stream, file in enumerate(files[:3]):
                 os.dup2(file, stream)
-            for file in (*files[:3], *mine):
+            for file in mine:
                 os.close(file)
-            what = supervisor.supervise(files[3], files[4:], is_preloaded=True)
-            _close_all_but(kept)
+            what = supervise(files[3], files[4:], is_preloaded=True)
+            for file in _open_files() - kept:
+                os.close(file)
             _set_up(what, changes, handlers, mark)
             _run(what["python"])
         for file in files:
@@ -99,28 +100,16 @@ def _end_with(alive: int) -> None:
         sys.exit()
 
 
-def _supervisor() -> Any:
-    path = Path(__file__).with_name("supervisor.py")
-    spec = importlib.util.spec_from_file_location("automl supervisor", path)
-    assert spec is not None and spec.loader is not None  # noqa: PT018, S101 - a file beside this one
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _imported(modules: list[str]) -> dict[str, Any]:
     """Import the modules; returns what the owner hears."""
-    environments: tuple[Any, Any] = os.environ, os.environb
-    noting = _Noting(environments[1]._data)  # noqa: SLF001 - no other place sees each question
-    for one in environments:
-        one._data = noting  # noqa: SLF001
+    environments: list[Any] = [os.environ, os.environb]  # which share their content
+    noting = environments[0]._data = environments[1]._data = _Noting(environments[1]._data)  # noqa: SLF001
     try:
         for module in modules:
             importlib.import_module(module)
     except BaseException as error:  # noqa: BLE001 - the command runs without it
         return {"why": f"{module} cannot be imported: {type(error).__name__}: {error}"}
-    for one in environments:
-        one._data = dict(noting)  # noqa: SLF001
+    environments[0]._data = environments[1]._data = dict(noting)  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     gc.collect()
@@ -149,12 +138,6 @@ def _open_files() -> set[int]:
     return found
 
 
-def _close_all_but(kept: set[int]) -> None:
-    for file in _open_files() - kept:
-        with contextlib.suppress(OSError):
-            os.close(file)
-
-
 def _tell(requests: socket.socket, said: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         requests.sendall(json.dumps(said).encode() + b"\n")
@@ -166,19 +149,17 @@ def _tell(requests: socket.socket, said: dict[str, Any]) -> None:
 def _address_of(variable: str) -> int:
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
-    return int(libc.getenv(variable.encode()) or 0)
+    return int(libc.getenv(variable.encode()))
 
 
 def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int, Any], mark: int) -> None:
     """Make this process like one of a new interpreter; `changes` of the environment are those of its imports."""
-    environment = what["environment"]
     os.environ.clear()
-    os.environ.update(environment)
-    own_mark = environment[_MARK].encode()
+    os.environ.update(what["environment"])
+    own_mark = os.environb[_MARK.encode()]
     for name, value in changes.items():
         os.environb.pop(name, None) if value is None else os.environb.__setitem__(name, value)
-    if mark:
-        ctypes.memmove(mark, own_mark, len(own_mark))
+    ctypes.memmove(mark, own_mark, len(own_mark))
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         if handler is not None:
