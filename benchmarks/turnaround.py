@@ -30,7 +30,8 @@ import psutil
 from rivals.workload import BENCHMARKS, SPEC_FILE, gaps, study_spec
 
 NAMES = (
-    "tune_torchtrainer", "torchtrainer", "torchrun", "ours_command", "ours_command_warm", "ours_function", "ours", "floor",
+    "tune_torchtrainer", "torchtrainer", "torchrun", "ours_command", "ours_command_warm", "ours_function", "ours",
+    "floor",
 )  # fmt: skip
 OURS = {
     "ours": None,

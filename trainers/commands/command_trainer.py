@@ -210,8 +210,8 @@ class CommandTrainer:
         argv, environment, working, json_file, changing = start_of(
             command, self._own, of_ranks, folder=folder, kept=self._kept, log=log
         )
-        preload = command.preload
-        fork = Fork(preload, argv, environment, str(working), changing=changing) if preload else None
+        modules = command.preload
+        fork = Fork(modules, argv, environment, str(working), changing) if modules else None
         return Program(
             argv,
             environment,

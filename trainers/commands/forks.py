@@ -11,12 +11,10 @@ import socket
 import subprocess
 import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 _PRELOADED = Path(__file__).with_name("preloaded.py")
 _MOST = 3
@@ -41,40 +39,35 @@ class Fork:
 
     def __init__(
         self,
-        modules: Sequence[str],
-        argv: Sequence[str],
-        environment: Mapping[str, str],
+        modules: tuple[str, ...],
+        argv: list[str],
+        environment: dict[str, str],
         folder: str,
-        *,
         changing: frozenset[str],
     ) -> None:
-        self._modules, self._argv, self._environment, self._folder = modules, argv, dict(environment), folder
+        self._modules, self._argv, self._environment, self._folder = modules, argv, environment, folder
         self._changing = frozenset(name for name in changing if not _READ_BY_LIBRARIES.match(name))
         self._awaited: _Process | None = None
         self._is_given_up = False
-        self.why = ""
-        try:
-            self.python = self._understood()
-        except ValueError as why:
-            self.why, self.python = str(why), []
+        self.python, self._why = self._understood()
 
-    def _understood(self) -> list[str]:
-        """Return `-m`, `-c` or nothing, and what follows it; ValueError if only an interpreter can run it."""
+    def _understood(self) -> tuple[list[str], str]:
+        """Return `-m`, `-c` or nothing with what follows it, or the reason why only an interpreter can run it."""
         program, *rest = self._argv
         path = str(Path(self._folder, program)) if "/" in program else program
         found = shutil.which(path, path=self._environment.get("PATH"))
         if found is None or not _PYTHON.fullmatch(Path(found).name):
-            raise ValueError(f"the program {program} is not python")
+            return [], f"the program {program} is not python"
         if rest[:1] == ["-u"]:  # as PYTHONUNBUFFERED, which each command has
             rest = rest[1:]
         if rest[:1] in (["-m"], ["-c"]) and rest[1:]:
-            return rest
+            return rest, ""
         if not rest or rest[0].startswith("-"):
-            raise ValueError(f"python is started with {' '.join(rest[:1]) or 'no program'}")
+            return [], f"python is started with {' '.join(rest[:1]) or 'no program'}"
         script = Path(self._folder, rest[0])
         if not script.is_file() or zipfile.is_zipfile(script):
-            raise ValueError(f"{rest[0]} is no file of Python code")
-        return ["", *rest]
+            return [], f"{rest[0]} is no file of Python code"
+        return ["", *rest], ""
 
     def begin(self, descriptors: Sequence[int], on_output: Callable[[bytes], object]) -> str | None:
         """Fork, once the modules are imported; returns why that is impossible, or None.
@@ -83,8 +76,8 @@ class Fork:
             descriptors: Standard streams of the supervisor, and those that are its arguments.
             on_output: Takes what modules print when they are imported.
         """
-        if self.why:
-            return self.why
+        if self._why:
+            return self._why
         with _lock:
             while not self._is_given_up:
                 try:
@@ -94,12 +87,12 @@ class Fork:
                 said = process.hear(on_output)
                 if self._is_given_up:
                     process.end()
-                    break
-                if "why" in said:
+                elif "why" in said:
                     return str(said["why"])
-                _lacked.update(said["lacked"])
-                if self._key() == process.key:
-                    return process.fork(descriptors)
+                else:
+                    _lacked.update(said["lacked"])
+                    if self._key() == process.key:
+                        return process.fork(descriptors)
         return None
 
     def _key(self) -> tuple[object, ...]:
@@ -111,7 +104,7 @@ class Fork:
         environment = {
             name: value for name, value in self._environment.items() if name not in self._changing or name in _lacked
         }
-        return self._argv[0], tuple(self._modules), imports_from, works_in, tuple(sorted(environment.items()))
+        return self._argv[0], self._modules, imports_from, works_in, tuple(sorted(environment.items()))
 
     def _process(self) -> _Process:
         key = self._key()
@@ -123,18 +116,16 @@ class Fork:
             oldest.end()
         return process
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU seconds of the process that imports."""
-        with suppress(psutil.Error, AttributeError):
-            times = psutil.Process(self._awaited.pid).cpu_times()  # type: ignore[union-attr]
-            return float(times.user + times.system)
-        return 0.0
+    @property
+    def importing(self) -> int | None:
+        """The process that imports, if any."""
+        return None if self._awaited is None or self._awaited.said else self._awaited.process.pid
 
     def give_up(self) -> None:
         """Let `begin` return even if an import hangs."""
         self._is_given_up = True
-        if self._awaited is not None and not self._awaited.has_said:
-            self._awaited.kill()
+        if self.importing is not None and self._awaited is not None:
+            self._awaited.process.kill()
 
 
 class _Process:
@@ -143,10 +134,10 @@ class _Process:
         self._requests, theirs = socket.socketpair()
         alive, self._alive = os.pipe()
         self._output, prints = os.pipe()
-        self._said: dict[str, Any] | None = None
-        arguments = [program, str(_PRELOADED), str(theirs.fileno()), str(alive), imports_from, *modules]
+        self.said: dict[str, Any] = {}
+        arguments = [program, _PRELOADED, str(theirs.fileno()), str(alive), imports_from, *modules]
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - as the command does
+            self.process = subprocess.Popen(  # noqa: S603 - as the command does
                 arguments, env={**dict(environment), MARK: "0" * 32}, cwd=works_in, stdin=subprocess.DEVNULL,
                 stdout=prints, stderr=prints, pass_fds=(theirs.fileno(), alive), start_new_session=True,
             )  # fmt: skip
@@ -154,16 +145,11 @@ class _Process:
             theirs.close()
             os.close(alive)
             os.close(prints)
-        self.pid = self._process.pid
-
-    @property
-    def has_said(self) -> bool:
-        return self._said is not None
 
     def hear(self, on_output: Callable[[bytes], object]) -> dict[str, Any]:
         """Return what the process said after its imports, or of its end."""
         last = b""
-        while self._said is None:
+        while not self.said:
             files: list[Any] = [self._requests, self._output]
             ready, _, _ = select.select(files, [], [])
             if self._output in ready and (chunk := os.read(self._output, 2**16)):
@@ -172,11 +158,11 @@ class _Process:
             elif self._requests in ready:
                 line = self._line()
                 words = (last.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-                self._said = json.loads(line or json.dumps({"why": f"the process that imports ended ({words})"}))
-                if "why" in self._said:
-                    self.kill()
-                    self._process.wait()
-        return self._said
+                self.said = json.loads(line) if line else {"why": f"the process that imports ended ({words})"}
+                if "why" in self.said:
+                    self.process.kill()
+                    self.process.wait()
+        return self.said
 
     def fork(self, descriptors: Sequence[int]) -> str | None:
         try:
@@ -189,21 +175,16 @@ class _Process:
         return None
 
     def _line(self) -> bytes:
-        line = b""
         with suppress(OSError):
-            while not line.endswith(b"\n") and (chunk := self._requests.recv(2**16)):
-                line += chunk
-        return line
+            return self._requests.makefile("rb").readline()
+        return b""
 
     def end(self) -> None:
         """End it; for the thread that holds the lock."""
         _kept.remove(self)
-        self.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self.forget()
-
-    def kill(self) -> None:
-        self._process.kill()
 
     def forget(self) -> None:
         self._requests.close()

@@ -55,7 +55,9 @@ def main() -> None:
     alive, folder, modules = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     _end_with(alive)
     given = dict(one.split(b"=", 1) for one in Path("/proc/self/environ").read_bytes().split(b"\0") if one)
-    mark = _address_of(_MARK)
+    address_of = ctypes.CDLL(None).getenv
+    address_of.restype = ctypes.c_void_p
+    mark = address_of(_MARK.encode())
     supervise = runpy.run_path(str(Path(__file__).with_name("supervisor.py")))["supervise"]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
@@ -64,15 +66,14 @@ def main() -> None:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     said = _imported(modules)
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _HANDLED}
-    changes = {
-        name: os.environb.get(name) for name in {*given, *os.environb} if os.environb.get(name) != given.get(name)
-    }
+    now = os.environb
+    changes = {name: now.get(name) for name in {*given, *now} if now.get(name) != given.get(name)}
     mine = (requests.fileno(), alive)
     kept = {file for file in _open_files() if file not in mine}
-    _tell(requests, said)
+    requests.sendall(json.dumps(said).encode() + b"\n")
     while "why" not in said:
-        byte, files, _, _ = socket.recv_fds(requests, 1, 6)
-        if not byte:
+        _, files, _, _ = socket.recv_fds(requests, 1, 6)
+        if not files:
             break
         pid = os.fork()
         if pid == 0:
@@ -88,7 +89,7 @@ def main() -> None:
         for file in files:
             os.close(file)
         os.waitpid(pid, 0)
-        _tell(requests, {})
+        requests.sendall(b"{}\n")
 
 
 def _end_with(alive: int) -> None:
@@ -130,26 +131,11 @@ def _imported(modules: list[str]) -> dict[str, Any]:
 
 
 def _open_files() -> set[int]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
-        with contextlib.suppress(OSError):  # that of the listing is closed
-            os.fstat(int(name))
-            found.add(int(name))
-    return found
-
-
-def _tell(requests: socket.socket, said: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        requests.sendall(json.dumps(said).encode() + b"\n")
+    paths = list(Path("/proc/self/fd").iterdir())
+    return {int(path.name) for path in paths if path.exists()}  # without that of the listing
 
 
 # ---------------------------------------------------------------------- in a fork that is the program
-
-
-def _address_of(variable: str) -> int:
-    libc = ctypes.CDLL(None)
-    libc.getenv.restype = ctypes.c_void_p
-    return int(libc.getenv(variable.encode()))
 
 
 def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int, Any], mark: int) -> None:

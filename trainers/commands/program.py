@@ -34,9 +34,6 @@ _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing leftovers, and again for reading the output."""
-_ORDERS_BYTES = 2**18
-"""Size of the pipe of orders, so that a long environment does not wait for a fork."""
-
 STDOUT, _FILE, _FILE_SECONDS = "stdout", "file", 0.1
 """Names of streams of lines, and seconds between two looks into a file of metrics."""
 
@@ -86,9 +83,7 @@ class Program:
         self._fork = fork
         self._starter: subprocess.Popen[bytes] | None = None
         (orders, gives), (news, says), (out, prints), (errors, complains) = (os.pipe() for _ in range(4))
-        with suppress(OSError):  # a user may have too many
-            fcntl.fcntl(gives, fcntl.F_SETPIPE_SZ, _ORDERS_BYTES)
-        self._given = (orders, prints, complains), (says, out, errors)
+        self._given = orders, prints, complains, says, out, errors
         self._orders = os.fdopen(gives, "wb", 0)
         try:
             if fork is None:
@@ -114,7 +109,7 @@ class Program:
 
     def _start(self) -> None:
         """Start the supervisor in a process of its own."""
-        (orders, prints, complains), told = self._given
+        orders, prints, complains, *told = self._given
         try:
             self._starter = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-I", "-S", str(_SUPERVISOR), *map(str, told)],
@@ -124,8 +119,7 @@ class Program:
             self._close_given()
 
     def _close_given(self) -> None:
-        streams, (says, _, _) = self._given
-        for end in (*streams, says):
+        for end in self._given[:4]:  # the last two are read here
             os.close(end)
 
     def hold(self) -> bool:
@@ -156,13 +150,15 @@ class Program:
                 return
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of the program's living processes."""
+        """Return the CPU seconds of the program's living processes, or of the one that imports for it."""
         total = 0.0
-        if self._supervisor_pid is None:
-            return total if self._fork is None else self._fork.cpu_seconds()
+        importing = None if self._fork is None else self._fork.importing
+        pid = self._supervisor_pid or importing
+        if pid is None:
+            return total
         with suppress(psutil.Error, OSError):
-            own = psutil.Process(self._supervisor_pid)
-            for process in own.children(recursive=True):
+            own = psutil.Process(pid)
+            for process in [own] * (pid == importing) + own.children(recursive=True):
                 with suppress(psutil.Error, OSError):
                     times = process.cpu_times()
                     total += times.user + times.system
@@ -244,8 +240,7 @@ class Program:
         self._on_exit(_end_in(told.last))
 
     def _start_fork(self, fork: Fork) -> None:
-        why = fork.begin([one for group in self._given for one in group], self._log.write)
-        if why is None:
+        if (why := fork.begin(self._given, self._log.write)) is None:
             self._close_given()
             return
         self.note(f"preload: {why}, so the command starts without it")

@@ -38,7 +38,6 @@ _ORDERS = {
     b"kill": signal.SIGKILL,
 }
 _news = -1
-"""Descriptor of the news."""
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing leftovers; a process that waits for a disk cannot be killed."""
 

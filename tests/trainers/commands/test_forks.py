@@ -33,7 +33,7 @@ def ended(folder, argv, modules=(), **environment):
     Program(
         argv, given, str(folder), log=RankLog(folder / "log", 2**20), on_line=None, kill_seconds=1.0,
         on_exit=lambda status: (statuses.append(status), is_over.set()),
-        fork=Fork(modules, argv, given, str(folder), changing=changing) if modules else None,
+        fork=Fork(tuple(modules), argv, given, str(folder), changing) if modules else None,
     )  # fmt: skip
     assert is_over.wait(120)
     return statuses[0], (folder / "log").read_text()
@@ -190,7 +190,7 @@ def test_two_hundred_forks_with_torch_use_threads_and_signals_and_leave_the_pare
         status, printed = ended(tmp_path, ["python", "train.py"], ["torch"], MINE=str(number))
         assert status == 0, printed
         seen.add(printed)
-        (process,) = (psutil.Process(one.pid) for one in forks._kept if one.key[1] == ("torch",))
+        (process,) = (psutil.Process(one.process.pid) for one in forks._kept if one.key[1] == ("torch",))
         memory.append(process.memory_full_info().uss)
         assert len(process.threads()) == 1
         assert not process.children()
