@@ -144,9 +144,7 @@ def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(options.get("folder", "."), str):
         yield ("folder",), found(options["folder"], "a folder")
     modules = options.get("preload", ())
-    if not isinstance(modules, list | tuple) or not all(
-        isinstance(one, str) and _MODULE.fullmatch(one) for one in modules
-    ):
+    if not isinstance(modules, list | tuple) or not all(_MODULE.fullmatch(str(one)) for one in modules):
         yield ("preload",), found(modules, "a list of modules, such as [torch, transformers]")
     for key in "end_seconds", "kill_seconds", "report_seconds", "first_report_seconds", "log_mib":
         may_be_none = key == "report_seconds"

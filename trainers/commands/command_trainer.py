@@ -210,8 +210,7 @@ class CommandTrainer:
         argv, environment, working, json_file, changing = start_of(
             command, self._own, of_ranks, folder=folder, kept=self._kept, log=log
         )
-        modules = command.preload
-        fork = Fork(modules, argv, environment, str(working), changing) if modules else None
+        fork = Fork(command.preload, argv, environment, str(working), changing) if command.preload else None
         return Program(
             argv,
             environment,

@@ -109,9 +109,7 @@ class Fork:
     def _process(self) -> _Process:
         key = self._key()
         process = next((one for one in _kept if one.key == key), None) or _Process(*key)
-        with suppress(ValueError):
-            _kept.remove(process)
-        _kept.append(process)
+        _kept[:] = [*(one for one in _kept if one is not process), process]
         for oldest in _kept[:-_MOST]:
             oldest.end()
         return process
@@ -170,7 +168,7 @@ class _Process:
         except OSError:
             self.end()
             return "the process with the imported modules was killed"
-        if not self._line():  # whether it forked is told by the supervisor
+        if not self._line():  # the supervisor reports whether it forked
             self.end()
         return None
 
@@ -195,7 +193,7 @@ class _Process:
 _kept: list[_Process] = []
 """Least recently used first; with those that cannot be forked, so that they are not tried again."""
 _lacked: set[str] = set()
-"""Variables that imported modules have looked for in vain."""
+"""Variables that imported modules have looked for and not found."""
 _lock = threading.Lock()
 
 

@@ -3,9 +3,9 @@
     python preloaded.py SOCKET ALIVE FOLDER MODULE...
 
 SOCKET gets one line of JSON once the modules are imported: `why` this process cannot be forked, or the variables that
-they looked for in vain (`lacked`). Then each byte with six descriptors asks for a fork: standard streams, and those of
-`supervisor.py`, which this process becomes a supervisor by. The process ends with the other end of the pipe ALIVE. It
-runs under the interpreter of the command, so it uses the standard library alone.
+they looked for and did not find (`lacked`). Then each message with six descriptors asks for a fork: the standard
+streams and arguments of `supervisor.py`, which runs in the fork and forks the program. This process ends when the other
+end of the pipe ALIVE closes. It runs under the interpreter of the command, and uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -115,10 +115,9 @@ def _imported(modules: list[str]) -> dict[str, Any]:
         stream.flush()
     gc.collect()
     gc.freeze()  # collections of a fork would copy their pages
-    pid = os.fork()  # OpenBLAS ends its threads before a fork
-    if pid == 0:
+    if os.fork() == 0:  # OpenBLAS ends its threads before a fork
         os._exit(0)
-    os.waitpid(pid, 0)
+    os.wait()
     tasks = Path("/proc/self/task")
     threads = [(task / "comm").read_text().strip() for task in tasks.iterdir() if task.name != str(os.getpid())]
     if alien := [name for name in threads if name not in _FORK_AWARE]:
@@ -132,20 +131,19 @@ def _imported(modules: list[str]) -> dict[str, Any]:
 
 def _open_files() -> set[int]:
     paths = list(Path("/proc/self/fd").iterdir())
-    return {int(path.name) for path in paths if path.exists()}  # without that of the listing
+    return {int(path.name) for path in paths if path.exists()}  # the listing's own is closed
 
 
 # ---------------------------------------------------------------------- in a fork that is the program
 
 
 def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int, Any], mark: int) -> None:
-    """Make this process like one of a new interpreter; `changes` of the environment are those of its imports."""
+    """Make this process like a new interpreter; `changes` is what imports have changed in the environment."""
     os.environ.clear()
     os.environ.update(what["environment"])
-    own_mark = os.environb[_MARK.encode()]
     for name, value in changes.items():
         os.environb.pop(name, None) if value is None else os.environb.__setitem__(name, value)
-    ctypes.memmove(mark, own_mark, len(own_mark))
+    ctypes.memmove(mark, os.environb[_MARK.encode()], len(os.environb[_MARK.encode()]))
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         if handler is not None:

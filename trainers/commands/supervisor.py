@@ -43,10 +43,7 @@ _LEFT_SECONDS = 5.0
 
 
 def supervise(news: int, printed: list[int], *, is_preloaded: bool = False) -> dict[str, Any]:
-    """Run the command that standard input describes, and end this process.
-
-    Returns only in a fork, if `is_preloaded`: it is to become the Python program of the returned description.
-    """
+    """Run the command that standard input describes, and end; if `is_preloaded`, return it in the program's process."""
     global _news  # noqa: PLW0603 - a process has one
     _news = news
     # Ray kills the children of a process that it ends, and this process has to outlive the rank to end the program.
@@ -226,5 +223,4 @@ def _tell(news: str) -> None:
 
 
 if __name__ == "__main__":
-    _says, *_read_by_rank = map(int, sys.argv[1:4])
-    supervise(_says, _read_by_rank)
+    supervise(int(sys.argv[1]), [int(one) for one in sys.argv[2:4]])
