@@ -26,6 +26,9 @@ COUNTS = """
 """
 """A script of four epochs that keeps how far it was."""
 
+OPTIONS: dict[str, Any] = {"command": ["python", "train.py"], "end_seconds": 5, "kill_seconds": 1}
+"""What a task has unless a test says otherwise."""
+
 
 class Grants:
     """Grants epochs up to one; then the trial is over. It drains with another."""
@@ -76,7 +79,7 @@ def spec_of(folder: Path, options: dict[str, Any] | None = None, **more: Any) ->
     """The trial of a command in a folder, with checkpoints after epochs 2 and 4."""
     given: dict[str, Any] = {
         "study": "test", "trial": 3, "task": "command",
-        "task_options": {"command": ["python", "train.py"], "end_seconds": 5, "kill_seconds": 1} | (options or {}),
+        "task_options": OPTIONS | (options or {}),
         "params": {"learning_rate": 0.1}, "training": {"epochs": 4}, "python_path": (str(folder),),
         "checkpoint_folder": str(folder / "artifacts"), "milestones": (2, 4),
     }  # fmt: skip

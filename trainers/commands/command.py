@@ -32,6 +32,7 @@ _NAME_IN_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PARTS = "a list of texts and numbers, or of lists of them, such as [python, train.py, --lr, '{learning_rate}']"
 _FLAG = re.compile(r"(--?)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 """An argument that is a parameter's name: --{amp}, or --{use-amp} for the parameter use_amp."""
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _METRICS = (
     "report, json, {json_file: a file of JSON lines}, or {pattern: a regular expression with a named group for each "
     "metric, or a list of them}"
@@ -51,6 +52,7 @@ class Command:
         end_seconds: Time to end by itself after a request or its last report.
         kill_seconds: Time from SIGTERM to SIGKILL.
         report_seconds: Longest time between two reports; None limits only the first, by `first_report_seconds`.
+        preload: Modules that are imported once for many trials, in a process that is forked.
     """
 
     parts: tuple[str | tuple[str, ...], ...]
@@ -63,6 +65,7 @@ class Command:
     report_seconds: float | None = None
     first_report_seconds: float = 1800.0
     log_mib: float = 8.0
+    preload: tuple[str, ...] = ()
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -108,7 +111,7 @@ class Command:
         given = {name: value for name, value in options.items() if name != COMMAND}
         parts = tuple(tuple(map(str, p)) if isinstance(p, list | tuple) else str(p) for p in options[COMMAND])
         environment = {name: str(value) for name, value in given.pop("environment", {}).items()}
-        return cls(parts=parts, environment=environment, **given)
+        return cls(parts=parts, environment=environment, preload=tuple(given.pop("preload", ())), **given)
 
     def names(self) -> Iterator[tuple[str, bool]]:
         """Yield each name in braces, and True if its argument is optional."""
@@ -140,6 +143,9 @@ def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
         yield ("environment",), found(environment, "a mapping of names of variables to texts or numbers")
     if not isinstance(options.get("folder", "."), str):
         yield ("folder",), found(options["folder"], "a folder")
+    modules = options.get("preload", ())
+    if not isinstance(modules, list | tuple) or not all(_MODULE.fullmatch(str(one)) for one in modules):
+        yield ("preload",), found(modules, "a list of modules, such as [torch, transformers]")
     for key in "end_seconds", "kill_seconds", "report_seconds", "first_report_seconds", "log_mib":
         may_be_none = key == "report_seconds"
         value = options.get(key, 1.0)

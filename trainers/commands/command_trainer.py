@@ -19,6 +19,7 @@ from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook, Reader, Reported, reader_of, way_to_report
+from trainers.commands.forks import Fork
 from trainers.commands.kept_folder import FILES, files_in, put_files
 from trainers.commands.program import STDOUT, Program
 from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
@@ -206,9 +207,10 @@ class CommandTrainer:
         spec, command, rank = self._spec, self._command, self._group.rank
         of_ranks = variables(places, rank, is_asked="world_size" in spec.params)
         log = path_of(spec, rank, self._base_folder)
-        argv, environment, working, json_file = start_of(
+        argv, environment, working, json_file, changing = start_of(
             command, self._own, of_ranks, folder=folder, kept=self._kept, log=log
         )
+        fork = Fork(command.preload, argv, environment, str(working), changing) if command.preload else None
         return Program(
             argv,
             environment,
@@ -219,6 +221,7 @@ class CommandTrainer:
             on_exit=lambda status: self._events.put(Exited(status)),
             remove=[str(folder.path), str(folder.channel.parent)],
             kill_seconds=command.kill_seconds,
+            fork=fork,
         )
 
     # ------------------------------------------------------------------ what the program says, from other threads

@@ -21,6 +21,7 @@ from typing import IO
 
 import psutil
 
+from trainers.commands.forks import MARK, Fork
 from trainers.ranks.printed_output import RankLog
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -33,9 +34,6 @@ _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing leftovers, and again for reading the output."""
-_MARK = "AUTOML_PROGRAM"
-"""Environment variable that marks a program's processes, in case its supervisor dies."""
-
 STDOUT, _FILE, _FILE_SECONDS = "stdout", "file", 0.1
 """Names of streams of lines, and seconds between two looks into a file of metrics."""
 
@@ -50,6 +48,7 @@ class Program:
         json_file: File whose new lines are read in place of the output's.
         on_exit: Called from another thread with the exit status (negative for a signal), the reason of a failed start,
             or None if its supervisor was killed.
+        fork: The program in a fork, used if possible; the reason against it comes into the log.
         remove: Folders to remove after its end, if this process is dead by then.
 
     Attributes:
@@ -69,6 +68,7 @@ class Program:
         json_file: Path | None = None,
         remove: Sequence[str] = (),
         kill_seconds: float = 0.0,
+        fork: Fork | None = None,
     ) -> None:
         self._log, self._on_line, self._on_exit = log, on_line, on_exit
         self._file = None if json_file is None else _GrowingFile(json_file)
@@ -80,36 +80,47 @@ class Program:
         self._group: int | None = None
         self._reading, self._noted = threading.Lock(), set[str]()
         self._mark = uuid.uuid4().hex
-        pipes = [os.pipe() for _ in range(3)]
-        (news, says), (out, prints), (errors, complains) = pipes
+        self._fork = fork
+        self._starter: subprocess.Popen[bytes] | None = None
+        (orders, gives), (news, says), (out, prints), (errors, complains) = (os.pipe() for _ in range(4))
+        self._given = orders, prints, complains, says, out, errors
+        self._orders = os.fdopen(gives, "wb", 0)
         try:
-            self._starter = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-I", "-S", str(_SUPERVISOR), str(says), str(out), str(errors)],
-                stdin=subprocess.PIPE,
-                stdout=prints,
-                stderr=complains,
-                pass_fds=(says, out, errors),
-                start_new_session=True,
-            )
+            if fork is None:
+                self._start()
         except BaseException:
             for end in news, out, errors:
                 os.close(end)
+            self._orders.close()
             log.close()
             raise
-        finally:
-            for end in says, prints, complains:
-                os.close(end)
         what = {
             "argv": list(argv),
-            "environment": {**environment, _MARK: self._mark},
+            "environment": {**environment, MARK: self._mark},
             "folder": folder,
             "remove": list(remove),
             "kill_seconds": kill_seconds,
+            "python": None if fork is None else fork.python,
         }
         self._order(json.dumps(what))
         streams = [os.fdopen(end, "rb", 0) for end in (news, out, errors)]
         self._printed = streams[1:]
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
+
+    def _start(self) -> None:
+        """Start the supervisor in a process of its own."""
+        orders, prints, complains, *told = self._given
+        try:
+            self._starter = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-I", "-S", str(_SUPERVISOR), *map(str, told)],
+                stdin=orders, stdout=prints, stderr=complains, pass_fds=told, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            self._close_given()
+
+    def _close_given(self) -> None:
+        for end in self._given[:4]:  # the last two are read here
+            os.close(end)
 
     def hold(self) -> bool:
         """Stop the program's processes until `go_on`, and read their output; returns whether all are stopped."""
@@ -133,17 +144,21 @@ class Program:
             return
         for order, seconds in ("continue", 0.0), ("terminate", kill_seconds), ("kill", None):
             self._order(order)
+            if order == "kill" and self._fork is not None:
+                self._fork.give_up()
             if self._over.wait(seconds):
                 return
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of the program's living processes."""
+        """Return the CPU seconds of the program's living processes, or of the one that imports for it."""
         total = 0.0
-        if self._supervisor_pid is None:
+        importing = None if self._fork is None else self._fork.importing
+        pid = self._supervisor_pid or importing
+        if pid is None:
             return total
         with suppress(psutil.Error, OSError):
-            own = psutil.Process(self._supervisor_pid)
-            for process in own.children(recursive=True):
+            own = psutil.Process(pid)
+            for process in [own] * (pid == importing) + own.children(recursive=True):
                 with suppress(psutil.Error, OSError):
                     times = process.cpu_times()
                     total += times.user + times.system
@@ -175,15 +190,16 @@ class Program:
             self._log.note(f"[automl] {text}\n".encode(errors="replace"))
 
     def _order(self, line: str) -> None:
-        assert self._starter.stdin is not None  # noqa: S101 - it is a pipe
         with suppress(OSError, ValueError):  # the supervisor has ended
-            self._starter.stdin.write(f"{line}\n".encode())
-            self._starter.stdin.flush()
+            self._orders.write(f"{line}\n".encode())
 
     # ------------------------------------------------------------------ in the thread that reads
 
     def _read(self, news: IO[bytes], out: IO[bytes], err: IO[bytes]) -> None:
-        self._starter.wait()  # the starter exits once the supervisor runs
+        if self._fork is not None:
+            self._start_fork(self._fork)
+        if self._starter is not None:
+            self._starter.wait()  # it exits once the supervisor runs
         printed, errors, kept = (
             _Lines(partial(self._take_line, stream), self._pass_over) for stream in (STDOUT, "stderr", _FILE)
         )
@@ -217,11 +233,19 @@ class Program:
             f"{complained} (standard output ended with: {said})" if said and complained else complained or said
         )
         self._log.close()
-        for one in (self._starter.stdin, out, err, news):
-            with suppress(OSError, AttributeError):
-                one.close()  # type: ignore[union-attr]
+        for one in (self._orders, out, err, news):
+            with suppress(OSError):
+                one.close()
         self._over.set()
         self._on_exit(_end_in(told.last))
+
+    def _start_fork(self, fork: Fork) -> None:
+        if (why := fork.begin(self._given, self._log.write)) is None:
+            self._close_given()
+            return
+        self.note(f"preload: {why}, so the command starts without it")
+        with suppress(OSError):  # then it has lost its supervisor
+            self._start()
 
     def _read_file(self, lines: _Lines) -> None:
         if self._file is not None:
@@ -242,7 +266,7 @@ class Program:
         give_up_at = time.monotonic() + _LEFT_SECONDS
         while time.monotonic() < give_up_at:
             left = [
-                one for one in psutil.process_iter(["environ"]) if (one.info["environ"] or {}).get(_MARK) == self._mark
+                one for one in psutil.process_iter(["environ"]) if (one.info["environ"] or {}).get(MARK) == self._mark
             ]
             if not left:
                 return

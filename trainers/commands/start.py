@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.commands.command import Command, arguments, as_text, filled, search_path
+from trainers.commands.command import Command, arguments, as_text, filled, names_in, search_path
 from trainers.contract.user_code import hash_of
 from trainers.functions.own_loop import OwnLoop
 from trainers.ranks.process_state import variables_here
@@ -88,8 +88,8 @@ _MOST_SCRIPT_BYTES = 2**24
 
 def start_of(
     command: Command, own: OwnLoop, place: Mapping[str, str], *, folder: WorkingFolder, kept: Path, log: Path
-) -> tuple[list[str], dict[str, str], Path, Path | None]:
-    """Return a program's arguments, environment and folder, and the file of its metrics if there is one.
+) -> tuple[list[str], dict[str, str], Path, Path | None, frozenset[str]]:
+    """Return a program's arguments, environment, folder, file of metrics (or None), and variables that trials change.
 
     Also makes the folder, and writes the parameters to a file. `log` is the output's, with `{trial_folder}` beside it.
     """
@@ -115,14 +115,17 @@ def start_of(
     shared = ("study", "trial", "attempt", "params_file", "epochs", "seed", "checkpoint_folder")
     ours = {name.upper(): values[name] for name in shared}
     ours |= {"PARAMS": params, "LEARNING_RATE": values["scaled_learning_rate"], "CHANNEL": str(folder.channel)}
+    ours = {f"{_VARIABLE_PREFIX}{name}": value for name, value in ours.items()}
+    given = variables_here(spec.environment)
+    changing = {*given, *place, *ours, *(name for name, text in command.environment.items() if names_in(text))}
     environment = {
-        **variables_here(spec.environment),
+        **given,
         **{name: value for name, value in os.environ.items() if not name.startswith(_WITHHELD_PREFIXES)},
         "PATH": search_path(),
         "OMP_NUM_THREADS": str(spec.cpus_per_rank),
         "PYTHONUNBUFFERED": "1",
         **place,
-        **{f"{_VARIABLE_PREFIX}{name}": value for name, value in ours.items()},
+        **ours,
         **{name: filled(text, values) for name, text in command.environment.items()},
     }
     base = Path(spec.python_path[0] if spec.python_path else ".").absolute()
@@ -132,7 +135,7 @@ def start_of(
         where.mkdir(parents=True, exist_ok=True)
         argv = [_beside(base, one) for one in argv]
     json_file = where / filled(command.json_file, values) if command.json_file else None
-    return argv, environment, where, json_file
+    return argv, environment, where, json_file, frozenset(changing)
 
 
 def _beside(base: Path, argument: str) -> str:

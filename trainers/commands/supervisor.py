@@ -7,7 +7,8 @@ The first line of standard input is JSON: argv, environment, folder, remove, kil
 that the rank is dead: the program gets SIGTERM after those seconds, then `kill_seconds`. Afterwards all descendants
 are killed, in other sessions too: orphans become children of this process. The descriptor NEWS gets `supervised PID`,
 `started PID`, `failed WHY`, `exited STATUS` (negative for a signal); OUTPUT and ERRORS are the ends from which the
-rank reads the program's output. Uses the standard library alone, to start within 30 ms.
+rank reads the program's output. Uses the standard library alone, to start within 30 ms. `preloaded.py` calls it in a
+fork of a process with imported modules.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ import sys
 import time
 from pathlib import Path
 
-_NEWS, *_PRINTED = map(int, sys.argv[1:4])
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a tenth of the start
+    from typing import Any
+
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Options of `prctl` in Linux's prctl.h."""
 _ORDERS = {
@@ -33,17 +37,20 @@ _ORDERS = {
     b"terminate": signal.SIGTERM,
     b"kill": signal.SIGKILL,
 }
+_news = -1
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing leftovers; a process that waits for a disk cannot be killed."""
 
 
-def main() -> None:
-    """Run the command that standard input describes."""
+def supervise(news: int, printed: list[int], *, is_preloaded: bool = False) -> dict[str, Any]:
+    """Run the command that standard input describes, and end; if `is_preloaded`, return it in the program's process."""
+    global _news  # noqa: PLW0603 - a process has one
+    _news = news
     # Ray kills the children of a process that it ends, and this process has to outlive the rank to end the program.
     if os.fork():
         os._exit(0)
     _tell(f"supervised {os.getpid()}")
-    what = json.loads(_first_line())
+    what: dict[str, Any] = json.loads(_first_line())
     wakes, wakened = os.pipe()
     os.set_blocking(wakened, False)
     signal.set_wakeup_fd(wakened)
@@ -51,24 +58,27 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the rank gets them, too, and sends orders
     _prctl(_SET_CHILD_SUBREAPER, 1)
-    status = None
+    pid = status = None
     try:
-        status = _run(what, wakes)
+        pid = _start(what, [news, *printed], is_preloaded=is_preloaded)
+    except OSError as error:
+        _tell(f"failed {error.strerror}: {error.filename}")
+    if pid == 0:
+        return what
+    try:
+        if pid is not None:
+            _tell(f"started {pid}")
+            status = _follow(pid, what, wakes, printed)
     finally:
         _kill_descendants()
         for folder in what["remove"] if status is None else ():  # else the rank still reads them
             shutil.rmtree(folder, ignore_errors=True)
     if status is not None:
         _tell(f"exited {status}")
+    os._exit(0)  # without the ends of imported modules
 
 
-def _run(what: dict[str, object], wakes: int) -> int | None:
-    try:
-        pid = _start(what)
-    except OSError as error:
-        _tell(f"failed {error.strerror}: {error.filename}")
-        return None
-    _tell(f"started {pid}")
+def _follow(pid: int, what: dict[str, Any], wakes: int, printed: list[int]) -> int | None:
     orders, asked_until, terminated_at = b"", 0.0, math.inf
     while True:
         ready, _, _ = select.select([0, wakes], [], [])
@@ -81,10 +91,11 @@ def _run(what: dict[str, object], wakes: int) -> int | None:
             chunk = os.read(0, 4096)
             if not chunk:
                 if terminated_at == math.inf:
-                    if _ends_by(asked_until, pid, wakes):
+                    if _ends_by(asked_until, pid, [wakes, *printed]):
                         return None
                     _send(pid, signal.SIGTERM, signal.SIGCONT)
-                _ends_by(min(terminated_at, time.monotonic()) + float(str(what["kill_seconds"])), pid, wakes)
+                kill_at = min(terminated_at, time.monotonic()) + what["kill_seconds"]
+                _ends_by(kill_at, pid, [wakes, *printed])
                 return None
             *lines, orders = (orders + chunk).split(b"\n")
             for word, _, seconds in (line.partition(b" ") for line in lines):
@@ -102,9 +113,8 @@ def _send(pid: int, *numbers: signal.Signals) -> None:
             os.killpg(pid, number)
 
 
-def _ends_by(moment: float, pid: int, wakes: int) -> bool:
+def _ends_by(moment: float, pid: int, streams: list[int]) -> bool:
     """Wait for the program's end without a rank, dropping its output."""
-    streams = [wakes, *_PRINTED]
     while (status := _status_of(pid)) is None and (left := moment - time.monotonic()) > 0:
         for ready in select.select(streams, [], [], left)[0]:
             if not os.read(ready, 2**16):
@@ -112,9 +122,9 @@ def _ends_by(moment: float, pid: int, wakes: int) -> bool:
     return status is not None
 
 
-def _start(what: dict[str, object]) -> int:
-    """Start the program in a session of its own; returns its pid."""
-    argv, environment, folder = what["argv"], what["environment"], what["folder"]
+def _start(what: dict[str, Any], ours: list[int], *, is_preloaded: bool) -> int:
+    """Start the program in a session of its own; returns its pid, or 0 in a fork that becomes it."""
+    argv = what["argv"]
     fails, failing = os.pipe()  # closed by a program that runs
     mine = os.getpid()
     pid = os.fork()
@@ -128,14 +138,17 @@ def _start(what: dict[str, object]) -> int:
             usual = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
             for number in usual:
                 signal.signal(number, signal.SIG_DFL)
-            os.chdir(folder)  # type: ignore[arg-type]
+            os.chdir(what["folder"])
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
-            for mine_alone in (_NEWS, *_PRINTED):
+            for mine_alone in ours:
                 os.close(mine_alone)
-            os.execvpe(argv[0], argv, environment)  # type: ignore[index,arg-type]  # noqa: S606 - its purpose
+            if is_preloaded:
+                os.close(failing)
+                return 0
+            os.execvpe(argv[0], argv, what["environment"])  # noqa: S606 - its purpose
         except OSError as error:
-            os.write(failing, json.dumps([error.errno, error.strerror, str(error.filename or argv[0])]).encode())  # type: ignore[index]
+            os.write(failing, json.dumps([error.errno, error.strerror, str(error.filename or argv[0])]).encode())
         os._exit(127)
     os.close(failing)
     with os.fdopen(fails, "rb") as said:
@@ -206,8 +219,8 @@ def _first_line() -> bytes:
 
 def _tell(news: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(_NEWS, f"{' '.join(news.split())}\n".encode())
+        os.write(_news, f"{' '.join(news.split())}\n".encode())
 
 
 if __name__ == "__main__":
-    main()
+    supervise(int(sys.argv[1]), [int(one) for one in sys.argv[2:4]])

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from studies.control.tracker_environment import OwnLogging
-from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
+from tests.support.command_trials import COUNTS, OPTIONS, Grants, run, script, spec_of
 from tests.support.forking import forking_context
 from tests.support.waiting import wait_until
 from trainers.checkpoints.checkpoint_place import counting
@@ -45,6 +45,13 @@ def write_script(tmp_path):
     return partial(script, tmp_path)
 
 
+@pytest.fixture(params=["cold", "warm"])
+def cold_and_warm(request, monkeypatch):
+    """Run the test with commands in new interpreters, and with forks."""
+    if request.param == "warm":
+        monkeypatch.setitem(OPTIONS, "preload", ["json", "random"])
+
+
 def log_of(spec) -> str:
     return next(iter(logs_in(log_folder(spec.python_path[0], spec.study, spec.trial).resolve()).values())).read_text()
 
@@ -57,6 +64,7 @@ def left_over() -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if ASLEEP in (one.info["cmdline"] or [])]
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 def test_a_command_reports_each_epoch_and_goes_on_from_its_folder(tmp_path):
     script(tmp_path, COUNTS)
     spec = spec_of(tmp_path)
@@ -295,6 +303,7 @@ def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_pa
         run(spec_of(tmp_path, params={"world_size": 1}))
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path, write_script):
     write_script("""
         import pathlib, time
@@ -423,6 +432,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
     text, options, kind, message = WRONG[wrong]
@@ -453,6 +463,7 @@ def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_p
     assert (last.checkpoint is not None, not last.unsaved) == (kept, kept)
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 def test_what_a_command_has_started_is_ended_with_it_and_a_program_is_asked_before(tmp_path, write_script):
     write_script(f"""
         import automl, pathlib, subprocess, sys
@@ -473,6 +484,7 @@ def test_what_a_command_has_started_is_ended_with_it_and_a_program_is_asked_befo
     assert left_over() == []
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 def test_a_command_that_ignores_every_request_is_killed(tmp_path, write_script):
     write_script("""
         import automl, signal, time
@@ -514,6 +526,7 @@ def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path, wri
     assert run(spec_of(tmp_path, {"end_seconds": 1})).epochs == [1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 @pytest.mark.parametrize("mib", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_much_output_is_read_and_not_kept(tmp_path, write_script, mib):
     write_script(f"""
@@ -531,6 +544,7 @@ def test_much_output_is_read_and_not_kept(tmp_path, write_script, mib):
     assert log_of(spec).endswith("the end\n")
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 def test_folders_with_our_names_are_the_users_and_temporary_files_are_deleted(tmp_path, write_script, monkeypatch):
     for name in ("trainers", "studies", "reports", "search_spaces"):
         (tmp_path / name).mkdir()
@@ -582,6 +596,15 @@ STARTS_A_PROCESS = f"""
     time.sleep(600)
 """
 
+FORKS = """
+    import os, pathlib, time
+    if os.fork() == 0:
+        os.setsid()
+        pathlib.Path("new").write_text(str(os.getpid()))
+        os.rename("new", "forked")
+        time.sleep(600)
+"""
+
 
 def _run_rank(folder, until: int, options) -> None:
     run(spec_of(folder, options), Grants(until=until))
@@ -590,7 +613,7 @@ def _run_rank(folder, until: int, options) -> None:
 @contextlib.contextmanager
 def rank_of_its_own(tmp_path, until: int = 9, **options):
     """Run a rank in a process that can be killed."""
-    process = forking_context().Process(target=_run_rank, args=(tmp_path, until, options))
+    process = forking_context().Process(target=_run_rank, args=(tmp_path, until, OPTIONS | options))
     process.start()
     try:
         yield process
@@ -599,6 +622,7 @@ def rank_of_its_own(tmp_path, until: int = 9, **options):
         process.join()
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("as_ray_does", [False, True])
@@ -612,6 +636,7 @@ def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     wait_until(lambda: not left_over())
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path, write_script):
     write_script("""
         import pathlib, signal, sys, time
@@ -630,6 +655,7 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path, write_script):
     wait_until((tmp_path / "tidied").exists, seconds=20)
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp_path, write_script, asks):
@@ -653,16 +679,14 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
     assert asks or (tmp_path / "signals").read_text() == "x"
 
 
+@pytest.mark.usefixtures("cold_and_warm")
 def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
-    script(tmp_path, STARTS_A_PROCESS)
+    script(tmp_path, FORKS + STARTS_A_PROCESS)
+    forked = tmp_path / "forked"
 
     def kill_it() -> None:
-        wait_until(lambda: len(left_over()) == 1)
-        for one in psutil.process_iter(["cmdline"]):
-            if any(part.endswith("supervisor.py") for part in one.info["cmdline"] or []):
-                with contextlib.suppress(psutil.NoSuchProcess):  # a supervisor of another test may end now
-                    if any(ASLEEP in child.cmdline() for child in one.children(recursive=True)):
-                        one.kill()
+        wait_until(lambda: len(left_over()) == 1 and forked.exists())
+        left_over()[0].parent().parent().kill()
 
     killer = threading.Thread(target=kill_it)
     killer.start()
@@ -670,6 +694,7 @@ def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
         run(spec_of(tmp_path))
     killer.join()
     assert left_over() == []
+    wait_until(lambda: not psutil.pid_exists(int(forked.read_text())))  # its new parent reaps it
 
 
 RANKS = """
