@@ -61,7 +61,7 @@ def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]
         **_of_trial(record, trial, confirmation_of(record, trial, epoch)),
         "epoch": epoch,
         "values": values_at(record, trial, epoch),
-        "cost_usd": sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch]) / NANO,
+        "cost_usd": record.started[trial].epochs[epoch - 1].metrics["cost_usd"],
     }
 
 

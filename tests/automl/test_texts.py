@@ -47,7 +47,7 @@ def test_the_summary_tells_of_percent_and_json_stays_raw() -> None:
     console = Console(file=io.StringIO(), width=200)
     print_summary(console, study, report=None)
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert re.search(r"hypervolume +\d.* % of the best known by half of the dollars; usual trees alone \d", said)
+    assert re.search(r"hypervolume +half of the money reached .* % of it; usual trees alone \d", said)
     assert "val_error 2 % (1@1)" in said
     assert f"{analysis.hypervolume(study):.5g}" not in said
     document = document_of(study, report=None)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from search_spaces.wording import listed, nearest, shown
+from search_spaces.wording import listed, near_file, nearest, shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 from trainers.tasks.table.headers import find_header, has_expected
@@ -253,8 +253,7 @@ def _existing(path: Path) -> Path:
     if path.is_dir():
         raise TaskError(f"{path}: found a folder, allowed: a file")
     if not path.exists():
-        near = nearest(path.name, [one.name for one in path.parent.glob("*")]) if path.parent.is_dir() else None
-        raise TaskError(f"{path}: no such file. {f'Did you mean {near!r}?' if near else 'Correct the path'}")
+        raise TaskError(f"{path}: no such file{near_file(path) or '. Correct the path'}")
     return path
 
 
