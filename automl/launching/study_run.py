@@ -265,7 +265,7 @@ _ENOUGH_EPOCHS = 3  # number of epochs before their duration is judged; the firs
 
 
 class FirstTrials:
-    """Warns once each if no training fits into the budget, and if a command's first ended trial kept no model."""
+    """Warns once each if no training fits into the budget, and if a command's first trial keeps no model."""
 
     def __init__(self, seconds: float, command: Command | None, warn: Callable[[str], None]) -> None:
         self._seconds, self._warn = seconds, warn
@@ -286,11 +286,12 @@ class FirstTrials:
                     f"the fastest epoch so far, and the budget lasts {duration(self._seconds)}. Take a larger budget, "
                     "or fewer epochs (training.epochs)"
                 )
-        ended = [trial for trial in measured if trial.state in {"complete", "pruned"}]
-        if not self._is_kept and ended:
-            self._is_kept = True
-            if not any(trial.milestones for trial in measured):
-                self._warn(f"trial {ended[0].number} left no file in {{checkpoint_folder}}. {HOW_TO_KEEP}")
+        if not self._is_kept:
+            first = min(machine.setup.milestones, default=epochs)
+            live = [one for one in measured if one.state in {"running", "paused"} and one.epochs_done >= first]
+            self._is_kept = bool(live)
+            if live and all(one.resume_checkpoint is None for one in live):
+                self._warn(f"trial {live[0].number} had no file in {{checkpoint_folder}} yet. {HOW_TO_KEEP}")
 
 
 _PROGRAM = (sys.executable, "-P", "-m", "studies.storage.views.mlflow_connect")
