@@ -17,7 +17,7 @@ from tests.support.simulated_study import SimulatedStudy
 def test_a_budget_that_ends_before_the_first_epoch_says_how_to_go_on(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, epochs=3, slots=1)
     study.run(Limits(trials=2))
-    budget = study.record().budget | {
+    budget = dict(study.record().budget) | {
         "trials": BudgetLine(limit=None, spent=2),
         "hours": BudgetLine(limit=1 / 60, spent=1),
     }
