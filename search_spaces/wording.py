@@ -81,10 +81,15 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
+def meant(name: object, names: Iterable[str]) -> str:
+    """Return `; did you mean 'width'?` for the valid name most like the given one; empty if none is similar."""
+    near = nearest(name, names)
+    return f"; did you mean '{near}'?" if near else ""
+
+
 def near_file(path: Path, pattern: str = "*") -> str:
     """Return `; did you mean 'wine.yaml'?` for the name beside a missing file that is most like it; else empty."""
-    near = nearest(path.name, [one.name for one in path.absolute().parent.glob(pattern)])
-    return f"; did you mean {near!r}?" if near else ""
+    return meant(path.name, [one.name for one in path.absolute().parent.glob(pattern)])
 
 
 def found(value: object, allowed: str, suggestion: str | None = None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from automl.exporting.export_errors import ExportError
-from search_spaces.wording import listed, near_file, nearest, shown
+from search_spaces.wording import listed, meant, near_file, shown
 from trainers.tasks.pictures.images import ENDINGS, image_files
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
@@ -60,8 +60,7 @@ def cells_of(path: Path, form: Mapping[str, Any], name: str, column: str | None 
     for where, row in _table(path, form, column):
         if not isinstance(row, Mapping) or name not in row:
             names = list(row) if isinstance(row, Mapping) else []
-            near = nearest(name, names)
-            hint = f"; did you mean {near!r}?" if near else ""
+            hint = meant(name, names)
             raise ExportError(f"--id: {where} has no column {name!r}. It has {listed(map(shown, names[:40]))}{hint}")
         yield row[name]
 
