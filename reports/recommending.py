@@ -137,10 +137,10 @@ def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
         confirmed = confirmed_on_part(study, other.trial, other.epoch)
         told = f"{judged.metric} {its}{f' (confirmed: {confirmed})' if confirmed else ''} instead of {taken}"
         better = listed(_compared(study, other, found))
-        if only_costs:
-            lines.append(f"If you train it often, {name_of(other)} is {better}, with {told}.")
-        else:
-            lines.append(f"{better}: {name_of(other)}, with {told}.")
+        which = name_of(other)
+        lines.append(
+            f"{f'If you train it often, {which} is {better}' if only_costs else f'{better}: {which}'}, with {told}."
+        )
     return lines
 
 

@@ -17,7 +17,6 @@ FOLDER = "automl_functions"  # folder for saved functions, beside a study
 _PLACE = "automl.search"
 _WIDTH = 100
 _MOST_BYTES = 32 * 2**20
-_HEAD_BYTES = 512  # number of bytes of a pickled tensor before its values
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _MODULE = '''"""The training function {name}, saved by automl.search with all that it refers to.
 
@@ -183,7 +182,7 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
 def _without_run(value: Any) -> Any:
     """Return a value without what each run chooses anew: the kernel of a notebook's cell, the address of a tensor."""
     if isinstance(value, bytes):
-        key = _TENSOR_KEY.search(value, 0, _HEAD_BYTES)
+        key = _TENSOR_KEY.search(value, 0, 512)  # it is before the values
         return value.replace(key[1], b"") if key else value
     return _CELL.sub("", value) if isinstance(value, str) else value
 

@@ -106,12 +106,12 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
 
 def _of_budget(record: StudyRecord, in_force: StudySpec, given: StudySpec) -> str:
     """Return why a launch with another budget is refused, and the command or the name that helps."""
-    changed = [one.partition(".")[2] for one in differing_keys(in_force, given, ["budget"])]
     exists = f"a study {record.name!r} exists with another {budget_note(in_force)}"
     try:
         check_budget(record, given, ["budget=yours"])
     except SpecError:
         return f"{exists}, and has spent more than yours. Take another name (study) to search anew"
+    changed = [one.removeprefix("budget.") for one in differing_keys(in_force, given, ["budget"])]
     return f"{exists}. To continue it with yours: `{resume_command(record.name, given.budget.model_dump(), changed)}`"
 
 

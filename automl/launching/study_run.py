@@ -270,8 +270,7 @@ class FirstTrials:
     def __init__(self, seconds: float, command: Command | None, warn: Callable[[str], None]) -> None:
         self._seconds, self._warn = seconds, warn
         self._is_timed = not math.isfinite(seconds)
-        names = () if command is None else [name for name, _ in command.names()]
-        self._is_kept = "checkpoint_folder" not in names
+        self._is_kept = command is None or "checkpoint_folder" not in dict(command.names())
 
     def look(self, machine: StudyMachine) -> None:
         """Check a commit of the study."""

@@ -68,8 +68,8 @@ def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None
     print_summary(terminal, record, report=report)
     if exit_code_of(record) == NOTHING_COMPLETE:
         taken = "" if recommended(record) is None else ", so the recommended model could still improve"
-        more = f"To train longer: {record.resume_with_more}"
-        terminal.print(Text(f"Exit code {NOTHING_COMPLETE}: no trial reached its last epoch{taken}. {more}"))
+        why = f"Exit code {NOTHING_COMPLETE}: no trial reached its last epoch{taken}"
+        terminal.print(Text(f"{why}. To train longer: {record.resume_with_more}"))
 
 
 def _watcher(talk: Talk, progress: Progress, log: Callable[[str], None]) -> Watcher:

@@ -290,12 +290,12 @@ class StudyRecord:
     @property
     def resume_with_more(self) -> str:
         """Return the command that continues the study with twice the limit that ended it, or else twice each limit."""
-        every = {name: line.limit for name, line in self.budget.items()}
-        limits = {name: limit for name, limit in every.items() if limit is not None}
+        limits = {name: line.limit for name, line in self.budget.items()}
         ended_by = (self.stop_reason or "").removeprefix("budget_")
-        more = {name: 2 * limits[name] for name in ([ended_by] if ended_by in limits else limits)}
+        ends = [ended_by] if ended_by in limits else list(limits)
+        more = {name: 2 * limit for name in ends if (limit := limits[name]) is not None}
         spec = self.spec.get("budget")
-        return resume_command(self.name, {**(spec if isinstance(spec, Mapping) else {}), **every, **more}, more)
+        return resume_command(self.name, {**(spec if isinstance(spec, Mapping) else {}), **limits, **more}, more)
 
     @property
     def most_slots(self) -> int | None:

@@ -4,13 +4,11 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_SHORT = frozenset({"hours", "usd", "trials"})  # limits that the short form of a budget can hold
-
 
 def resume_command(study: str, budget: Mapping[str, Any], changed: Iterable[str]) -> str:
     """Return `automl resume STUDY --set 'budget=2 min'`, or one `--set` for each of the limits `changed`."""
     given = {name: value for name, value in budget.items() if value is not None and name != "finish"}
-    if given.keys() <= _SHORT:
+    if given.keys() <= {"hours", "usd", "trials"}:  # the short form of a budget holds no other limit
         sets = ["budget=" + ", ".join(_in_words(name, value) for name, value in given.items())]
     else:
         sets = [f"budget.{name}={'null' if budget[name] is None else _plain(budget[name])}" for name in changed]

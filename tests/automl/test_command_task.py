@@ -286,7 +286,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"command": ["python", "{lr}"]}, "task.command: found {lr}, allowed in braces: learning_rate,"),
     (
         {"command": ["python", "{learning_rte}"]},
-        "task.command: {learning_rte} is neither a parameter nor a value of every trial. Did you mean {learning_rate}?",
+        "task.command: found {learning_rte}, which no trial has. Did you mean {learning_rate}?",
     ),
     ({"command": ["python"], "metrics": "xml"}, "task.metrics: found 'xml', allowed: report, json"),
     ({"command": ["python"], "metrics": {"pattern": "("}}, "task.metrics.pattern: found '(', which is no"),

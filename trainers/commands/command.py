@@ -153,10 +153,9 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
     for name, may_be_left_out in command.names():
         if name not in parameters and name not in BUILT_IN_NAMES:
             allowed = [*parameters, *BUILT_IN_NAMES]
-            if near := nearest(name, allowed):
-                yield f"{{{name}}} is neither a parameter nor a value of every trial; did you mean {{{near}}}?"
-            else:
-                yield f"found {{{name}}}, allowed in braces: {listed(allowed)}; write double braces for plain braces"
+            every = f"allowed in braces: {listed(allowed)}; write double braces for plain braces"
+            near = nearest(name, allowed)
+            yield f"found {{{name}}}, {f'which no trial has; did you mean {{{near}}}?' if near else every}"
         elif name in _NAMES_OF_NO_PARAMETER and name in parameters:
             yield (
                 f"{{{name}}} is a value of every trial, and the space has a parameter {name}, too. Rename the parameter"
