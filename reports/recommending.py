@@ -136,11 +136,8 @@ def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
         its, taken = (value_in_words(judged.metric, one.values[judged.metric]) for one in (other, found.point))
         confirmed = confirmed_on_part(study, other.trial, other.epoch)
         told = f"{judged.metric} {its}{f' (confirmed: {confirmed})' if confirmed else ''} instead of {taken}"
-        better = listed(_compared(study, other, found))
-        which = name_of(other)
-        lines.append(
-            f"{f'If you train it often, {which} is {better}' if only_costs else f'{better}: {which}'}, with {told}."
-        )
+        which = "If you train it often, {0} is {1}" if only_costs else "{1}: {0}"
+        lines.append(f"{which.format(name_of(other), listed(_compared(study, other, found)))}, with {told}.")
     return lines
 
 

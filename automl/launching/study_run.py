@@ -286,7 +286,7 @@ class FirstTrials:
                     "or fewer epochs (training.epochs)"
                 )
         if not self._is_kept:
-            first = min(machine.setup.milestones, default=epochs)
+            first = min(machine.setup.milestones)
             live = [one for one in measured if one.state in {"running", "paused"} and one.epochs_done >= first]
             self._is_kept = bool(live)
             if live and all(one.resume_checkpoint is None for one in live):

@@ -64,12 +64,12 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
 
 
 def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None:
-    """Print the summary of a study that has ended, and why its exit code is 3 if it is."""
+    """Print the summary of a study that has ended, and the reason for exit code 3."""
     print_summary(terminal, record, report=report)
     if exit_code_of(record) == NOTHING_COMPLETE:
         taken = "" if recommended(record) is None else ", so the recommended model could still improve"
-        why = f"Exit code {NOTHING_COMPLETE}: no trial reached its last epoch{taken}"
-        terminal.print(Text(f"{why}. To train longer: {record.resume_with_more}"))
+        why = f"no trial reached its last epoch{taken}. To train longer: {record.resume_with_more}"
+        terminal.print(Text(f"Exit code {NOTHING_COMPLETE}: {why}"))
 
 
 def _watcher(talk: Talk, progress: Progress, log: Callable[[str], None]) -> Watcher:
