@@ -43,7 +43,7 @@ def test_a_row_of_values_has_them_too() -> None:
 
 @pytest.mark.parametrize(("state", "said"), [("pruned", True), ("complete", False)])
 def test_exit_code_3_is_explained_below_the_summary(state: Any, said: bool) -> None:
-    plain = study_of(replace(trial(0, (0.2, 1.0)), state=state))
+    plain = study_of(replace(trial(0, (0.2, 1.0)), state=state), spec={})
     budget = {"trials": BudgetLine(limit=3, spent=3)}
     console = Console(file=io.StringIO(), width=200)
     print_ending(console, replace(plain, state="closed", stop_reason="budget_trials", budget=budget), report="")
