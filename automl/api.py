@@ -21,6 +21,7 @@ from automl.stored.reporting import report_path
 from reports.gallery import Gallery
 from reports.notebook_cell import report_link, study_cell
 from reports.recommending import recommendation_lines
+from reports.state_wording import study_sentence
 from search_spaces.space import Space
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found, install_command, listed, nearest
@@ -157,7 +158,7 @@ class Study:
 
     def __str__(self) -> str:
         """Return a short description of the study and the model to take, as at the end of `automl launch`."""
-        return "\n".join([repr(self)[1:-1], *recommendation_lines(self.record)])
+        return "\n".join([repr(self)[1:-1], *(recommendation_lines(self.record) or [study_sentence(self.record)])])
 
     def _repr_html_(self) -> str:
         return study_cell(self.record, report_link(self.report, Path.cwd()) if self.report.exists() else None)

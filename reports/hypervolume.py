@@ -34,11 +34,11 @@ def hypervolume(study: StudyRecord) -> Figure:
 
 
 def hypervolume_in_words(study: StudyRecord) -> str:
-    """Return the figure in a line, such as `93 % of the best known by half of the dollars; usual trees alone 61 %`."""
+    """Return the figure in a line, such as `half of the money reached 93 % of it; usual trees alone 61 %`."""
     curve = analysis.hypervolume_curve(study)
     if not curve or not curve[-1].hypervolume > 0:
         return ""
     known, half = curve[-1].hypervolume, curve[-1].cost_usd / 2
     by_half = max(one.hypervolume for one in curve if one.cost_usd <= half)
     alone = [f"{name} alone {significant(100 * value / known, 3)} %" for name, value in hypervolumes(study)]
-    return "; ".join([f"{100 * by_half / known:.3g} % of the best known by half of the dollars", *alone])
+    return "; ".join([f"half of the money reached {100 * by_half / known:.3g} % of it", *alone])

@@ -17,7 +17,7 @@ from studies.results.confirmations import confirmation_of, test_of
 from studies.results.constraints import is_feasible, wanted_in_words
 from studies.results.judged import SUNK, judged_objective
 from studies.results.recommendation import Recommendation, best_to_train_again, name_of, recommended
-from trainers.commands.command import COMMAND
+from trainers.commands.command import COMMAND, HOW_TO_KEEP
 from trainers.protocol import STDERR, TEST_SAMPLES
 
 INTERVAL = 1.96  # standard errors on each side of a value that hold the value on endless data in 95 % of cases
@@ -131,15 +131,14 @@ def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) ->
 def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
     """Return each model that is better in another objective, with both values of the judged one."""
     judged = found.judged
-    often = (
-        "" if any(one.metric not in SUNK for one in study.objectives if one != judged) else ", if it is trained often"
-    )
+    only_costs = all(one.metric in SUNK for one in study.objectives if one != judged)
     lines = []
     for other in found.trade_offs:
         its, taken = (value_in_words(judged.metric, one.values[judged.metric]) for one in (other, found.point))
         confirmed = confirmed_on_part(study, other.trial, other.epoch)
         told = f"{judged.metric} {its}{f' (confirmed: {confirmed})' if confirmed else ''} instead of {taken}"
-        lines.append(f"{listed(_compared(study, other, found))}{often}: {name_of(other)}, with {told}.")
+        which = "If you train it often, {0} is {1}" if only_costs else "{1}: {0}"
+        lines.append(f"{which.format(name_of(other), listed(_compared(study, other, found)))}, with {told}.")
     return lines
 
 
@@ -153,7 +152,7 @@ def _to_train_again(study: StudyRecord) -> list[str]:
     params = _params(study.started[best.trial].params)
     lines += [f"Train again with: {params}."] if params else []
     if study.spec.get("task") == COMMAND:
-        lines.append("To keep models, save into {checkpoint_folder} before printing or reporting an epoch.")
+        lines.append(HOW_TO_KEEP)
     return lines
 
 

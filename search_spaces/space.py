@@ -20,7 +20,7 @@ from search_spaces.parameters import (
     refusal,
 )
 from search_spaces.relations import Relation
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.wording import found, listed, meant, nearest, shown
 
 CONSTRAINTS = "constraints"
 """Key of the YAML form for relations between parameters; no parameter can have this name."""
@@ -263,8 +263,7 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
     kind = form.get("type")
     if not isinstance(kind, str) or kind not in _KEYS:
         given = f"found {shown(kind)}" if "type" in form else "found nothing"
-        hint = nearest(kind, _KEYS)
-        problem = f"{given}, allowed: {listed(_KEYS)}" + (f"; did you mean '{hint}'?" if hint else "")
+        problem = f"{given}, allowed: {listed(_KEYS)}{meant(kind, _KEYS)}"
         raise SpaceError(problem, (name, "type"))
     _check_keys(name, kind, form)
     try:

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 LONGEST_VALUE = 60
 LONGEST_LIST = 24
@@ -78,6 +79,17 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
     others = [valid for valid in by_lower if valid[:1] == lower[:1]]
     close = surer or difflib.get_close_matches(lower, others, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
+
+
+def meant(name: object, names: Iterable[str]) -> str:
+    """Return `; did you mean 'width'?` for the valid name most like the given one; empty if none is similar."""
+    near = nearest(name, names)
+    return f"; did you mean '{near}'?" if near else ""
+
+
+def near_file(path: Path, pattern: str = "*") -> str:
+    """Return `; did you mean 'wine.yaml'?` for the name beside a missing file that is most like it; else empty."""
+    return meant(path.name, [one.name for one in path.absolute().parent.glob(pattern)])
 
 
 def found(value: object, allowed: str, suggestion: str | None = None) -> str:

@@ -20,7 +20,7 @@ from trainers.ranks.group_options import BackendChoice
 @click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange tensors, by collective and size.")
 @backend_option
 @click.option("--service", is_flag=True, help="Check what `automl serve` needs, not this machine.")
-@click.option("--artifacts", metavar="FOLDER", help="Artifacts of the service; default: of its latest job.")
+@click.option("--artifacts", metavar="FOLDER", help="Folder of the service's artifacts; default: of its latest job.")
 def doctor(
     *, store: str | None, as_json: bool, bandwidth: bool, backend: BackendChoice, service: bool, artifacts: str | None
 ) -> None:

@@ -27,7 +27,7 @@ MOST_SLOTS = 4096
     "constraints",
     metavar="METRIC:max:NUMBER",
     multiple=True,
-    help="Constraint on models; :min: for a lower bound.",
+    help="Upper bound of a metric of the models; with :min: a lower bound.",
 )
 @click.option("--pool", is_flag=True, help="Search all tables as one task; the table becomes a parameter.")
 @click.option("--slots", type=click.IntRange(1, MOST_SLOTS), default=4, show_default=True)

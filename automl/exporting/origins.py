@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from automl.exporting.export_errors import ExportError
 from automl.stored.point_checkpoints import parse_point
 from studies.records.records import NANO, ConfirmationRecord, StudyRecord
-from studies.results import analysis
 from studies.results.confirmations import confirmation_by, confirmation_of
 from studies.results.expected_values import expected_values
 from studies.results.recommendation import knee, ranked_points, recommended, takeable
@@ -38,14 +37,14 @@ def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
     elif text == "knee":
         chosen = knee(record, points)
     else:
-        signed, costs = expected_values(record, points), [_cost_usd(record, point) for point in points]
+        signed = expected_values(record, points)
+        costs = [_cost_usd(record, one.trial, one.epoch) for one in points]
         chosen = points[min(range(len(points)), key=lambda place: (costs[place], signed[place]))]
     return chosen.trial, chosen.epoch
 
 
-def _cost_usd(record: StudyRecord, point: analysis.ArchivePoint) -> float:
-    epochs = record.started[point.trial].epochs
-    return next(epoch.metrics["cost_usd"] for epoch in epochs if epoch.epoch == point.epoch)
+def _cost_usd(record: StudyRecord, trial: int, epoch: int) -> float:
+    return next(one.metrics["cost_usd"] for one in record.started[trial].epochs if one.epoch == epoch)
 
 
 _SEVERAL = ("package", "mlflow", "docker")
@@ -61,7 +60,7 @@ def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]
         **_of_trial(record, trial, confirmation_of(record, trial, epoch)),
         "epoch": epoch,
         "values": values_at(record, trial, epoch),
-        "cost_usd": sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch]) / NANO,
+        "cost_usd": _cost_usd(record, trial, epoch),
     }
 
 

@@ -11,7 +11,7 @@ from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of, quality_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.spec_reading import store_overrides
-from search_spaces.wording import found, listed, nearest
+from search_spaces.wording import found, listed, near_file
 from studies.spec.metric_names import direction_is_guess, likely_direction
 from studies.spec.overrides import split_override
 from studies.spec.sections import ENTRY_POINT
@@ -87,8 +87,8 @@ def check_place_of_spec(path: Path, code: Code) -> None:
 def _in_file(file: Path, name: str, text: str) -> Code:
     path = file.absolute()
     if not path.is_file():
-        hint = nearest(file.name, [one.name for one in path.parent.glob("*.py")])
-        raise SpecError(f"launch {text}", (), found(str(file), "a Python file that exists", hint))
+        allowed = "a Python file that exists"
+        raise SpecError(f"launch {text}", (), found(str(file), allowed) + near_file(path, "*.py"))
     if not _NAME.fullmatch(name):
         raise SpecError(f"launch {text}", (), found(name, "the name of a training function or a task in the file"))
     parts, folder = [path.stem], path.parent

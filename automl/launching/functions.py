@@ -131,6 +131,7 @@ _TRACKER_ID = re.compile(r"[0-9a-f]{32}")
 _AFTER_TRACKER_ID = [("NONE", None), ("TUPLE", None), ("REDUCE", None)]
 """Opcodes after a tracker id: the last argument of cloudpickle's `_make_skeleton_class`, its tuple and the call."""
 _CELL = re.compile(r"(?<=[/\\]ipykernel_)\d+(?=[/\\])|(?<=<ipython-input-)\d+(?=-)")
+_TENSOR_KEY = re.compile(rb"Storage\nq\x01(X....\d+)q\x02", re.DOTALL)  # names a pickled tensor by its address
 _LITERALS = frozenset({"NONE", "NEWTRUE", "NEWFALSE"})
 _SETS = frozenset({"FROZENSET", "ADDITEMS"})
 _Instruction = tuple[str, Any]
@@ -174,8 +175,16 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
                 start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
                 if all(map(_is_value, said[start:])):
                     said[start:] = sorted(said[start:], key=repr)
-            said.append((name, _CELL.sub("", value) if isinstance(value, str) else value))
+            said.append((name, _without_run(value)))
     return said
+
+
+def _without_run(value: Any) -> Any:
+    """Return a value without what each run chooses anew: the kernel of a notebook's cell, the address of a tensor."""
+    if isinstance(value, bytes):
+        key = _TENSOR_KEY.search(value, 0, 512)  # it is before the values
+        return value.replace(key[1], b"") if key else value
+    return _CELL.sub("", value) if isinstance(value, str) else value
 
 
 def _is_value(instruction: _Instruction) -> bool:

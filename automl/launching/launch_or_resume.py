@@ -16,6 +16,7 @@ from automl.launching.changed_since import changed_since
 from automl.launching.earlier_studies import with_earlier
 from automl.launching.expected_cost import warm_up_seconds
 from automl.launching.prepared_study import Prepared, prepare
+from automl.launching.quickstart import budget_note
 from automl.launching.study_run import Outcome, Watcher, drive
 from automl.signals import private_files
 from automl.stored.specs import from_store, stored_form
@@ -23,6 +24,7 @@ from reports.phrases import duration, exact_usd
 from search_spaces.wording import shown
 from studies.control.files.orphans import check_in_place
 from studies.records.records import NANO, StudyRecord
+from studies.records.resume_command import resume_command
 from studies.spec.differences import NOT_COMPARED, differences, differing_keys
 from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError
@@ -47,9 +49,22 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
             watcher.warn(ignored)
         again = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
         prepared = replace(again, diagnostics=prepared.diagnostics)
-        for line in changed_since(load_study(store, row.name), prepared.base_folder):
+        before = load_study(store, row.name)
+        for line in changed_since(before, prepared.base_folder):
             watcher.warn(line)
+        return _continued(store, row, prepared, watcher, before), store
     return drive(store, row, prepared, watcher), store
+
+
+def _continued(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, before: StudyRecord) -> Outcome:
+    """Drive a stored study, with a warning if it had ended already and nothing was left to do."""
+    outcome = drive(store, row, prepared, watcher)
+    if before.state == "closed" and not outcome.ran:
+        watcher.warn(
+            f"{before.name} had ended already ({budget_note(prepared.spec)}): nothing was trained, and its result is "
+            f"shown again. To search longer: `{before.resume_with_more}`. To search anew, take another name (study)"
+        )
+    return outcome
 
 
 def _store_of(prepared: Prepared) -> Store:
@@ -83,13 +98,21 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
             "Take another name (study), or `automl resume` to continue the stored study"
         )
         raise SpecError(prepared.source, ("study",), problem)
-    if stored.budget != prepared.spec.budget:
-        problem = (
-            f"a study {name!r} exists with another budget. To change it, run "
-            f"`automl resume {shlex.quote(name)} --set budget...`"
-        )
-        raise SpecError(prepared.source, ("study",), problem)
+    in_force = from_store(row.spec, name)
+    if prepared.spec.budget not in (stored.budget, in_force.budget):
+        raise SpecError(prepared.source, ("study",), _of_budget(load_study(store, name), in_force, prepared.spec))
     return row, False
+
+
+def _of_budget(record: StudyRecord, in_force: StudySpec, given: StudySpec) -> str:
+    """Return why a launch with another budget is refused, and the command or the name that helps."""
+    exists = f"a study {record.name!r} exists with another {budget_note(in_force)}"
+    try:
+        check_budget(record, given, ["budget=yours"])
+    except SpecError:
+        return f"{exists}, and has spent more than yours. Take another name (study) to search anew"
+    changed = [one.removeprefix("budget.") for one in differing_keys(in_force, given, ["budget"])]
+    return f"{exists}. To continue it with yours: `{resume_command(record.name, given.budget.model_dump(), changed)}`"
 
 
 def _as_older(spec: StudySpec, stored: StudySpec) -> StudySpec:
@@ -130,7 +153,7 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     short = hardly_enough(record, changed, place.slots * place.usd_per_slot_hour)
     for line in (*changed_since(record, prepared.base_folder), *filter(None, (short,))):
         watcher.warn(line)
-    return drive(store, store.require(name), prepared, watcher)
+    return _continued(store, store.require(name), prepared, watcher, record)
 
 
 def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: StudySpec) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from automl.launching.spec_reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
-from reports.phrases import percent, usd, whichever_first
+from reports.phrases import duration, percent, plural, usd, whichever_first
 from search_spaces.wording import found, listed, one_line, shown
 from studies.spec.checks import with_first_trials
 from studies.spec.metric_names import likely_direction, quality_metric
@@ -233,9 +233,9 @@ def budget_note(spec: StudySpec) -> str:
     """Return the line about the budget."""
     budget = spec.budget
     limits = whichever_first([
-        f"{budget.hours * 60:g} minutes" if budget.hours is not None else "",
+        duration(budget.hours * 3600) if budget.hours is not None else "",
         usd(budget.usd) if budget.usd is not None else "",
-        f"{budget.trials} trials" if budget.trials is not None else "",
+        plural(budget.trials, "trial") if budget.trials is not None else "",
     ])  # fmt: skip
     return f"budget: {limits}"
 

@@ -5,11 +5,10 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,9 +20,8 @@ from automl.launching.prepared_study import Prepared
 from automl.signals import draining_signals, leave_at_once, private_files
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
-from reports.phrases import plural
+from reports.phrases import duration, plural
 from studies.control.files.wait_for_disk import RoomWaiter, storage_problem
-from studies.control.machine.live_trials import Trial
 from studies.control.machine.state import StudyMachine
 from studies.control.session import Session
 from studies.control.tracker_environment import OwnLogging
@@ -40,7 +38,7 @@ from studies.storage.study_store import Store
 from studies.storage.views.cursors import lag
 from studies.storage.views.views_process import ViewsProcess
 from trainers.checkpoints.locations import environment_of, is_url
-from trainers.commands.command import COMMAND, Command
+from trainers.commands.command import COMMAND, HOW_TO_KEEP, Command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +70,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     logging, warning = own_logging(spec, str(row.uid), prepared.base_folder)
     if warning:
         watcher.warn(warning)
+    command = Command.of(spec.task_options) if spec.task == COMMAND else None
     most = most_slot_seconds(prepared, row.usd_per_slot_hour)
     sessions = _Sessions(
         store,
@@ -79,7 +78,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         prepared,
         watcher,
         counted=counting.sizes,
-        on_commit=_hurrying(views, watcher, SmallBudget(most, watcher.warn)),
+        on_commit=_hurrying(views, watcher, FirstTrials(most / prepared.place.slots, command, watcher.warn)),
         on_room=views.start,  # they may have died because the disk was full
         own_logging=replace(logging, diagnostics=prepared.diagnostics),
     )
@@ -219,13 +218,13 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
-def _hurrying(views: ViewsProcess, watcher: Watcher, budget: "SmallBudget") -> Callable[[StudyMachine], None]:
+def _hurrying(views: ViewsProcess, watcher: Watcher, first: "FirstTrials") -> Callable[[StudyMachine], None]:
     """Hurry the views at the last commit, so that they catch up while the pool ends."""
 
     def on_commit(machine: StudyMachine) -> None:
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk continues
             views.hurry()
-        budget.look(machine)
+        first.look(machine)
         watcher.on_commit(machine)
 
     return on_commit
@@ -262,41 +261,36 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
     )
 
 
-FEWEST_TRAININGS = 3.0  # fewest full trainings in a budget with which a search can compare anything
-_ENOUGH_EPOCHS = 3  # number of epochs before their price is reported; the first epoch of a process takes longer
+_ENOUGH_EPOCHS = 3  # number of epochs before their duration is judged; the first epoch of a process takes longer
 
 
-class SmallBudget:
-    """Warns once, after the first epochs, if the budget pays fewer than three full trainings."""
+class FirstTrials:
+    """Warns once each if no training fits into the budget, and if a command's first trial keeps no model."""
 
-    def __init__(self, most_slot_seconds: float, warn: Callable[[str], None]) -> None:
-        self._most, self._warn = most_slot_seconds, warn
-        self._is_over = not math.isfinite(most_slot_seconds)
+    def __init__(self, seconds: float, command: Command | None, warn: Callable[[str], None]) -> None:
+        self._seconds, self._warn = seconds, warn
+        self._is_timed = not math.isfinite(seconds)
+        self._is_kept = command is None or "checkpoint_folder" not in dict(command.names())
 
     def look(self, machine: StudyMachine) -> None:
         """Check a commit of the study."""
-        if self._is_over:
-            return
-        measured = [trial for trial in machine.trials.values() if trial.epoch_seconds]
-        epochs = machine.setup.epochs
-        if sum(trial.epochs_done for trial in measured) < min(_ENOUGH_EPOCHS, epochs):
-            return
-        self._is_over = True
-        full = full_training_slot_seconds(measured, epochs)
-        count = self._most / full if full > 0 else math.inf
-        if count < FEWEST_TRAININGS:
-            baselines = len(machine.setup.baselines)
-            taken = f". It also pays for {plural(baselines, 'baseline')} to the last epoch (`baselines: []` has none)"
-            self._warn(
-                f"the budget pays about {math.floor(10 * count) / 10:g} full trainings of {plural(epochs, 'epoch')} "
-                f"(budget.usd, budget.hours), by the first epochs. A search needs at least {FEWEST_TRAININGS:g}: "
-                f"take a larger budget, or fewer epochs (training.epochs){taken if baselines else ''}"
-            )
-
-
-def full_training_slot_seconds(measured: Sequence[Trial], epochs: int) -> float:
-    """Return the slot-seconds of a full training: the median over trials of their mean epoch, times epochs."""
-    return epochs * median(trial.world_size * fmean(trial.whole_epoch_seconds) for trial in measured)
+        epochs, trials = machine.setup.epochs, machine.trials.values()
+        measured = [trial for trial in trials if trial.epoch_seconds]
+        if not self._is_timed and sum(trial.epochs_done for trial in measured) >= min(_ENOUGH_EPOCHS, epochs):
+            self._is_timed = True
+            full = epochs * min(min(trial.whole_epoch_seconds) for trial in measured)
+            if full > self._seconds:
+                self._warn(
+                    f"no trial will reach its last epoch: {plural(epochs, 'epoch')} take at least {duration(full)}, by "
+                    f"the fastest epoch so far, and the budget lasts {duration(self._seconds)}. Take a larger budget, "
+                    "or fewer epochs (training.epochs)"
+                )
+        if not self._is_kept:
+            first = min(machine.setup.milestones)
+            live = [one for one in measured if one.state in {"running", "paused"} and one.epochs_done >= first]
+            self._is_kept = bool(live)
+            if live and all(one.resume_checkpoint is None for one in live):
+                self._warn(f"trial {live[0].number} had no file in {{checkpoint_folder}} yet. {HOW_TO_KEEP}")
 
 
 _PROGRAM = (sys.executable, "-P", "-m", "studies.storage.views.mlflow_connect")

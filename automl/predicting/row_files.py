@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from automl.exporting.export_errors import ExportError
-from search_spaces.wording import listed, nearest, shown
+from search_spaces.wording import listed, meant, near_file, shown
 from trainers.tasks.pictures.images import ENDINGS, image_files
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
@@ -40,9 +40,8 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     """
     kind = form["kind"]
     if not path.exists():
-        near = nearest(path.name, [one.name for one in path.absolute().parent.glob("*")])
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ExportError(f"{path} does not exist. Name a file or folder with {_wanted(kind)}{hint}")
+        cure = near_file(path) or f". Name a file or folder with {_wanted(kind)}"
+        raise ExportError(f"{path} does not exist{cure}")
     if path.is_dir() or (kind == "image" and path.suffix.lower() in ENDINGS):
         return _images(path, kind)
     if kind == "text" and _ending(path) == _TEXT:
@@ -61,8 +60,7 @@ def cells_of(path: Path, form: Mapping[str, Any], name: str, column: str | None 
     for where, row in _table(path, form, column):
         if not isinstance(row, Mapping) or name not in row:
             names = list(row) if isinstance(row, Mapping) else []
-            near = nearest(name, names)
-            hint = f"; did you mean {near!r}?" if near else ""
+            hint = meant(name, names)
             raise ExportError(f"--id: {where} has no column {name!r}. It has {listed(map(shown, names[:40]))}{hint}")
         yield row[name]
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from automl.remote.client import Patience, ServiceClient, UnreachableError, patiently, study_path
 from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
+from automl.terminal.exit_codes import FAILED, INTERRUPTED
 from automl.terminal.output import console, print_json, say_on_stderr
 from automl.terminal.picture import LINE_SECONDS
 from automl.terminal.study_lines import state_of
-from automl.terminal.summary import document_of, print_summary
+from automl.terminal.study_run_output import exit_code_of, print_ending
+from automl.terminal.summary import document_of
 from reports.phrases import plural, usd
 
 
@@ -108,10 +109,10 @@ def _ended(client: ServiceClient, status: dict[str, Any], telling: Telling) -> i
     if telling.as_json:
         print_json(document_of(record, report=None))
     elif not telling.quiet:
-        print_summary(console(), record, report=client.url + "/api/v1" + study_path(record.name, "report"))
+        print_ending(console(), record, report=client.url + "/api/v1" + study_path(record.name, "report"))
     if job["state"] == "failed":
         echo(f"{job['study']} has failed: {job['reason']}", err=True)
         return FAILED
     if job["state"] in {"stopped", "cancelled"}:
         return INTERRUPTED
-    return 0 if any(trial.state == "complete" for trial in record.trials) else NOTHING_COMPLETE
+    return exit_code_of(record)

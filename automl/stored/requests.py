@@ -162,9 +162,6 @@ def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
         raise SpecError(" ".join(["--param", *map(str, error.path)]), (), error.problem) from None
 
 
-_LIMIT_OF_REASON = {"budget_usd": "usd", "budget_hours": "hours", "budget_trials": "trials"}
-
-
 def what_keeps_waiting(record: StudyRecord) -> str:
     """Return one line that says why no enqueued trial starts, and the cure; empty if the next free slot takes it."""
     resume = f"automl resume {shlex.quote(record.name)}"
@@ -175,9 +172,7 @@ def what_keeps_waiting(record: StudyRecord) -> str:
         count = len(record.started) + max(len(record.enqueued), 1)
         return f"{reached}{when}`{resume} --set budget.trials={count}` starts it"
     if record.state == "closed":
-        limit = _LIMIT_OF_REASON.get(record.stop_reason or "")
-        given = f"budget.{limit}=" if limit else "budget.LIMIT="
-        return f"{record.name} has ended: `{resume} --set {given}...` with more budget starts it"
+        return f"{record.name} has ended: more budget starts it, for example `{record.resume_with_more}`"
     if record.state == "failed":
         return f"{record.name} has failed: `{resume}` starts it"
     if record.state == "drained" or record.is_abandoned:

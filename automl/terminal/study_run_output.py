@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.text import Text
+
 from automl.launching.study_run import Outcome, Watcher
 from automl.terminal.chronicle import Chronicle
 from automl.terminal.echo import echo
@@ -19,6 +22,7 @@ from reports.state_wording import study_sentence
 from search_spaces.user_errors import UserError
 from studies.control.machine.state import StudyMachine
 from studies.records.records import StudyRecord
+from studies.results.recommendation import recommended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +59,17 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
     if talk.as_json:
         print_json(document_of(outcome.record, report=report))
     elif terminal is not None:
-        print_summary(terminal, outcome.record, report=report)
+        print_ending(terminal, outcome.record, report=report)
     sys.exit(_exit_code(outcome))
+
+
+def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None:
+    """Print the summary of a study that has ended, and the reason for exit code 3."""
+    print_summary(terminal, record, report=report)
+    if exit_code_of(record) == NOTHING_COMPLETE:
+        taken = "" if recommended(record) is None else ", so the recommended model could still improve"
+        why = f"no trial reached its last epoch{taken}. To train longer: {record.resume_with_more}"
+        terminal.print(Text(f"Exit code {NOTHING_COMPLETE}: {why}"))
 
 
 def _watcher(talk: Talk, progress: Progress, log: Callable[[str], None]) -> Watcher:

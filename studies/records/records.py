@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from search_spaces.suggestions import Asked
 from studies.records.forecasts import Forecasts
+from studies.records.resume_command import resume_command
 from trainers.protocol import Failure, ParameterValue
 
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
@@ -25,7 +26,7 @@ DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}  # 
 SIMULATED_TASK = "recorded_curves"  # task of a simulated study
 STOP_REASONS: Mapping[StopReason, str] = {
     "budget_usd": "the dollars of its budget are used up",
-    "budget_hours": "the hours of its budget are used up",
+    "budget_hours": "the time of its budget is used up",
     "budget_trials": "all trials that its budget allows have been started",
     "exhausted": "there was nothing left to try",
     "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
@@ -291,8 +292,18 @@ class StudyRecord:
         why = why_ended(self.stop_reason, self.name)
         if self.stop_reason not in {"budget_usd", "budget_hours"} or any(trial.epochs for trial in self.trials):
             return why
-        more = f'`automl resume {shlex.quote(self.name)} --set budget="10 min"`'
-        return f"{why} before any trial ended an epoch; continue it with a larger budget, for example {more}"
+        more = f"continue it with a larger budget, for example `{self.resume_with_more}`"
+        return f"{why} before any trial ended an epoch; {more}"
+
+    @property
+    def resume_with_more(self) -> str:
+        """Return the command that continues the study with twice the limit that ended it, or else twice each limit."""
+        limits = {name: line.limit for name, line in self.budget.items()}
+        ended_by = (self.stop_reason or "").removeprefix("budget_")
+        ends = [ended_by] if ended_by in limits else list(limits)
+        more = {name: 2 * limit for name in ends if (limit := limits[name]) is not None}
+        spec = self.spec.get("budget")
+        return resume_command(self.name, {**(spec if isinstance(spec, Mapping) else {}), **limits, **more}, more)
 
     @property
     def most_slots(self) -> int | None:

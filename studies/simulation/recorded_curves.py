@@ -19,7 +19,7 @@ from search_spaces.free_memory import within_free_memory
 from search_spaces.parameters import Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from search_spaces.user_errors import UserError
-from search_spaces.wording import found, listed
+from search_spaces.wording import found, listed, near_file
 from studies.records.records import CUMULATIVE_METRICS, Direction
 from trainers.protocol import Params
 
@@ -109,7 +109,7 @@ def find_tables(paths: Sequence[str | Path]) -> list[Path]:
                 f"{path}: the folder has no .npz file. Name a folder with tables of the format {listed(FORMATS)}"
             )
         if not inside[0].exists():
-            raise CurvesError(f"{path}: no such file. Name a file or folder of learning curves")
+            raise CurvesError(f"{path}: no such file{near_file(path) or '. Name a file or folder of learning curves'}")
         files += inside
     return files
 

@@ -8,7 +8,7 @@ from search_spaces.combinations import combinations
 from search_spaces.drawing import complete
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.wording import found, listed, meant, nearest, shown
 from studies.spec.baseline_section import BaselineSpec, unknown_metrics
 from studies.spec.spec_errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
@@ -214,8 +214,7 @@ def _space_problems(
             problems.append((("space", name), problem))
         elif name not in names:
             problem = f"found a parameter that neither the trainer nor the task takes, allowed: {listed(names)}"
-            hint = nearest(name, names)
-            problems.append((("space", name), problem + (f"; did you mean '{hint}'?" if hint else "")))
+            problems.append((("space", name), problem + meant(name, names)))
         elif name in binding:
             taker = TRAINER_PARAMETERS[name]
             problems.extend(_domain_problems(("space", name), space.parameter(name), taker))

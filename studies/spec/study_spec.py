@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from search_spaces.space import Space
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.wording import found, listed, meant, shown
 from studies.records.records import Constraint, Objective
 from studies.spec.baseline_section import BaselineSpec, name_problems
 from studies.spec.overrides import apply_to, split_override
@@ -288,8 +288,7 @@ def _check_reference(reference: Mapping[str, float], metrics: Sequence[str]) -> 
     for metric, value in reference.items():
         if metric not in metrics:
             problem = f"found {shown(value)} for a metric without an objective, allowed: {listed(metrics)}"
-            hint = nearest(metric, metrics)
-            raise SpecValueError(problem + (f"; did you mean '{hint}'?" if hint else ""), ("reference_point", metric))
+            raise SpecValueError(problem + meant(metric, metrics), ("reference_point", metric))
         if not math.isfinite(value):
             raise SpecValueError(found(value, "a finite number"), ("reference_point", metric))
     for metric in metrics:

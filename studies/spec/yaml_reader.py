@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from search_spaces.wording import cut, one_line, shown
+from search_spaces.wording import cut, near_file, one_line, shown
 from studies.spec.spec_errors import Path, SpecError
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
@@ -85,7 +85,7 @@ def read_yaml_file(path: FilePath) -> object:
     except UnicodeDecodeError:
         raise SpecError(str(path), (), f"the file is not UTF-8 text. {allowed}") from None
     except FileNotFoundError:
-        raise SpecError(str(path), (), f"no such file. {allowed}") from None
+        raise SpecError(str(path), (), f"no such file{near_file(path) or f'. {allowed}'}") from None
     except IsADirectoryError:
         raise SpecError(str(path), (), f"this is a folder. {allowed}") from None
     except (OSError, ValueError) as error:

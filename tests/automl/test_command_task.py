@@ -284,6 +284,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"command": ["python"], "folder": "none"}, "the folder 'none' does not exist"),
     ({"command": ["python"], "metric": "json"}, "task.metric: found an unknown key"),
     ({"command": ["python", "{lr}"]}, "task.command: found {lr}, allowed in braces: learning_rate,"),
+    (
+        {"command": ["python", "{learning_rte}"]},
+        "task.command: found {learning_rte}, which no trial has. Did you mean {learning_rate}?",
+    ),
     ({"command": ["python"], "metrics": "xml"}, "task.metrics: found 'xml', allowed: report, json"),
     ({"command": ["python"], "metrics": {"pattern": "("}}, "task.metrics.pattern: found '(', which is no"),
     ({"command": ["python"], "metrics": {"pattern": "x"}}, "with a named group"),

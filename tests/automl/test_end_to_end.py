@@ -439,7 +439,13 @@ def test_an_own_task_is_known_by_its_code_and_what_its_ranks_print_is_kept(place
         said = place.run("logs", "own", "0", "--rank", str(rank)).stdout
         assert said == f"rank {rank} makes a model of width 8\n"
     assert "allowed: 0, 1" in place.run("logs", "own", "0", "--rank", "2", code=2).stderr
-    assert "changed" not in place.run("launch", place.spec(mapping)).stderr
+    second = place.run("launch", place.spec(mapping)).stderr
+    assert "changed" not in second
+    assert "own had ended already (budget: " in second
+    more = "`automl resume own --set 'budget=$1, 60 min, 2 trials'`"
+    assert more in second
+    larger = place.run("launch", place.spec(mapping | {"budget": {"trials": 2}}), code=2).stderr
+    assert more in larger
     with (place.folder / "own_task.py").open("a") as file:
         file.write("# another comment\n")
     again = place.run("launch", place.spec(mapping))

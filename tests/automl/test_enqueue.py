@@ -109,6 +109,9 @@ def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Pat
     assert place_of_mine(fresh) == 3, "what was said is true"
 
 
+MORE = "small has ended: more budget starts it, for example `automl resume small --set"
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "driven", "says"),
     [
@@ -118,11 +121,11 @@ def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Pat
         ("failed", "error", False, "small has failed: `automl resume small` starts it"),
         (
             "closed", "budget_usd", False,
-            "small has ended: `automl resume small --set budget.usd=...` with more budget starts it",
+            f"{MORE} 'budget=$2, 30 min, 14 trials'`",
         ),
         (
             "closed", "exhausted", False,
-            "small has ended: `automl resume small --set budget.LIMIT=...` with more budget starts it",
+            f"{MORE} 'budget=$2, 60 min, 28 trials'`",
         ),
     ],
 )  # fmt: skip

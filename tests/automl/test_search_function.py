@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+import torch
 
 import automl
 from automl.launching.functions import FOLDER, name_of, say_the_same
@@ -130,6 +131,15 @@ def reading(run: str) -> Any:
 def test_a_path_that_looks_like_a_checksum_is_part_of_what_a_function_says(below: str) -> None:
     one, other = (cloudpickle.dumps(reading(digit * 32 + below)) for digit in "5c")
     assert say_the_same(one, cloudpickle.dumps(reading("5" * 32 + below)))
+    assert not say_the_same(one, other)
+
+
+def test_a_tensor_that_a_function_reads_is_compared_by_its_values() -> None:
+    """Its pickle has its address, which is another one in each process."""
+    tensors = [torch.tensor([float(value), 2]) for value in (1, 1, 3)]
+    one, equal, other = map(cloudpickle.dumps, tensors)
+    assert one != equal
+    assert say_the_same(one, equal)
     assert not say_the_same(one, other)
 
 

@@ -1,4 +1,4 @@
-"""A budget of hardly any full training is told, with the number, as soon as it shows."""
+"""What the first trials show about a study: a budget too small for one training, a command that keeps no model."""
 
 from __future__ import annotations
 
@@ -10,57 +10,63 @@ from typing import Any
 import pytest
 
 from automl.launching.launch_or_resume import hardly_enough
-from automl.launching.study_run import SmallBudget
+from automl.launching.study_run import FirstTrials
 from studies.control.machine.live_trials import Trial
 from studies.records.records import NANO
 from studies.spec.study_spec import parse_spec
 from tests.support.study_factory import build_study
+from trainers.commands.command import HOW_TO_KEEP, Command
 
 
-def machine(*epochs: list[float], planned: int = 10, ranks: int = 1, baselines: int = 0) -> Any:
+def machine(*epochs: list[float], planned: int = 10) -> Any:
     trials = {
         number: Trial(
-            id=number, number=number, state="running", params={}, world_size=ranks, origin="sampler",
+            id=number, number=number, state="running", params={}, world_size=1, origin="sampler",
             epochs_done=len(seconds), epoch_seconds=seconds,
         )
         for number, seconds in enumerate(epochs)
     }  # fmt: skip
-    return SimpleNamespace(trials=trials, setup=SimpleNamespace(epochs=planned, baselines=({},) * baselines))
+    return SimpleNamespace(trials=trials, setup=SimpleNamespace(epochs=planned, milestones=(2, 6)))
 
 
-@pytest.mark.parametrize(
-    ("most", "ranks", "said"),
-    [(59.0, 1, "about 2.9 full trainings of 10 epochs"), (60.0, 1, ""), (60.0, 2, "about 1.5")],
-)
-def test_a_budget_of_fewer_than_three_full_trainings_is_told(most: float, ranks: int, said: str) -> None:
+@pytest.mark.parametrize(("seconds", "said"), [(19.0, "10 epochs take at least 20 s, by the fastest"), (20.0, "")])
+def test_a_budget_in_which_no_training_ends_is_told(seconds: float, said: str) -> None:
+    """By the fastest epoch: the first of a process is slow, and a trial that is cut early costs less."""
     told: list[str] = []
-    SmallBudget(most, told.append).look(machine([2.0, 2.0], [2.0], ranks=ranks))
+    FirstTrials(seconds, None, told.append).look(machine([9.0, 2.0], [4.0]))
     assert len(told) == bool(said)
     assert said in "".join(told)
 
 
-def test_it_says_that_a_baseline_is_trained_to_its_end() -> None:
-    told: list[str] = []
-    SmallBudget(30.0, told.append).look(machine([2.0, 2.0], [2.0], baselines=1))
-    assert told[0].endswith(". It also pays for 1 baseline to the last epoch (`baselines: []` has none)")
-
-
 def test_it_is_told_once_and_not_before_some_epochs() -> None:
     told: list[str] = []
-    budget = SmallBudget(10.0, told.append)
-    budget.look(machine([9.0], []))
+    first = FirstTrials(10.0, None, told.append)
+    first.look(machine([9.0], []))
     assert not told
     for _ in range(2):
-        budget.look(machine([9.0, 2.0], [2.0]))
+        first.look(machine([9.0, 2.0], [2.0]))
     assert len(told) == 1
-    budget = SmallBudget(10.0, told.append)
-    budget.look(machine([20.0], planned=1))
-    assert "about 0.5 full trainings of 1 epoch " in told[1]
+
+
+@pytest.mark.parametrize(
+    ("argument", "saved", "said"),
+    [("{checkpoint_folder}", None, 1), ("{checkpoint_folder}", "epoch-0002.pt", 0), ("{trial_folder}", None, 0)],
+)
+def test_a_command_that_prints_before_it_saves_is_told_so_once(argument: str, saved: str | None, said: int) -> None:
+    told: list[str] = []
+    first = FirstTrials(math.inf, Command(parts=("python", argument), metrics="json"), told.append)
+    first.look(machine([1.0]))
+    assert not told, "epoch 2 is the first that gets a checkpoint"
+    study = machine([1.0, 1.0])
+    study.trials[0].resume_checkpoint = saved
+    for _ in range(2):
+        first.look(study)
+    assert told == said * [f"trial 0 had no file in {{checkpoint_folder}} yet. {HOW_TO_KEEP}"]
 
 
 def test_a_study_without_such_a_limit_is_left_alone() -> None:
     told: list[str] = []
-    SmallBudget(math.inf, told.append).look(machine([1.0, 1.0, 1.0]))
+    FirstTrials(math.inf, None, told.append).look(machine([1.0, 1.0, 1.0]))
     assert not told
 
 

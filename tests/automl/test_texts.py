@@ -12,12 +12,13 @@ from rich.console import Console
 
 from automl.confirming import measured_on
 from automl.terminal.explanation import print_explanation
+from automl.terminal.study_run_output import print_ending
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.tables import confirmed_table
 from automl.terminal.texts import values_text
 from reports.phrases import value_in_words
 from reports.recommending import confirmed_value
-from studies.records.records import NEXT_10_USD_PERCENT, DecisionRecord
+from studies.records.records import NEXT_10_USD_PERCENT, BudgetLine, DecisionRecord
 from studies.results import analysis
 from tests.studies.test_analysis import study_of, trial
 
@@ -40,6 +41,17 @@ def test_a_row_of_values_has_them_too() -> None:
     assert values_text({"val_error": 0.0312, "cost_usd": 4e-7}) == "val_error 3.12 %, cost_usd $0.0000004"
 
 
+@pytest.mark.parametrize(("state", "said"), [("pruned", True), ("complete", False)])
+def test_exit_code_3_is_explained_below_the_summary(state: Any, said: bool) -> None:
+    plain = study_of(replace(trial(0, (0.2, 1.0)), state=state), spec={})
+    budget = {"trials": BudgetLine(limit=3, spent=3)}
+    console = Console(file=io.StringIO(), width=200)
+    print_ending(console, replace(plain, state="closed", stop_reason="budget_trials", budget=budget), report="")
+    *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert last.startswith("Exit code 3: no trial reached its last epoch") == said
+    assert last.endswith(f"To train longer: automl resume {plain.name} --set 'budget=6 trials'") == said
+
+
 def test_the_summary_tells_of_percent_and_json_stays_raw() -> None:
     usual = {"name": "usual trees", "params": {"lr": 0.0}}
     plain = study_of(trial(0, (0.2, 1.0), (0.1, 2.0), (0.15, 3.0)), trial(1, (0.02, 2.5)))
@@ -47,7 +59,7 @@ def test_the_summary_tells_of_percent_and_json_stays_raw() -> None:
     console = Console(file=io.StringIO(), width=200)
     print_summary(console, study, report=None)
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert re.search(r"hypervolume +\d.* % of the best known by half of the dollars; usual trees alone \d", said)
+    assert re.search(r"hypervolume +half of the money reached .* % of it; usual trees alone \d", said)
     assert "val_error 2 % (1@1)" in said
     assert f"{analysis.hypervolume(study):.5g}" not in said
     document = document_of(study, report=None)

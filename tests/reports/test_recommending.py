@@ -47,7 +47,7 @@ def test_the_best_is_taken_since_its_dollars_are_spent_and_the_cheaper_one_is_to
     }  # fmt: skip
     assert recommendation_lines(study) == [
         "Take 2@1: val_error 1 %, cost_usd $9.00.",
-        "4.5 times cheaper, if it is trained often: 1@1, with val_error 2 % instead of 1 %.",
+        "If you train it often, 1@1 is 4.5 times cheaper, with val_error 2 % instead of 1 %.",
         "Its parameters: lr 0.2.",
     ]
     first = replace(study, objectives=(*study.objectives[1:], *study.objectives[:1]))
@@ -143,7 +143,7 @@ def test_what_was_confirmed_stands_beside_the_model() -> None:
         "test part. What a search picks looks better than it is."
     )
     other = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(1, 0.01, 0.03)))[1]
-    assert other.endswith(": 1@1, with val_error 2 % (confirmed: 2 % ± 1.41 %, test) instead of 1 %.")
+    assert other.endswith(", with val_error 2 % (confirmed: 2 % ± 1.41 %, test) instead of 1 %.")
 
 
 def test_dollars_that_are_little_beside_what_was_spent_move_the_knee_little() -> None:

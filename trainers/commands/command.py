@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from search_spaces.wording import found, listed
+from search_spaces.wording import found, listed, nearest
 from trainers.commands.epoch_number import EpochNumber
 
 COMMAND = "command"
+HOW_TO_KEEP = "To keep models, save into {checkpoint_folder} before printing or reporting an epoch."
 BUILT_IN_NAMES = (
     "world_size", "seed", "study", "trial", "attempt", "epochs", "scaled_learning_rate", "checkpoint_folder",
     "trial_folder", "params_file",
@@ -157,8 +158,10 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
     """Yield the problems of the names in braces."""
     for name, may_be_left_out in command.names():
         if name not in parameters and name not in BUILT_IN_NAMES:
-            allowed = listed([*parameters, *BUILT_IN_NAMES])
-            yield f"found {{{name}}}, allowed in braces: {allowed}; write double braces for plain braces"
+            allowed = [*parameters, *BUILT_IN_NAMES]
+            every = f"allowed in braces: {listed(allowed)}; write double braces for plain braces"
+            near = nearest(name, allowed)
+            yield f"found {{{name}}}, {f'which no trial has; did you mean {{{near}}}?' if near else every}"
         elif name in _NAMES_OF_NO_PARAMETER and name in parameters:
             yield (
                 f"{{{name}}} is a value of every trial, and the space has a parameter {name}, too. Rename the parameter"

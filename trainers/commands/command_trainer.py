@@ -66,7 +66,9 @@ def exit_error(
         done, planned = epochs
         how_far = f"after epoch {done} of {planned}" if done else "without a report"
         wanted = "a report of each epoch, or a report with `last`" if done else way
-        return TaskError(f"the command ended with exit status 0 {how_far}. Expected: {wanted}")
+        ending = " / ".join(f"{line:.100}" for line in (*last_lines[-3:-1], last_words) if line)
+        printed = f"The output ended with: {ending}" if ending else "It printed nothing"
+        return TaskError(f"the command ended with exit status 0 {how_far}. Expected: {wanted}. {printed}")
     killed_by = -status if status < 0 else status - _SHELL_SIGNALS
     if killed_by in _KILLS:
         return LostError(f"the command was killed by signal {killed_by} ({where})")

@@ -51,7 +51,8 @@ def way_to_report(command: Command) -> str:
             "prints its metrics"
         )
     if command.patterns:
-        return f"a line for each epoch that matches {' and one that matches '.join(map(repr, command.patterns))}"[:300]
+        matching = " and one that matches ".join(f"`{one}`" for one in command.patterns)
+        return f"a line for each epoch that matches {matching}"[:300]
     place = f" in {command.json_file}" if command.json_file else ""
     return f'a line of JSON with "{command.epoch_name}" for each epoch{place}'
 

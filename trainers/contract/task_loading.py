@@ -1,6 +1,5 @@
 """Loads a study's task, training function or command by name. Does not import torch."""
 
-import difflib
 import importlib
 import importlib.machinery
 import inspect
@@ -9,7 +8,7 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias, cast
 
 from search_spaces.free_memory import within_free_memory
 from search_spaces.user_errors import UserError
+from search_spaces.wording import meant
 from trainers.commands.command import COMMAND, Command
 from trainers.contract.task import Task, refuse_our_metrics
 from trainers.contract.training_function import TrainingFunction, is_training_function, problem_of
@@ -119,7 +119,7 @@ def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> 
             if key not in names:
                 allowed = f"allowed: {', '.join(names)}" if names else "but the task takes no options"
                 raise TaskLoadError(
-                    f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{_nearest(key, names)}"
+                    f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{meant(key, names)}"
                 )
     for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
         raise TaskLoadError(f"task {name!r}: task_options: {needed!r} is missing, and the task needs it")
@@ -158,7 +158,7 @@ def _built_in(name: str) -> Any:
     names = built_in_tasks()
     if name not in names:
         raise TaskLoadError(f"unknown task {name!r}, allowed: {', '.join(names)}, or \"module:Class\" for "
-                            f"a task of your own{_nearest(name, names)}")  # fmt: skip
+                            f"a task of your own{meant(name, names)}")  # fmt: skip
     class_name = "".join(part.capitalize() for part in name.split("_"))
     return getattr(importlib.import_module(f"trainers.tasks.{name}"), class_name)
 
@@ -173,7 +173,7 @@ def _own(name: str, python_path: Sequence[str]) -> Any:
         if not hasattr(found, part):
             classes = [key for key, value in vars(module).items() if isinstance(value, type)]
             raise TaskLoadError(f"task {name!r}: {module.__file__} has no {class_name!r}"
-                                f"{_nearest(class_name, classes)}")  # fmt: skip
+                                f"{meant(class_name, classes)}")  # fmt: skip
         found = getattr(found, part)
     if not callable(found):
         raise TaskLoadError(f"task {name!r}: {class_name} is a {type(found).__name__}. Name a class")
@@ -195,7 +195,7 @@ def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleTy
                 f"task {name!r}: no module {error.name!r}, since the folder {gone[0]} is not on this machine "
                 f"({socket.gethostname()}). Put the code into a folder that every machine has at the same path"
             ) from error
-        near = _nearest(module_name, [path.stem for folder in folders for path in Path(folder).glob("*.py")])
+        near = meant(module_name, [path.stem for folder in folders for path in Path(folder).glob("*.py")])
         raise TaskLoadError(f"task {name!r}: no module {error.name!r} in {', '.join(folders)}, "
                             f"nor an installed package of this name{near}") from error  # fmt: skip
     except Exception as error:
@@ -220,11 +220,6 @@ def _check_shadows(folder: Path) -> None:
                 raise TaskLoadError(
                     f"{offender} would be imported instead of the installed package {name!r}. Rename it"
                 )
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _one_line(error: BaseException) -> str:

@@ -199,13 +199,13 @@ class Tabular(SplitTask):
         )
         cure = f" (--set task_options.kind={other} if that is wrong)" if self._could_be_either else ""
         dates = sum(number.is_date for number in self.encoding.numbers)
-        kinds = f"{len(self.encoding.numbers)} of numbers" + (f" ({dates} dates)" if dates else "")
+        kinds = f"{len(self.encoding.numbers)} of numbers" + (f" ({dates} of them dates)" if dates else "")
         left_out = ", ".join(f"{shown(name)} ({why})" for name, why in self.encoding.left_out.items())
         return (
             f"target: column {column!r}, {what}{cure}",
             f"columns: {kinds}, {len(self.encoding.categories)} of categories"
             + (f"; left out: {left_out}" if left_out else ""),
-            f"rows: {part_sizes(self._parts)}",
+            f"rows: {part_sizes(self._parts, has_folds=self._folds > 1)}",
             *([folds_note(self._folds)] if self._folds > 1 else []),
         )
 

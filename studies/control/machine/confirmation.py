@@ -261,5 +261,5 @@ def train_again(
             raise PoolError(machine.error or "the slots were taken away before all trainings ended")
         case "budget_usd":
             over = f"{len(machine.done)} of {len(machine.trials)} trainings are over"
-            raise SpentError(f"the money is used up: {over}. Give more")
+            raise SpentError(f"the money for the confirmation is used up: {over}. Give more")
     return [machine.done[number] for number in sorted(machine.done)]

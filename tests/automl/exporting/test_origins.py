@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from automl.exporting.export_errors import ExportError
-from automl.exporting.origins import ensemble_origin, kept_ensemble, seeds_named
+from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, seeds_named
 from studies.records.records import StudyRecord
 from studies.results.confirmations import confirmation_of
 from studies.storage.reading.reader import load_study
@@ -54,6 +56,14 @@ def confirming(tmp_path: Path) -> Iterator[Confirming]:
     one = Confirming(tmp_path)
     yield one
     one.study.store.close()
+
+
+def test_the_card_and_the_study_name_one_cost_of_a_model(confirming: Confirming) -> None:
+    """It has the start of the trial, which no epoch pays."""
+    source: Any = SimpleNamespace(content={"position": {"epoch": 2}})
+    told = confirming.record.started[0].epochs[1].metrics["cost_usd"]
+    assert origin_of(confirming.record, 0, source)["cost_usd"] == told > 0
+    assert confirming.record.started[0].epochs[1].cost_nano_usd == 0
 
 
 def test_a_model_that_was_kept_stays_kept_when_its_seed_is_confirmed_again(confirming: Confirming) -> None:

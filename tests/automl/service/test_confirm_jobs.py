@@ -155,7 +155,10 @@ def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming: Con
     confirming.submit("0@4", limit_nano_usd=NANO * 15 // 100)  # of 0.24
     first = confirming.begin()
     outcome, reason = confirming.run(first)
-    assert (outcome, reason) == ("failed", "the money is used up: 1 of 3 trainings are over. Give more")
+    assert (outcome, reason) == (
+        "failed",
+        "the money for the confirmation is used up: 1 of 3 trainings are over. Give more",
+    )
     confirming.end(first, "failed")
     before, spent = len(confirming.started), confirming.queue.require("small:confirm-1").spent_nano_usd
     bob, ann = (

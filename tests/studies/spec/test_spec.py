@@ -428,6 +428,9 @@ def test_a_wrong_spec_is_refused_in_one_line(
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "wine.yaml").touch()
+    with pytest.raises(SpecError, match=r"wine\.yml: no such file; did you mean 'wine\.yaml'\?"):
+        load_spec(tmp_path / "wine.yml")
     with pytest.raises(SpecError, match=r"nothing\.yaml: no such file\. Name a readable YAML file"):
         load_spec(tmp_path / "nothing.yaml")
     with pytest.raises(SpecError, match="this is a folder"):

@@ -365,8 +365,9 @@ WRONG = {
         {}, TaskError, "automl.report, or task.metrics: json or .pattern",
     ),
     "prints other lines": (
-        "print('epoch 1')",
-        {"metrics": {"pattern": r"loss (?P<val_error>\S+)"}}, TaskError, "for each epoch that matches",
+        "print('epoch 1'); print('error 2')",
+        {"metrics": {"pattern": r"loss (?P<val_error>\S+)"}}, TaskError,
+        r"that matches `loss \(\?P<val_error>\\S\+\)`\. The output ended with: epoch 1 / error 2$",
     ),
     "exits early": (
         "import automl; automl.report(epoch=1, val_error=0)",

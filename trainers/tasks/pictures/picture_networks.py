@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from search_spaces.wording import one_line
+from search_spaces.wording import near_file, one_line
 from trainers.protocol import TaskError
 from trainers.tasks.pictures.augmentation import Augmentation, Mixup
 from trainers.tasks.shared.data_fingerprint import DataMark
@@ -139,8 +139,8 @@ def read_weights(path: str) -> dict[str, Tensor]:
     """Return a file's tensors by name, on the CPU; runs no code, and raises TaskError for other content."""
     file = Path(path)
     if not file.is_file():
-        what = "a folder" if file.is_dir() else "no such file"
-        raise TaskError(f"task_options.checkpoint: {path}: found {what}, allowed: {_ALLOWED}")
+        what, near = ("a folder", "") if file.is_dir() else ("no such file", near_file(file))
+        raise TaskError(f"task_options.checkpoint: {path}: found {what}, allowed: {_ALLOWED}{near}")
     try:
         found = _safe_tensors(path) if file.suffix == ".safetensors" else _torch_file(path)
     except pickle.UnpicklingError:

@@ -60,9 +60,11 @@ class RareClass(NamedTuple):
     usual_error: float
 
 
-def part_sizes(parts: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the number of rows of each part, in words."""
+def part_sizes(parts: Mapping[str, tuple[Any, Any]], *, has_folds: bool = False) -> str:
+    """Return the number of rows of each part, in words; with folds the first two parts are the same rows."""
     uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
+    if has_folds:
+        uses = {"train": "to train on and to validate, in folds", "test": uses["test"]}
     return ", ".join(f"{len(parts[name][1])} {use}" for name, use in uses.items() if name in parts)
 
 

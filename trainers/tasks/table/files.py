@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from search_spaces.wording import listed, nearest, shown
+from search_spaces.wording import listed, meant, near_file, shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 from trainers.tasks.table.headers import find_header, has_expected
@@ -139,8 +139,7 @@ def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: 
     number = int(wanted) if isinstance(wanted, int) or wanted.removeprefix("-").isdigit() else None
     if number is not None and -len(names) <= number < len(names):
         return names[number]
-    near = nearest(wanted, names) if isinstance(wanted, str) else None
-    hint = f"; did you mean {near!r}?" if near else ""
+    hint = meant(wanted, names)
     what = f"{listed(names[:40])}, a number from 0 to {len(names) - 1}, or last"
     if table.form is not None and len(names) <= 2 and table.form.delimiter:
         hint += f" (delimiter {table.form.delimiter!r}; task_options.delimiter names another)"
@@ -253,8 +252,7 @@ def _existing(path: Path) -> Path:
     if path.is_dir():
         raise TaskError(f"{path}: found a folder, allowed: a file")
     if not path.exists():
-        near = nearest(path.name, [one.name for one in path.parent.glob("*")]) if path.parent.is_dir() else None
-        raise TaskError(f"{path}: no such file. {f'Did you mean {near!r}?' if near else 'Correct the path'}")
+        raise TaskError(f"{path}: no such file{near_file(path) or '. Correct the path'}")
     return path
 
 
