@@ -76,11 +76,10 @@ def comparisons(lines: list[Line], our_policy: str) -> list[dict[str, Any]]:
                         logs.setdefault(key[0], []).append(math.log(ratio))
                 if not logs:
                     continue
-                by_means = [
-                    times_cheaper(*(mean_line([of[key] for key in both if key[0] == task]) for of in (ours, theirs)),
-                                  scored_on, at / 100)
-                    for task in logs
-                ]  # fmt: skip
+                by_means = []
+                for task in logs:
+                    mean_of = [mean_line([of[key] for key in both if key[0] == task]) for of in (ours, theirs)]
+                    by_means.append(times_cheaper(mean_of[0], mean_of[1], scored_on, at / 100))
                 found.append(
                     {"problem": name, "scored_on": scored_on, "baseline": policy, "at": at, **_summary(logs)}
                     | {"x_cheaper_by_mean_curves": math.exp(_mean(math.log(one) for one in by_means if one))}

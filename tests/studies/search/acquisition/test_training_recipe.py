@@ -34,7 +34,7 @@ def usual_logs(recipe: TrainingRecipe, space: Space, **params: Any) -> float:
         ({"learning_rate": RATE, "optimizer": "adam"}, True),
         ({"learning_rate": RATE, "beta1": (0.8, 0.99)}, True),
         ({"learning_rate": RATE, "num_leaves": (4, 128)}, True),
-        ({"learning_rate": RATE, "momentum": (0.1, 0.99)}, True),
+        ({"learning_rate": RATE, "momentum": (0.1, 0.99)}, False),
         ({"learning_rate": RATE}, False),
         ({"lr": RATE, "optimizer": ["shampoo", "muon"]}, False),
         ({"lr": {**RATE, "log": False}, **CHOICE}, False),
