@@ -109,6 +109,46 @@ def test_ranks_learn_together_and_the_learning_rate_is_scaled(ranks, tmp_path):
     assert facts.model_parameters == two[0]["measurements"][0].metrics["model_parameters"] == 4 * 8 + 8 + 8 * 3 + 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "training", "share", "factor"),
+    [
+        (torch.optim.AdamW, {}, 1.0, 2.0),
+        (torch.optim.SGD, {}, 1.0, 4.0),
+        (torch.optim.AdamW, {"optimizer": "sgd"}, 1.0, 4.0),
+        (torch.optim.AdamW, {"lr_scaling": "none"}, 1.0, 1.0),
+        (torch.optim.AdamW, {}, 0.5, 4.0),  # a rate that is not the trial's stays as it is
+    ],
+)
+def test_an_optimizer_that_the_study_does_not_name_scales_by_its_own_rule(kind, training, share, factor):
+    """At four times the reference batch: sqrt for AdamW, linear for SGD."""
+    seen = []
+
+    def train(trial):
+        model = nn.Linear(2, 2)
+        groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.1 * trial.learning_rate}]
+        optimizer = kind(groups, lr=share * trial.learning_rate)
+        for _ in trial.epochs(optimizer=optimizer):
+            seen.append((trial.learning_rate, *(group["lr"] for group in optimizer.param_groups)))
+            trial.report(val_error=0.5)
+
+    spec = replace(spec_of(), training={"epochs": 1, "reference_batch": 4} | training)
+    course = Granted()
+    FunctionTrainer(spec, TrainingFunction(function=train), group=Group()).run(course)
+    assert seen == [pytest.approx((factor * 0.05, share * factor * 0.05, 0.1 * factor * 0.05))]
+    assert course.facts.scaled_learning_rate == pytest.approx(factor * 0.05)
+
+
+def test_a_schedule_at_the_rate_of_another_rule_is_refused():
+    def train(trial):
+        optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), lr=trial.learning_rate)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        next(iter(trial.epochs(optimizer=optimizer, schedule=schedule)))
+
+    spec = replace(spec_of(), training={"epochs": 1, "reference_batch": 4})
+    with pytest.raises(TaskError, match="Put `optimizer: adamw` into the space"):
+        FunctionTrainer(spec, TrainingFunction(function=train), group=Group()).run(Granted())
+
+
 def test_a_trial_may_wait_hand_nothing_over_and_have_enough(tmp_path):
     assert [one.epoch for one in trained(Group(), spec_of(), until=2)["measurements"]] == [1, 2]
     done = trained(Group(), spec_of("keeps_nothing", checkpoint_folder=str(tmp_path)), ends_with=1)

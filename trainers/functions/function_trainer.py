@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.optim import Optimizer
 
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
 from trainers.contract.training_function import TrainingFunction
@@ -115,6 +116,8 @@ class FunctionTrainer:
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
         kept = KeptState(state)
+        self._own.follow(one for one in state.values() if isinstance(one, Optimizer))
+        self._trial.scaled_rate = self._own.learning_rate
         epoch = self._trial.epoch = self._resumed(kept)
         files, resuming = code_files(self._spec.python_path), self._resuming(kept)
         course.begin(self._own.facts(epoch, files, self._model_parameters(), kept.models, resuming))

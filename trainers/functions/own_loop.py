@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from search_spaces.parameters import same
 from search_spaces.suggestions import Asked
@@ -68,13 +68,38 @@ class OwnLoop:
     def __init__(self, spec: TrialSpec, form: str) -> None:
         self.spec = spec
         self.settings = settings = settings_of(spec, has_own_loop=True)
-        own_optimizer = {**spec.training, **spec.params}.get("optimizer", settings.optimizer)
-        self._rule = resolve_rule(settings.lr_scaling, str(own_optimizer))
+        named = {**spec.training, **spec.params}.get("optimizer")
+        self._is_known = named is not None or settings.lr_scaling != "auto"
+        self._rule = resolve_rule(settings.lr_scaling, str(named or settings.optimizer))
         if self._rule == "adascale":
             raise TaskError(f"training.lr_scaling: found 'adascale' with {form}, allowed: linear, sqrt, none")
-        ratio = settings.effective_batch / settings.reference_batch
-        self.learning_rate = scale(settings.learning_rate, ratio, self._rule)
+        self._ratio = settings.effective_batch / settings.reference_batch
+        self.learning_rate = scale(settings.learning_rate, self._ratio, self._rule)
         self.has_rate = same(spec.params.get("learning_rate", settings.learning_rate), settings.learning_rate)
+
+    def follow(self, optimizers: Iterable[Any]) -> None:
+        """Scale the rates of torch's optimizers by their own rule, if the study names no optimizer and no rule.
+
+        If the first optimizer has the rate `learning_rate` somewhere, all rates are taken to derive from it. TaskError
+        if a schedule already started from one.
+        """
+        given = list(optimizers)
+        if self._is_known or not given or not any(g["lr"] == self.learning_rate for g in given[0].param_groups):
+            return
+        name = type(given[0]).__name__
+        rule = resolve_rule("auto", name)
+        rate = scale(self.settings.learning_rate, self._ratio, rule)
+        if rate == self.learning_rate:
+            return
+        groups = [group for optimizer in given for group in optimizer.param_groups]
+        if any("initial_lr" in group for group in groups):
+            raise TaskError(
+                f"trial.epochs: a schedule starts from trial.learning_rate, which is scaled for SGD, and {name} needs "
+                f"another rate. Put `optimizer: {name.lower()}` into the space"
+            )
+        for group in groups:
+            group["lr"] *= rate / self.learning_rate
+        self._rule, self.learning_rate = rule, rate
 
     def facts(
         self,

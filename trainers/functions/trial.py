@@ -62,6 +62,7 @@ class Trial:
         reported: Metrics reported in this epoch.
         is_sharded: Each rank holds only its part of the weights of prepared models.
         loop: Makes the loop over the epochs; None once there is a loop.
+        scaled_rate: `learning_rate`, where reading it is no use of it.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Trial:
         self.max_epochs = settings.epochs
         self.is_within_epoch = False
         self.is_sharded = shards_fully(settings, group)
-        self._settings, self._counter, self._learning_rate = settings, counter, learning_rate
+        self._settings, self._counter, self.scaled_rate = settings, counter, learning_rate
         self._loaders = Loaders(
             group, spec.seed, counter, passes_together=self.is_sharded, singles=self._single_samples
         )
@@ -182,7 +183,7 @@ class Trial:
     def learning_rate(self) -> float:
         """The searched learning rate, scaled for the effective batch."""
         self._followed.call("trial.learning_rate")
-        return self._learning_rate
+        return self.scaled_rate
 
     @property
     def batch_per_rank(self) -> int:
