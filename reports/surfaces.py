@@ -29,6 +29,7 @@ from trainers.protocol import ParameterValue
 MOST_LINES = 300  # most trials in parallel coordinates: more lines hide each other
 MOST_AXES = 9
 MOST_DOTS = 1500
+LEAST_TRIALS = 10  # fewer say too little for a figure
 BANDS: tuple[tuple[str, str], ...] = (
     ("best fifth", "#0d6e63"),
     ("second fifth", "#4f9d6b"),
@@ -42,14 +43,18 @@ BANDS: tuple[tuple[str, str], ...] = (
 def surface(
     study: StudyRecord, objective: Objective, effects: Effects, taken: Recommendation | None = None
 ) -> Figure | None:
-    """Return the objective over its two most important numeric parameters, with the trials; None without two.
+    """Return the objective over its two most important numeric parameters, with the trials.
 
-    A star marks the recommended model, if it has both parameters.
+    They are parameters of the recommended model, which a star marks: other branches of the space lost. None without two
+    of them, and with few trials that have both.
     """
-    names = effects.numeric()[:2]
+    names = [name for name in effects.numeric() if taken is None or name in taken.params][:2]
     if len(names) < 2:
         return None
     first, second = names
+    trained = [t for t in _measured(study, objective) if _is_number(t.params.get(first), t.params.get(second))]
+    if len(trained) < LEAST_TRIALS:
+        return None
     found = effects.surface(first, second)
     values = [value for row in found.values for value in row]
     percent = {"tickformat": ".3~%"} if all(is_share(objective.metric, value) for value in values) else {}
@@ -67,7 +72,6 @@ def surface(
         "colorbar": bar,
         "hovertemplate": f"expected {expected}<extra></extra>",
     }
-    trained = [t for t in _measured(study, objective) if _is_number(t.params.get(first), t.params.get(second))]
     trained = list(sampled(trained, MOST_DOTS))
     dots: Trace = {
         "type": "scatter",
@@ -92,7 +96,7 @@ def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mappi
     """
     trained = _measured(study, objective)
     names = list(shares)[:MOST_AXES] or parameter_names(study)[:MOST_AXES]
-    if len(trained) < len(BANDS) or len(names) < 2:
+    if len(trained) < LEAST_TRIALS or len(names) < 2:
         return None
     ranked = sorted(trained, key=lambda t: objective.signed(t.epochs[-1].metrics[objective.metric]))
     scales = [_Scale(study, name, [t.params.get(name) for t in trained]) for name in reversed(names)]

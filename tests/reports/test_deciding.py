@@ -23,7 +23,7 @@ from reports.page import render, write_report
 from reports.phrases import NOTHING
 from reports.recommending import last_quarter_in_words
 from reports.savings import savings, savings_lines
-from reports.surfaces import BANDS, parallel_coordinates
+from reports.surfaces import BANDS, parallel_coordinates, surface
 from studies.records.records import (
     SIMULATED_TASK,
     BudgetLine,
@@ -282,7 +282,7 @@ def test_parallel_coordinates_and_the_surface_show_the_parameters_that_matter() 
     ends = [y for x, y in zip(best["x"], best["y"], strict=True) if x == len(shares)]
     assert max(ends) < 0.5
     assert all(y is None or 0 <= y <= 1 for trace in found["data"] for y in trace["y"])
-    assert parallel_coordinates(build_study(3), ERROR, {}) is None
+    assert parallel_coordinates(build_study(9), ERROR, {}) is None
     page = data_of(page_of_sixty())
     contour, dots, star = page["surface-0"]["data"]
     assert contour["type"] == "contour"
@@ -292,6 +292,9 @@ def test_parallel_coordinates_and_the_surface_show_the_parameters_that_matter() 
     assert len(dots["x"]) == 60
     taken = recommended(build_study(60))
     assert star["x"][0] == pytest.approx(taken.params["learning_rate"], rel=1e-3)
+    other_branch = replace(taken, params={"width": taken.params["width"]})
+    assert surface(study, ERROR, effects(study, ERROR), other_branch) is None
+    assert surface(build_study(9), ERROR, effects(study, ERROR), taken) is None
 
 
 def test_the_scaling_rule_goes_through_the_recommended_model() -> None:
