@@ -33,11 +33,11 @@ from search_scoring import Yardstick, steps, yardstick
 
 from automl.launching.earlier_studies import trials_of_record
 from studies.records.records import Objective
+from studies.records.resume_command import FINISH
 from studies.search.model.earlier_study import EarlierStudy, thinned
 from studies.simulation.derived_tables import pooled, with_price_factors
 from studies.simulation.recorded_curves import CurvesError, CurveTable, find_tables, read_table
 from studies.simulation.simulated_study import simulate
-from studies.spec.sections import FINISH
 
 BENCHMARKS = Path(__file__).resolve().parent
 PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0)

@@ -136,6 +136,7 @@ def _recognised(rows: Sequence[ClassRow], samples: str) -> str:
     is_short = len(known) <= _MOST_NAMED + 1
     known = known if is_short else sorted(known, key=lambda one: one.recall)[:_MOST_NAMED]
     told = [f"{one.recognised} of {one.samples:,} of {shown(one.label)}" for one in known]
+    samples += ", taking the more probable class" if len(rows) == 2 else ""  # an export may have another threshold
     return f"Of the validation {samples}, it recognises {'' if is_short else 'least: '}{listed(told)}."
 
 

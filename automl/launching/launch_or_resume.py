@@ -60,9 +60,11 @@ def _continued(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watc
     """Drive a stored study, with a warning if it had ended already and nothing was left to do."""
     outcome = drive(store, row, prepared, watcher)
     if before.state == "closed" and not outcome.ran:
+        longer = f"To search longer: `{before.resume_with_more}`. " if before.ended_by_budget else ""
+        why = budget_note(prepared.spec) if before.ended_by_budget else before.why_ended
         watcher.warn(
-            f"{before.name} had ended already ({budget_note(prepared.spec)}): nothing was trained, and its result is "
-            f"shown again. To search longer: `{before.resume_with_more}`. To search anew, take another name (study)"
+            f"{before.name} had ended already ({why}): nothing was trained, and its result is shown again. {longer}To "
+            "search anew, take another name (study)"
         )
     return outcome
 

@@ -68,7 +68,8 @@ def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None
     print_summary(terminal, record, report=report)
     if exit_code_of(record) == NOTHING_COMPLETE:
         taken = "" if recommended(record) is None else ", so the recommended model could still improve"
-        why = f"no trial reached its last epoch{taken}. To train longer: {record.resume_with_more}"
+        longer = f" To train longer: {record.resume_with_more}" if record.ended_by_budget else ""
+        why = f"no trial reached its last epoch{taken}.{longer}"
         terminal.print(Text(f"Exit code {NOTHING_COMPLETE}: {why}"))
 
 

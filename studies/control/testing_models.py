@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from search_spaces.untrusted_text import last_line
 from search_spaces.user_errors import RunError, UserError
-from studies.control.machine.confirmation import ConfirmingMachine, train_again
+from studies.control.machine.confirmation import ConfirmingMachine, SpentError, train_again
 from studies.control.machine.study_setup import StudySetup
 from studies.gangs.pool_protocol import GangPool, SlotsLost, SlotsReady
 from studies.records.records import StudyRecord
@@ -85,8 +85,11 @@ def test_models(
     try:
         machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
+    except SpentError:
+        log.warning("the budget ended before the chosen models were measured")
+        return
     except (RunError, UserError) as error:
-        log.warning("the chosen models were not measured at the end (%s). Run `automl confirm %s`", error, record.name)
+        log.warning("the chosen models were not measured at the end: %s", error)
         return
     finally:
         retry(lambda: note_overshoot(store, lease))

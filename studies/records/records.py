@@ -296,6 +296,11 @@ class StudyRecord:
         return f"{why} before any trial ended an epoch; {more}"
 
     @property
+    def ended_by_budget(self) -> bool:
+        """Return whether a limit of the budget ended the study, so that a larger one continues it."""
+        return self.stop_reason in {"budget_usd", "budget_hours", "budget_trials"}
+
+    @property
     def resume_with_more(self) -> str:
         """Return the command that continues the study with twice the limit that ended it, or else twice each limit."""
         limits = {name: line.limit for name, line in self.budget.items()}

@@ -1,14 +1,18 @@
 """The command that continues a study with another budget, as a shell takes it."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+FINISH = 0.1
+"""Default share of a budget that is kept for leaders that were cut short."""
 
-def resume_command(study: str, budget: Mapping[str, Any], changed: Iterable[str]) -> str:
+
+def resume_command(study: str, budget: Mapping[str, Any], changed: Collection[str]) -> str:
     """Return `automl resume STUDY --set 'budget=2 min'`, or one `--set` for each of the limits `changed`."""
     given = {name: value for name, value in budget.items() if value is not None and name != "finish"}
-    if given.keys() <= {"hours", "usd", "trials"}:  # the short form of a budget holds no other limit
+    is_short = given.keys() <= {"hours", "usd", "trials"} and budget.get("finish", FINISH) == FINISH
+    if is_short and "finish" not in changed:  # the short form of a budget holds no other limit
         sets = ["budget=" + ", ".join(_in_words(name, value) for name, value in given.items())]
     else:
         sets = [f"budget.{name}={'null' if budget[name] is None else _plain(budget[name])}" for name in changed]

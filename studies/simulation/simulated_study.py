@@ -16,6 +16,7 @@ from studies.control.controller import Controller
 from studies.control.machine.state import StudyMachine
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.records.records import CUMULATIVE_METRICS, Constraint, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.records.resume_command import FINISH
 from studies.records.resume_state import ResumeState
 from studies.results.constraints import columns, is_feasible
 from studies.search.model.earlier_study import EarlierStudy
@@ -33,7 +34,6 @@ from studies.simulation.setting import (
     shared_milestones,
 )
 from studies.simulation.wiring import SimulatedParts, spec_of, wired
-from studies.spec.sections import FINISH
 from studies.storage.study_store import Store
 
 LOST_ATTEMPTS = 2  # largest number of faults of a configuration, since a third lost attempt would fail its trial

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationInfo, create_model, field_validator, model
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
 from studies.records.records import MOST_PRICE, MOST_USD, Constraint, Direction, Objective
+from studies.records.resume_command import FINISH
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
 from studies.spec.section import Section, check_json
@@ -237,9 +238,6 @@ class SearchSpec(Section):
         name = "break_even" if of_ours else "mo_asha"
         pruner = PrunerSpec(name=name) if self.pruner.name == "auto" else self.pruner
         return self.model_copy(update={"sampler": sampler, "pruner": pruner})
-
-
-FINISH = 0.1  # default share of a budget that is kept for leaders that were cut short
 
 
 class BudgetSpec(Section):

@@ -41,6 +41,10 @@ def test_a_budget_that_ends_before_the_first_epoch_says_how_to_go_on(tmp_path: P
         ("100 s, $0.00002, 40 trials", ["hours"], "'budget=$0.00002, 100 s, 40 trials'"),
         ({"usd": 5.0, "hours": 1.5, "trials": None, "usd_per_trial": 0.1}, ["usd", "trials"],
          "budget.usd=5 --set budget.trials=null"),
+        ({"hours": 2, "finish": 0.3}, ["hours", "usd", "trials"],
+         "budget.hours=2 --set budget.usd=1 --set budget.trials=200"),
+        ({"hours": 1.5, "finish": 0.2}, ["finish", "usd", "trials"],
+         "budget.finish=0.2 --set budget.usd=1 --set budget.trials=200"),
     ],
 )  # fmt: skip
 def test_the_printed_command_gives_exactly_this_budget(budget: object, changed: list[str], said: str) -> None:
@@ -48,5 +52,7 @@ def test_the_printed_command_gives_exactly_this_budget(budget: object, changed: 
     command = resume_command("my study", wanted.budget.model_dump(), changed)
     assert command == f"automl resume 'my study' --set {said}"
     before = wanted.budget.model_copy(update={"usd": 1.0, "hours": 1.5, "trials": 7})
+    if "finish" in changed:
+        before = before.model_copy(update={"finish": 0.1})
     sets = shlex.split(command)[4::2]
     assert apply_resume_overrides(wanted.model_copy(update={"budget": before}), sets).budget == wanted.budget

@@ -138,10 +138,14 @@ def test_an_optimizer_that_the_study_does_not_name_scales_by_its_own_rule(kind, 
     assert course.facts.scaled_learning_rate == pytest.approx(factor * 0.05)
 
 
-def test_a_schedule_at_the_rate_of_another_rule_is_refused():
+@pytest.mark.parametrize(
+    ("kind", "given"), [("StepLR", {"step_size": 1}), ("LinearLR", {}), ("OneCycleLR", {"total_steps": 9})]
+)
+def test_a_schedule_at_the_rate_of_another_rule_is_refused(kind, given):
     def train(trial):
         optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), lr=trial.learning_rate)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        own = {"max_lr": trial.learning_rate} if kind == "OneCycleLR" else {}
+        schedule = getattr(torch.optim.lr_scheduler, kind)(optimizer, **given, **own)
         next(iter(trial.epochs(optimizer=optimizer, schedule=schedule)))
 
     spec = replace(spec_of(), training={"epochs": 1, "reference_batch": 4})

@@ -84,7 +84,9 @@ class OwnLoop:
         if a schedule already started from one.
         """
         given = list(optimizers)
-        if self._is_known or not given or not any(g["lr"] == self.learning_rate for g in given[0].param_groups):
+        scheduled = ("lr", "initial_lr", "max_lr")  # schedules with a warm-up change the first at once
+        rates = {group.get(name) for one in given[:1] for group in one.param_groups for name in scheduled}
+        if self._is_known or self.learning_rate not in rates:
             return
         name = type(given[0]).__name__
         rule = resolve_rule("auto", name)

@@ -1,9 +1,9 @@
 """Describes a model's answers to validation samples: what is right and wrong, and which columns of the data they need.
 
-A task's `answers()` returns an object like an object of `whole_metrics` with `metric_names`, whose values may be any
-plain values, or None. A task whose inputs are rows [n, columns] may also have `input_columns`: the places of
-each column of the data in a row. Such a column's importance is the change of the metrics once its values are shuffled
-among the rows (permutation importance: Breiman, Random Forests, 2001, section 10).
+A task's `answer_summary()` returns an object like an object of `whole_metrics` with `metric_names`, whose values may be
+any plain values, or None. A task whose inputs are rows [n, columns] may also have `input_columns`: the places of each
+column of the data in a row. Such a column's importance is the change of the metrics once its values are shuffled among
+the rows (permutation importance: Breiman, Random Forests, 2001, section 10).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Measured = Callable[..., Mapping[str, Any]]
 
 def can_explain(task: Task) -> bool:
     """Return whether a task describes a model's answers."""
-    return getattr(task, "answers", lambda: None)() is not None
+    return getattr(task, "answer_summary", lambda: None)() is not None
 
 
 def described(
@@ -43,7 +43,7 @@ def described(
     `importance` has `metrics` of the rows as they are, `columns`, the metrics with each column shuffled, and
     `left_out`, the number of columns for which `seconds` were too short. `measured` returns metrics of samples.
     """
-    summary = task.answers()
+    summary = task.answer_summary()
     told = measured(samples, WholeMetrics(cast("Task", _Summarised(summary)), params, group.device))
     found = {"samples": len(samples), **{name: told[name] for name in summary.metric_names}}
     columns: Mapping[str, Sequence[int]] = getattr(task, "input_columns", {})

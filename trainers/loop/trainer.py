@@ -7,6 +7,7 @@ global batch), so that DDP's average over ranks is the mean over samples: k rank
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from search_spaces.untrusted_text import last_line
 from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
 from trainers.contract.task import Task, grows, has_test_part, training_loss
@@ -42,6 +44,8 @@ from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, 
 from trainers.ranks.process import Remains, set_threads, use_device
 from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
 from trainers.trial_settings import settings_of
+
+log = logging.getLogger(__name__)
 
 SecondsLeft = Callable[[], float | None]
 """Function for the seconds left to end a trial: infinite to end with its epoch, None while it may go on."""
@@ -195,9 +199,17 @@ class Trainer:
         with classified(), self._state.evaluated_weights():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             metrics = {**self._state.metrics, **self._epoch_end.test_metrics()}
-            answers = self._epoch_end.answers(self._spec.explain_seconds) if self._spec.explain_seconds else {}
+            answers = self._described() if self._spec.explain_seconds else {}
         seconds = time.perf_counter() - started
         return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True, answers=answers)
+
+    def _described(self) -> dict[str, Any]:
+        """Return the description of the model's answers; its failure leaves the metrics as they are."""
+        try:
+            return self._epoch_end.answers(self._spec.explain_seconds)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            log.warning("the model's answers were not described (%s)", last_line(str(error)))
+            return {}
 
     def advance_ahead(
         self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True

@@ -325,10 +325,10 @@ class Tabular(SplitTask):
 
         return {"val_ndcg": Ndcg()}
 
-    def answers(self) -> Any:
+    def answer_summary(self) -> Any:
         """Return a description of the answers to validation rows: of classes, or of numbers; None for ranked rows."""
         if self._is_classifier or self._query is not None:
-            return super().answers()
+            return super().answer_summary()
         from trainers.tasks.shared.answer_summaries import Residuals
 
         return Residuals(self._target.column, mean=self._target.mean, deviation=self._target.deviation)

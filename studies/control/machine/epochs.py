@@ -42,7 +42,8 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     live.account.forecaster.saw_epoch(trial.world_size, trial.whole_epoch_seconds)
     if live.has_test_part or live.can_explain:
         explaining = EXPLAINING_SECONDS if live.can_explain else 0.0
-        live.account.will_test(metrics.get("evaluation_seconds", 0.0), explaining)
+        evaluating = metrics.get("evaluation_seconds", 0.0)
+        live.account.will_test(evaluating, explaining, has_test_part=live.has_test_part)
     _write(live, trial, measurement, paid, ended_at)
     return True
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
@@ -72,6 +73,12 @@ class TrainingRecipe:
         at = np.nan_to_num(units[:, self._names.index("optimizer")])
         return np.minimum(at * len(self._usual), len(self._usual) - 1).astype(np.intp)
 
+    def _has_optimizer(self, units: Array) -> NDArray[np.bool_]:
+        """Return whether each point has the parameter `optimizer` [m]; True for a space without it."""
+        if len(self._usual) == 1:
+            return np.ones(len(units), dtype=bool)
+        return ~np.isnan(units[:, self._names.index("optimizer")])
+
     def draw_rest(self, units: Array, rng: np.random.Generator) -> None:
         """Draw the optimizer and the batch size of points of the unit cube [m, P], in place."""
         if self._draws_optimizer:
@@ -82,7 +89,7 @@ class TrainingRecipe:
 
     def density_of_rest(self, units: Array) -> Array:
         """Return the density of the optimizer and the batch size at points of the unit cube [m, P]; its mean is 1."""
-        density: Array = self._weights[self._chosen(units)]
+        density: Array = np.where(self._has_optimizer(units), self._weights[self._chosen(units)], 1.0)
         if self._batch is not None:
             tilted = np.exp(-BATCH_TILT * units[:, self._batch]) * BATCH_TILT / -math.expm1(-BATCH_TILT)
             density = density * np.where(np.isnan(tilted), 1.0, tilted)
@@ -97,7 +104,7 @@ class TrainingRecipe:
         assert self.axis is not None  # noqa: S101 - only called if there is a rate
         rate, momentum = self._parameters[self.axis], self._parameter("momentum")
         assert isinstance(rate, Float)  # noqa: S101 - others have no decades
-        logs = np.array(self._usual)[self._chosen(units)]
+        logs = np.where(self._has_optimizer(units), np.array(self._usual)[self._chosen(units)], math.nan)
         if isinstance(momentum, Float) and not momentum.log:
             at = np.nan_to_num(units[:, self._names.index("momentum")])
             kept = np.maximum(1.0 - momentum.low - at * (momentum.high - momentum.low), 0.01)

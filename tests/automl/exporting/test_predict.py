@@ -222,7 +222,7 @@ def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
         ("age,city,score\n1,Rome\n", "line 2: 2 columns, but the first line has 3"),
         ("age,age,score\n1,2,3\n", "line 1: the column 'age' appears twice"),
         ("", "is empty. Name a file with rows of a table"),
-        (None, "does not exist. Name a file or folder with rows of a table; did you mean"),
+        (None, "does not exist. Did you mean 'news.csv'?"),
         (b"\xff\xfe1", "byte 0xff is not UTF-8"),
     ],
 )

@@ -181,7 +181,7 @@ class SplitTask(BaseTask):
 
         return {"val": ClassMetrics(len(self.classes), self.positive)}
 
-    def answers(self) -> Any:
+    def answer_summary(self) -> Any:
         """Return a description of the answers to validation samples, see `trainers.loop.answers`; None without one."""
         if not 0 < len(self.classes) <= MOST_RANKED_CLASSES:
             return None

@@ -115,3 +115,13 @@ def test_without_a_recipe_nothing_changes() -> None:
     space = Space.from_dict({"x": (0.0, 1.0), "y": [1, 2]})
     assert not UserPrior(space, UNTOLD)
     assert UserPrior(space, TrainingRecipe(space)).density([{"x": 0.3, "y": 1}]).tolist() == [1.0]
+
+
+def test_a_configuration_without_an_optimizer_takes_no_part() -> None:
+    """The order of the choices says nothing of a configuration that has none of them."""
+    densities = []
+    for choices in (["sgd", "adam"], ["adam", "sgd"]):
+        optimizer = {"type": "categorical", "choices": choices, "when": {"kind": "network"}}
+        space = Space.from_dict({"kind": ["network", "trees"], "lr": RATE, "optimizer": optimizer})
+        densities.append(UserPrior(space, TrainingRecipe(space)).density([{"kind": "trees", "lr": 0.003}])[0])
+    assert densities == [1.0, 1.0]
