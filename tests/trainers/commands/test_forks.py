@@ -119,6 +119,11 @@ def test_modules_see_at_their_import_what_a_trial_gives_them(tmp_path):
     assert [processes.index(one) for one in processes] == [0, 0, 2, 2, 4, 0]
 
 
+def test_a_program_gets_more_variables_than_a_pipe_holds(tmp_path):
+    script(tmp_path, "import os; print(len(os.environ['MINE']))")
+    assert ended(tmp_path, ["python", "train.py"], ["json"], MINE="x" * 100_000) == (0, "100000\n")
+
+
 @pytest.mark.parametrize(
     ("preload", "command", "why"),
     [
