@@ -7,6 +7,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -158,6 +159,8 @@ class _Process:
                 words = (last.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
                 self.said = json.loads(line) if line else {"why": f"the process that imports ended ({words})"}
                 if "why" in self.said:
+                    with suppress(ProcessLookupError):
+                        os.killpg(self.process.pid, signal.SIGKILL)  # with processes that modules have started
                     self.process.kill()
                     self.process.wait()
         return self.said

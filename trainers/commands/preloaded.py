@@ -115,10 +115,12 @@ def _imported(modules: list[str]) -> dict[str, Any]:
         stream.flush()
     gc.collect()
     gc.freeze()  # collections of a fork would copy their pages
-    if os.fork() == 0:  # OpenBLAS ends its threads before a fork
+    if (probe := os.fork()) == 0:  # OpenBLAS ends its threads before a fork
         os._exit(0)
-    os.wait()
+    os.waitpid(probe, 0)
     tasks = Path("/proc/self/task")
+    if any(children.read_text().strip() for children in tasks.glob("*/children")):
+        return {"why": f"importing {', '.join(modules)} starts processes"}
     threads = [(task / "comm").read_text().strip() for task in tasks.iterdir() if task.name != str(os.getpid())]
     if alien := [name for name in threads if name not in _FORK_AWARE]:
         return {"why": f"importing {', '.join(modules)} starts threads ({', '.join(alien)})"}

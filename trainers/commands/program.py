@@ -85,6 +85,9 @@ class Program:
         (orders, gives), (news, says), (out, prints), (errors, complains) = (os.pipe() for _ in range(4))
         self._given = orders, prints, complains, says, out, errors
         self._orders = os.fdopen(gives, "wb", 0)
+        self._ordering = threading.Lock()
+        # Without a reader yet, a long order would fill the pipe and block.
+        self._delayed: list[str] | None = None if fork is None else []
         try:
             if fork is None:
                 self._start()
@@ -190,6 +193,13 @@ class Program:
             self._log.note(f"[automl] {text}\n".encode(errors="replace"))
 
     def _order(self, line: str) -> None:
+        with self._ordering:
+            if self._delayed is None:
+                self._write(line)
+            else:
+                self._delayed.append(line)
+
+    def _write(self, line: str) -> None:
         with suppress(OSError, ValueError):  # the supervisor has ended
             self._orders.write(f"{line}\n".encode())
 
@@ -242,10 +252,14 @@ class Program:
     def _start_fork(self, fork: Fork) -> None:
         if (why := fork.begin(self._given, self._log.write)) is None:
             self._close_given()
-            return
-        self.note(f"preload: {why}, so the command starts without it")
-        with suppress(OSError):  # then it has lost its supervisor
-            self._start()
+        else:
+            self.note(f"preload: {why}, so the command starts without it")
+            with suppress(OSError):  # then it has lost its supervisor
+                self._start()
+        with self._ordering:
+            delayed, self._delayed = self._delayed or [], None
+            for order in delayed:
+                self._write(order)
 
     def _read_file(self, lines: _Lines) -> None:
         if self._file is not None:

@@ -119,10 +119,16 @@ def test_modules_see_at_their_import_what_a_trial_gives_them(tmp_path):
     assert [processes.index(one) for one in processes] == [0, 0, 2, 2, 4, 0]
 
 
+def test_a_program_gets_more_variables_than_a_pipe_holds(tmp_path):
+    script(tmp_path, "import os; print(len(os.environ['MINE']))")
+    assert ended(tmp_path, ["python", "train.py"], ["json"], MINE="x" * 100_000) == (0, "100000\n")
+
+
 @pytest.mark.parametrize(
     ("preload", "command", "why"),
     [
         (["starts_a_thread"], ["python", "train.py"], r"importing starts_a_thread starts threads (python)"),
+        (["starts_a_process"], ["python", "train.py"], "importing starts_a_process starts processes"),
         (["no_such"], ["python", "train.py"], "no_such cannot be imported: ModuleNotFoundError: No module named"),
         (["dies"], ["python", "train.py"], "the process that imports ended (last words)"),
         (["json"], ["python", "-X", "dev", "train.py"], "python is started with -X"),
@@ -133,6 +139,7 @@ def test_a_command_that_cannot_be_forked_starts_without_it_and_says_why(tmp_path
     (tmp_path / "starts_a_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     )
+    (tmp_path / "starts_a_process.py").write_text("import subprocess; mine = subprocess.Popen(['sleep', '30'])")
     (tmp_path / "dies.py").write_text("import os; print('last words', flush=True); os._exit(3)")
     script(tmp_path, COUNTS)
     for attempt in 1, 2:  # the second one does not import again
