@@ -212,7 +212,8 @@ class CommandTrainer:
         argv, environment, working, json_file, changing = start_of(
             command, self._own, of_ranks, folder=folder, kept=self._kept, log=log
         )
-        fork = Fork(command.preload, argv, environment, str(working), changing) if command.preload else None
+        own = command.has_own_folder
+        fork = Fork(command.preload, argv, environment, str(working), changing, has_own_folder=own)
         return Program(
             argv,
             environment,
@@ -223,7 +224,7 @@ class CommandTrainer:
             on_exit=lambda status: self._events.put(Exited(status)),
             remove=[str(folder.path), str(folder.channel.parent)],
             kill_seconds=command.kill_seconds,
-            fork=fork,
+            fork=fork if command.preload else None,
         )
 
     # ------------------------------------------------------------------ what the program says, from other threads

@@ -36,6 +36,7 @@ class Fork:
     Args:
         changing: Variables whose values differ between trials. A process that imported without them serves all values,
             unless its modules look for them.
+        has_own_folder: The folder differs between trials, too. Modules are imported beside the script then.
     """
 
     def __init__(
@@ -45,9 +46,12 @@ class Fork:
         environment: dict[str, str],
         folder: str,
         changing: frozenset[str],
+        *,
+        has_own_folder: bool = False,
     ) -> None:
         self._modules, self._argv, self._environment, self._folder = modules, argv, environment, folder
         self._changing = frozenset(name for name in changing if not _READ_BY_LIBRARIES.match(name))
+        self._has_own_folder = has_own_folder
         self._awaited: _Process | None = None
         self._is_given_up = False
         self.python, self._why = self._understood()
@@ -62,7 +66,7 @@ class Fork:
         if rest[:1] == ["-u"]:  # as PYTHONUNBUFFERED, which each command has
             rest = rest[1:]
         if rest[:1] in (["-m"], ["-c"]) and rest[1:]:
-            return rest, ""
+            return ([], f"{rest[0]} imports from each trial's own folder") if self._has_own_folder else (rest, "")
         if not rest or rest[0].startswith("-"):
             return [], f"python is started with {' '.join(rest[:1]) or 'no program'}"
         script = Path(self._folder, rest[0])
@@ -85,6 +89,9 @@ class Fork:
                     self._awaited = process = self._process()
                 except OSError as error:
                     return f"no process can be started ({error})"
+                if self._is_given_up:  # since the loop looked, when there was no process to kill
+                    process.end()
+                    break
                 said = process.hear(on_output)
                 if self._is_given_up:
                     process.end()
@@ -100,8 +107,9 @@ class Fork:
         how, program = self.python[:2]
         folder = Path(self._folder).resolve()
         imports_from = {"-m": str(folder), "-c": ""}.get(how, str((folder / program).resolve().parent))
-        paths = filter(None, self._environment.get("PYTHONPATH", "").split(os.pathsep))
-        works_in = imports_from if not how and all(Path(path).is_absolute() for path in paths) else str(folder)
+        paths = self._environment.get("PYTHONPATH", "")
+        is_fixed = not paths or all(Path(path).is_absolute() for path in paths.split(os.pathsep))  # "" is the folder
+        works_in = imports_from if self._has_own_folder and is_fixed else str(folder)
         environment = {
             name: value for name, value in self._environment.items() if name not in self._changing or name in _lacked
         }
@@ -140,6 +148,9 @@ class _Process:
                 arguments, env={**dict(environment), MARK: "0" * 32}, cwd=works_in, stdin=subprocess.DEVNULL,
                 stdout=prints, stderr=prints, pass_fds=(theirs.fileno(), alive), start_new_session=True,
             )  # fmt: skip
+        except BaseException:
+            self.forget()
+            raise
         finally:
             theirs.close()
             os.close(alive)

@@ -250,7 +250,11 @@ class Program:
         self._on_exit(_end_in(told.last))
 
     def _start_fork(self, fork: Fork) -> None:
-        if (why := fork.begin(self._given, self._log.write)) is None:
+        try:
+            why = fork.begin(self._given, self._log.write)
+        except Exception as error:  # noqa: BLE001 - the command runs without it
+            why = f"{type(error).__name__}: {error}"
+        if why is None:
             self._close_given()
         else:
             self.note(f"preload: {why}, so the command starts without it")

@@ -119,6 +119,15 @@ def test_modules_see_at_their_import_what_a_trial_gives_them(tmp_path):
     assert [processes.index(one) for one in processes] == [0, 0, 2, 2, 4, 0]
 
 
+def test_modules_are_imported_in_the_commands_own_folder(tmp_path):
+    """An empty part of PYTHONPATH is that folder, too."""
+    (tmp_path / "where.py").write_text("import os\nplace = os.getcwd()\n")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("import where; print(where.place)")
+    for modules in ([], ["where"]):
+        assert ended(tmp_path, ["python", "src/train.py"], modules, PYTHONPATH=":/nowhere") == (0, f"{tmp_path}\n")
+
+
 def test_a_program_gets_more_variables_than_a_pipe_holds(tmp_path):
     script(tmp_path, "import os; print(len(os.environ['MINE']))")
     assert ended(tmp_path, ["python", "train.py"], ["json"], MINE="x" * 100_000) == (0, "100000\n")
@@ -147,6 +156,13 @@ def test_a_command_that_cannot_be_forked_starts_without_it_and_says_why(tmp_path
         assert run(spec).epochs == [1, 2, 3, 4]
         *_, log = logs_in(log_folder(tmp_path, spec.study, spec.trial).resolve()).values()
         assert f"[automl] preload: {why}" in log.read_text()
+
+
+def test_an_unexpected_error_of_a_fork_starts_the_command_without_it(tmp_path):
+    script(tmp_path, "print('runs')")
+    _, printed = ended(tmp_path, ["python", "train.py"], ["no\0name"])
+    assert "preload: ValueError: embedded null byte" in printed
+    assert printed.endswith("runs\n")
 
 
 HANGS = """
