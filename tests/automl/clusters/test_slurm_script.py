@@ -27,6 +27,7 @@ from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.leases import lease
 from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS, Workplace
+from tests.support.waiting import wait_until
 
 WAIT_SECONDS = 120.0
 PYTHON = """#!/usr/bin/env bash
@@ -133,7 +134,7 @@ def test_a_drain_that_takes_too_long_queues_again_before_the_limit(run: Any) -> 
     one = run("hangs", warning_seconds=10)
     one.until("started")
     one.process.send_signal(signal.SIGUSR1)
-    one.until("requeued")
+    wait_until(lambda: one.requeued)  # the file is there before its text
     assert one.requeued == "requeue 7\n"
 
 

@@ -69,7 +69,7 @@ def test_a_program_is_held_until_both_streams_are_read(tmp_path, write_script):
         for epoch in range(1, 5):
             kept.write_text(str(epoch))
             print(f"epoch {epoch} error 0.5", file=sys.stderr, flush=True)
-            __import__("time").sleep(0.3)
+            __import__("time").sleep(5 if epoch == 2 else 0)  # while it is held
     """)
     first = run(spec_of(tmp_path, {"metrics": {"pattern": NUMBERED}}), Grants(until=2))
     assert first.measurements[1].checkpoint is not None
