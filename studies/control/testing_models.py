@@ -25,18 +25,15 @@ from trainers.protocol import TEST_PREFIX, TrialSpec
 log = logging.getLogger(__name__)
 
 
-def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
+def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> Mapping[tuple[int, int], str]:
     """Return unmeasured checkpoints by trial and epoch: the recommended model, with a test part the baselines."""
-    taken = recommended(record)
-    if taken is None or record.is_simulated:
-        return {}
     known = [(one.trial, one.epoch) for one in baselines(record) if one.trial is not None and one.epoch is not None]
-    facts = [one.facts for one in record.started[taken.point.trial].attempts]
+    facts = [one.facts for one in record.started[recommended_point[0]].attempts]
     if not any(one.get("has_test_part") for one in facts):
         known = []
     done = {(one.trial, one.epoch) for one in record.tests}
     models = {}
-    for trial, epoch in ((taken.point.trial, taken.point.epoch), *known):
+    for trial, epoch in (recommended_point, *known):
         saved = record.started[trial].epochs[epoch - 1]
         is_tested = (trial, epoch) in done or any(name.startswith(TEST_PREFIX) for name in saved.metrics)
         if saved.checkpoint is not None and not is_tested:
@@ -47,20 +44,19 @@ def models_to_test(record: StudyRecord) -> Mapping[tuple[int, int], str]:
 def test_specs(setup: StudySetup, record: StudyRecord, explain_seconds: float) -> list[TrialSpec]:
     """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
     taken = recommended(record)
-    return (
-        []
-        if taken is None
-        else [
-            replace(
-                setup.trial_spec(number, trial.declared_params, trial.world_size),
-                resume_from=checkpoint,
-                test_at=(epoch,),
-                explain_seconds=explain_seconds if (number, epoch) == (taken.point.trial, taken.point.epoch) else 0.0,
-            )
-            for (number, epoch), checkpoint in models_to_test(record).items()
-            for trial in (record.started[number],)
-        ]
-    )
+    if taken is None or record.is_simulated:
+        return []
+    point = (taken.point.trial, taken.point.epoch)
+    return [
+        replace(
+            setup.trial_spec(number, trial.declared_params, trial.world_size),
+            resume_from=checkpoint,
+            test_at=(epoch,),
+            explain_seconds=explain_seconds if (number, epoch) == point else 0.0,
+        )
+        for (number, epoch), checkpoint in _models_to_test(record, point).items()
+        for trial in (record.started[number],)
+    ]
 
 
 def test_models(

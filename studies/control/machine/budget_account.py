@@ -82,10 +82,11 @@ class BudgetAccount:
         kept = min(wanted, MOST_GUARD_SHARE * total) + min(self._test_seconds, MOST_TEST_SHARE * total)
         return self._clock.deadline - kept
 
-    def will_test(self, evaluation_seconds: float, explaining_seconds: float, *, has_test_part: bool) -> None:
+    def will_test(self, evaluation_seconds: float, *, has_test_part: bool, can_explain: bool) -> None:
         """Keep time to measure models at the end, from the duration of a trial's evaluation, and to describe one."""
-        evaluations = (1 + len(self._setup.baselines)) * has_test_part + (explaining_seconds > 0)
-        self._test_seconds = self._restart_seconds + evaluations * evaluation_seconds + explaining_seconds
+        evaluations = (1 + len(self._setup.baselines)) * has_test_part + can_explain
+        explaining = EXPLAINING_SECONDS if can_explain else 0.0
+        self._test_seconds = self._restart_seconds + evaluations * evaluation_seconds + explaining
 
     def explain_seconds(self, now: float) -> float:
         """Return the seconds for the description of a model's answers: half of what is left once it is loaded."""

@@ -12,7 +12,7 @@ from studies.records.records import NANO
 from studies.results.constraints import columns, is_feasible, total_violation
 from studies.search.observations import Values
 from studies.storage.writing.changes import AttemptChanged, EpochMeasured, TrialChanged, TrialColumns
-from trainers.protocol import EXPLAINING_SECONDS, EpochPart, Measurement
+from trainers.protocol import EpochPart, Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
@@ -41,9 +41,8 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
         trial.epoch_ranks[measurement.epoch] = len(trial.attempt.slots)
     live.account.forecaster.saw_epoch(trial.world_size, trial.whole_epoch_seconds)
     if live.has_test_part or live.can_explain:
-        explaining = EXPLAINING_SECONDS if live.can_explain else 0.0
-        evaluating = metrics.get("evaluation_seconds", 0.0)
-        live.account.will_test(evaluating, explaining, has_test_part=live.has_test_part)
+        seconds = metrics.get("evaluation_seconds", 0.0)
+        live.account.will_test(seconds, has_test_part=live.has_test_part, can_explain=live.can_explain)
     _write(live, trial, measurement, paid, ended_at)
     return True
 

@@ -15,13 +15,13 @@ nothing: on LCBench it made searches with a second objective worse.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
-from studies.search.arrays import Array, Rows
+from studies.search.arrays import Array
 
 RATES = ("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "initial_lr", "peak_lr")
 SGD, ADAPTIVE, TREES = -0.5, -2.5, -1.0
@@ -66,18 +66,13 @@ class TrainingRecipe:
         is_free = isinstance(rate, Float) and rate.log and rate.prior is None
         return math.log10(rate.high / rate.low) if is_free and isinstance(rate, Float) else 0.0
 
-    def _chosen(self, units: Array) -> Rows:
-        """Return the index of each point's optimizer [m]."""
-        if len(self._usual) == 1:
-            return np.zeros(len(units), dtype=np.intp)
-        at = np.nan_to_num(units[:, self._names.index("optimizer")])
-        return np.minimum(at * len(self._usual), len(self._usual) - 1).astype(np.intp)
-
-    def _has_optimizer(self, units: Array) -> NDArray[np.bool_]:
-        """Return whether each point has the parameter `optimizer` [m]; True for a space without it."""
-        if len(self._usual) == 1:
-            return np.ones(len(units), dtype=bool)
-        return ~np.isnan(units[:, self._names.index("optimizer")])
+    def _by_optimizer(self, values: Sequence[float] | Array, units: Array, *, absent: float) -> Array:
+        """Return the value of each point's optimizer [m], of one for each choice; `absent` for a point without one."""
+        if len(values) == 1:
+            return np.full(len(units), float(values[0]))
+        at = units[:, self._names.index("optimizer")]
+        chosen = np.minimum(np.nan_to_num(at) * len(values), len(values) - 1).astype(np.intp)
+        return np.where(np.isnan(at), absent, np.asarray(values)[chosen])
 
     def draw_rest(self, units: Array, rng: np.random.Generator) -> None:
         """Draw the optimizer and the batch size of points of the unit cube [m, P], in place."""
@@ -89,7 +84,7 @@ class TrainingRecipe:
 
     def density_of_rest(self, units: Array) -> Array:
         """Return the density of the optimizer and the batch size at points of the unit cube [m, P]; its mean is 1."""
-        density: Array = np.where(self._has_optimizer(units), self._weights[self._chosen(units)], 1.0)
+        density = self._by_optimizer(self._weights, units, absent=1.0)
         if self._batch is not None:
             tilted = np.exp(-BATCH_TILT * units[:, self._batch]) * BATCH_TILT / -math.expm1(-BATCH_TILT)
             density = density * np.where(np.isnan(tilted), 1.0, tilted)
@@ -104,7 +99,7 @@ class TrainingRecipe:
         assert self.axis is not None  # noqa: S101 - only called if there is a rate
         rate, momentum = self._parameters[self.axis], self._parameter("momentum")
         assert isinstance(rate, Float)  # noqa: S101 - others have no decades
-        logs = np.where(self._has_optimizer(units), np.array(self._usual)[self._chosen(units)], math.nan)
+        logs = self._by_optimizer(self._usual, units, absent=math.nan)
         if isinstance(momentum, Float) and not momentum.log:
             at = np.nan_to_num(units[:, self._names.index("momentum")])
             kept = np.maximum(1.0 - momentum.low - at * (momentum.high - momentum.low), 0.01)
