@@ -276,7 +276,7 @@ def with_budget(store: Store, **budget: float) -> Session:
     [
         ({"usd": 0.05}, {"usd": 0.0505}),
         ({"hours": 0.005}, {"hours": 0.00505}),
-        ({"usd": 0.03, "trials": 5, "finish": 0.1}, {"usd": 0.0303}),
+        ({"usd": 0.03, "trials": 50, "finish": 0.1}, {"usd": 0.0303}),
         ({"trials": 3}, {"trials": 4}),
     ],
 )
