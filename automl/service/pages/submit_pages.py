@@ -1,8 +1,6 @@
 """The page for submitting a study: from an uploaded table, a form, or YAML."""
 
 import ast
-import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,20 +10,21 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from automl.launching.quickstart import HOURS, USD, budget_note, quickstart
+from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.service.http.context import ServiceContext, service_of, studies_of
 from automl.service.http.routes_uploads import uploads_of, writable_uploads
 from automl.service.http_errors import ForbiddenError
 from automl.service.pages.rendering import PageRoute, form_of, one_line, page, status_of, to
-from automl.service.subprocess_questions import answer_of, plan, telling
+from automl.service.pages.table_questions import TableHead, head_of, table_spec
+from automl.service.subprocess_questions import plan
 from automl.service.team_studies import TeamStudies
 from automl.service.uploads import Uploads
 from search_spaces.user_errors import RunError, UserError
 from search_spaces.wording import found
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec
+from studies.spec.study_spec import StudySpec, apply_overrides
 from studies.spec.yaml_reader import read_yaml, write_yaml
-from trainers.contract.task_loading import built_in_tasks, load_task
+from trainers.contract.task_loading import built_in_tasks
 
 SHOWN = ("study", "task", "task_options", "objectives", "training.epochs", "budget.usd", "budget.hours",
          "budget.trials", "resources.slots")  # fmt: skip
@@ -120,38 +119,6 @@ def _defined_in(folder: Path) -> Iterator[str]:
                 yield f"{path.stem}:{one.name}"
 
 
-LONGEST_LINE = 2**16
-
-
-def table_spec(file: Path, target: str) -> tuple[dict[str, Any], list[str]]:
-    """Return a spec for a table, and notes on the choices. UserError if it is unreadable, or lacks the column."""
-    answer = answer_of("automl.service.pages.submit_pages", [str(file), target])
-    return answer["mapping"], answer["notes"]
-
-
-def columns_of(file: Path) -> list[str]:
-    """Return the column names of a CSV or TSV file; empty for other files."""
-    separator = {".csv": ",", ".tsv": "\t"}.get(file.suffix.lower())
-    if separator is None:
-        return []
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        first = lines.readline(LONGEST_LINE).lstrip("\ufeff").rstrip("\r\n")
-    return [name.strip().strip('"') for name in first.split(separator)]
-
-
-def main() -> None:
-    """Print the spec of a table as one line of JSON."""
-    with telling():
-        picked = quickstart("tabular", {"data": sys.argv[1], "target": sys.argv[2]})
-        task: Any = load_task("tabular", picked.mapping["task_options"])
-        notes = [*task.data_check()["findings"], *picked.notes]
-    print(json.dumps({"mapping": picked.mapping, "notes": notes}))
-
-
-if __name__ == "__main__":
-    main()
-
-
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
 Context = Annotated[ServiceContext, Depends(service_of)]
@@ -199,7 +166,7 @@ def _submit_page(
         files=files,
         file=file,
         most_bytes=uploads.most_bytes if uploads else 0,
-        columns=columns_of(uploads.path_of(file)) if uploads and file else [],
+        head=head_of(uploads.path_of(file)) if uploads and file else TableHead(),
         shown=fields(SHOWN),
         further=fields(FURTHER),
         tasks=offered_tasks(context.policy.code_folders),
@@ -213,7 +180,7 @@ def _submit_page(
 def submit(request: Request, studies: Studies, context: Context, form: Form) -> Response:
     """Queue a study, or show its plan and cost."""
     try:
-        picked = _picked(request, form)
+        picked = _picked(request, studies, form)
         if form.get("do") == "check":
             spec, base_folder = studies.admitted(picked.spec, code=picked.code)
             return _submit_page(request, context, form, notes=picked.notes, **_shown_plan(spec, base_folder))
@@ -229,22 +196,29 @@ def _shown_plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
     return {"plan": found_plan, "plan_text": text, "budget": budget_note(spec).removeprefix("budget: ")}
 
 
-def _picked(request: Request, form: Mapping[str, str]) -> Picked:
+def _picked(request: Request, studies: TeamStudies, form: Mapping[str, str]) -> Picked:
     how = form.get("how", "")
     code = form.get("code") or None
     if how == "table":
-        return _from_table(uploads_of(request), form)
+        return _from_table(uploads_of(request), studies, form)
     if how == "yaml":
         return Picked(spec=form.get("yaml", ""), code=code)
     return Picked(spec=spec_of(form), code=code)
 
 
-def _from_table(uploads: Uploads, form: Mapping[str, str]) -> Picked:
-    file, target = uploads.path_of(form.get("file", "")), form.get("target", "")
-    if not target:
+def _from_table(uploads: Uploads, studies: TeamStudies, form: Mapping[str, str]) -> Picked:
+    options = {"data": str(uploads.path_of(form.get("file", ""))), "target": form.get("target", "")}
+    if not options["target"]:
         raise SpecError("form", ("target",), found("", "the column to predict"))
-    spec, notes = table_spec(file, target)
+    if form.get("test"):
+        options["test_data"] = str(uploads.path_of(form["test"]))
+    changes = [line.strip() for line in form.get("changes", "").splitlines() if line.strip()]
     given = spec_of({f"budget.{key}": form.get(key, "") for key in _TABLE_BUDGET} | _own_keys(form))
+    if changes:  # before the table is read: they may name a forbidden file
+        named = {"train": options["data"], "target": options["target"]}
+        spec: dict[str, Any] = {"study": "table", "task": "tabular", "task_options": named, "objectives": ["val_error"]}
+        studies.admitted(apply_overrides({**spec, **given}, changes))
+    spec, notes = table_spec(options, changes)
     spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}
     told = tuple(note for note in notes if note.partition(" ")[0] not in _CHANGED_BY_FORM)
     return Picked(spec={**spec, **given}, notes=told)

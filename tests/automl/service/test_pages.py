@@ -15,7 +15,8 @@ from fastapi.testclient import TestClient
 
 from automl.service.pages.rendering import rendered
 from automl.service.pages.study_view import view_of
-from automl.service.pages.submit_pages import FURTHER, SHOWN, columns_of, fields, offered_tasks, spec_of
+from automl.service.pages.submit_pages import FURTHER, SHOWN, fields, offered_tasks, spec_of
+from automl.service.pages.table_questions import head_of
 from automl.service.workers import confirm_jobs
 from studies.queueing.access_tokens import Role
 from studies.queueing.jobs import Job
@@ -232,11 +233,47 @@ def test_tasks_of_code_folders_are_offered_without_running_them(tmp_path: Path) 
     assert offered_tasks({"own": tmp_path})[-2:] == ["mine:Churn", "mine:train"]
 
 
-@pytest.mark.parametrize(("name", "columns"), [("a.csv", ["a", "b c"]), ("a.tsv", []), ("a.parquet", [])])
-def test_columns_are_read_from_the_first_line(tmp_path: Path, name: str, columns: list[str]) -> None:
-    (tmp_path / name).write_bytes('\ufeff"a",b c\r\n1,2\r\n'.encode())
-    found = columns_of(tmp_path / name)
-    assert found == (columns or ([] if name.endswith("parquet") else ['a",b c']))
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [
+        ('\ufeff"a",b c\r\n1,x\r\n2,y\r\n', (("a", "b c"), ("1", "x"), "2 rows; commas between cells")),
+        ("a;b\n1,5;<b>x</b>\n2,5;y\n", (("a", "b"), ("1,5", "<b>x</b>"), "semicolons")),
+        ("1.5,2.5\n1.5,3.5\n", (("column_0", "column_1"), ("1.5", "2.5"), "the columns have no names")),
+    ],
+)
+def test_a_table_is_shown_as_a_study_would_read_it(service, client, content, read):
+    columns, first, said = read
+    file = service.folder / "uploads" / "vision" / "some.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.encode())
+    head = head_of(file)
+    assert (head.columns, head.rows[0], head.problem) == (columns, first, "")
+    text = logged_in(service, client).get("/submit?how=table&file=some.csv").text
+    assert all(f"<option>{name}</option>" in text for name in columns)
+    assert said in text
+    assert html.escape(first[1]) in text
+
+
+@pytest.mark.medium
+def test_a_table_that_cannot_be_read_says_why_and_changes_let_it_be_read(service, client):
+    file = service.folder / "uploads" / "vision" / "some.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes("größe;art\n".encode("latin-1") + b"".join(b"%d,5;%d\n" % (one, one % 2) for one in range(40)))
+    page = logged_in(service, client).get("/submit?how=table&file=some.csv").text
+    assert "task_options.encoding=" in problem(page)
+    form = {"how": "table", "file": "some.csv", "target": "art", "do": "check"}
+    changes = "task_options.encoding=latin-1\ntask_options.kind=regression\n"
+    checked = client.post("/submit", data={**form, "changes": changes})
+    assert checked.status_code == 200
+    assert "kind: regression" in checked.text
+    for change, said in (
+        ("task_options.validation=/etc/passwd", "task_options.validation"),
+        ("task=os:system", "task: found"),
+        ("task_options.encoding", "path=value"),
+    ):
+        refused = client.post("/submit", data={**form, "changes": change})
+        assert (refused.status_code, said in problem(refused.text)) == (422, True), problem(refused.text)
 
 
 def test_an_admin_sets_limits_and_sees_who_spent_what(service: TestedService, client: TestClient) -> None:
