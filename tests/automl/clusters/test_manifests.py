@@ -224,6 +224,26 @@ def test_kubeflow_takes_its_job(tmp_path: Path) -> None:
     assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Master"]
 
 
+@pytest.mark.medium
+def test_kubernetes_takes_the_same_pods_as_a_plain_job(tmp_path: Path) -> None:
+    out = written(tmp_path, "pytorchjob")
+    job, service, claim = documents(out / "job.yaml")
+    for one in (job, service, claim):
+        check_kubernetes(one)
+    kubeflow, same_claim = documents(out / "pytorchjob.yaml")
+    assert claim == same_claim
+    template = job["spec"]["template"]
+    container = check_pod(template)
+    of_kubeflow = check_pod(kubeflow["spec"]["pytorchReplicaSpecs"]["Worker"]["template"])
+    variables = {one["name"]: one.get("value") for one in container.pop("env")}
+    assert container == of_kubeflow
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == MACHINES.nodes
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    first = f"{job['metadata']['name']}-0.{template['spec']['subdomain']}"
+    assert variables == {"RANK": None, "MASTER_ADDR": first, "MASTER_PORT": str(service["spec"]["ports"][0]["port"])}
+    assert template["spec"]["subdomain"] == service["metadata"]["name"]
+
+
 @pytest.mark.large
 @pytest.mark.timeout(600)
 def test_the_pods_of_kubeflow_train_together(tmp_path: Path) -> None:
