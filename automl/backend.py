@@ -277,8 +277,9 @@ class ServiceBackend:
         """Queue trainings of models with fresh seeds. Returns their job."""
         return self._post(study, "confirm", points=list(points), seeds=seeds, usd=usd)
 
-    def why_no_training_here(self) -> str:
+    def why_no_training_here(self, *, own_code: bool) -> str:
         """Return an empty text, because this process runs on the user's own machine."""
+        del own_code
         return ""
 
     def _post(self, study: str, *what: object, **body: Any) -> dict[str, Any]:
@@ -288,8 +289,8 @@ class ServiceBackend:
 class QueueBackend:
     """A store's queue and studies with the rights of an identity; workers run the studies."""
 
-    def __init__(self, studies: TeamStudies) -> None:
-        self._studies = studies
+    def __init__(self, studies: TeamStudies, *, is_own_process: bool = False) -> None:
+        self._studies, self._is_own_process = studies, is_own_process
 
     def accounts(self) -> list[dict[str, Any]]:
         """Return the limits on spending that concern the user."""
@@ -327,6 +328,10 @@ class QueueBackend:
         """Let a study drain. Returns its job."""
         return self._plain(self._studies.stop(study))
 
+    def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a study try these parameters next."""
+        return self._studies.enqueue(study, params)
+
     def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
         """Queue a study that has ended again. Returns its job."""
         return self._plain(self._studies.resume(study, overrides))
@@ -343,11 +348,16 @@ class QueueBackend:
 
         return self._plain(submit(self._studies, study, points, seeds, usd))
 
-    def why_no_training_here(self) -> str:
-        """Return why the user may not train on this machine, past queue and accounts; empty for an admin."""
-        if self._studies.identity.is_admin:
+    def why_no_training_here(self, *, own_code: bool) -> str:
+        """Return why the user may not train on this machine, past queue and accounts; empty if the user may.
+
+        `own_code`: it trains code of this folder, or writes to a tracking store that the user names.
+        """
+        if self._is_own_process:
             return ""
-        return "role: only an admin may train on the machine of the service, since that bypasses its queue and accounts"
+        if not self._studies.identity.is_admin:
+            return "role: only an admin may train on the service's machine, since that bypasses its queue and accounts"
+        return "task: on the service's machine only built-in tasks are trained, without a tracking store" * own_code
 
     @staticmethod
     def _plain(job: Any) -> dict[str, Any]:

@@ -26,6 +26,13 @@ def is_spec_file(task: str) -> bool:
     return task.endswith((".yaml", ".yml"))
 
 
+def task_name(given: str) -> str:
+    """Return `module:NAME` for code of this folder that is named as for `launch`, `module.py:NAME`."""
+    file, _, name = given.rpartition(":")
+    is_here = file.endswith(".py") and "/" not in file
+    return f"{file.removesuffix('.py')}:{name}" if is_here else given
+
+
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
     """Read parameters `NAME=YAML`. SpecError if one has no `=`, is given twice, or is not YAML."""
     params: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from automl.given_parameters import task_name
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import (
@@ -70,7 +71,7 @@ def compare(
     """
     with training_errors(as_json):
         group = GroupOptions(backend=backend, seconds=group_seconds)
-        compared = train_and_compare(task, given=given, group=group, say=warn, **options)
+        compared = train_and_compare(task_name(task), given=given, group=group, say=warn, **options)
     if as_json:
         print_json(compared)
     else:

@@ -45,11 +45,11 @@ def _backend(
     """Return the backend for the tools: the service that `--server` names, or the queue of the store."""
     if (client := connection(store)) is not None:
         return ServiceBackend(client)
+    from automl.mcp_server.launched_studies import LaunchedStudies
     from automl.service.http.gate import local_identity
     from automl.service.operator_policy import Policy
-    from automl.service.team_studies import TeamStudies
 
     opened = Store(absolute_url(store_url(store), Path.cwd()))
     folders = {folder.name: folder.absolute() for folder in code or (Path.cwd(),)}
     policy = Policy(code_folders=folders, artifacts=artifacts, usd_per_slot_hour=price)
-    return QueueBackend(TeamStudies(opened, policy, local_identity()))
+    return QueueBackend(LaunchedStudies(opened, policy, local_identity()), is_own_process=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.given_parameters import is_spec_file, read_params
+from automl.given_parameters import is_spec_file, read_params, task_name
 from automl.remote.connection import connection
 from automl.terminal.echo import echo
 from automl.terminal.options import (
@@ -122,6 +122,7 @@ def train(
 
     `automl logs`, `automl report` and `automl export` find its study by name. On a service Ctrl-C leaves it running.
     """
+    task = task_name(task)
     if world_size != 1:
         given = (*given, f"world_size={world_size}")
     if is_spec_file(task):

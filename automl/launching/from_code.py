@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import TaskFacts, facts_of, quality_of
+from automl.launching.probing import MEASURED_OF_FUNCTIONS, TaskFacts, facts_of, quality_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.spec_reading import store_overrides
 from search_spaces.wording import found, listed, near_file
+from studies.records.records import CUMULATIVE_METRICS
 from studies.spec.metric_names import direction_is_guess, likely_direction
 from studies.spec.overrides import split_override
 from studies.spec.sections import ENTRY_POINT
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
-from trainers.protocol import OUR_METRICS
 
 EPOCHS = 20  # epochs of a training of code without a spec
 
@@ -130,10 +130,15 @@ def _notes(
 ) -> tuple[str, ...]:
     is_function = facts.parameters is None
     names = listed(spec.space.names()) if spec.space is not None else "none"
-    metrics = [one.metric for one in spec.objectives if one.metric not in (*facts.reported, *OUR_METRICS)]
+    metrics = [
+        one.metric
+        for one in spec.objectives
+        if one.metric not in (*facts.reported, *CUMULATIVE_METRICS, *MEASURED_OF_FUNCTIONS)
+    ]
     unsure = (f"{listed(metrics)}: {code.task.partition(':')[2]} has to report it; {_SET_OBJECTIVES} names another",)
+    named = f"study {spec.study}: named after the code; --set study=NAME changes it"
     return (
-        f"study {spec.study}: named after the code; --set study=NAME changes it",
+        *((named,) if spec.study == parse_spec({"task": code.task}).study else ()),
         f"task {spec.task}: a {'training function' if is_function else 'task'} in {code.folder}",
         objectives_note(spec),
         *(unsure if is_function and metrics else ()),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.probing import MEASURED_OF_FUNCTIONS, TaskFacts, facts_of
 from automl.launching.spec_reading import absolute_task_options, check_outputs, with_absolute_paths
 from search_spaces.space import Space
 from search_spaces.wording import listed
@@ -34,8 +34,6 @@ from trainers.commands.command import COMMAND
 from trainers.protocol import ALWAYS_MEASURED, Diagnostics
 from trainers.trial_settings import unheeded
 
-_MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
-"""Metrics of a training function that it need not report: the first needs a prepared model."""
 _LEARNT = (
     "search.learn_space: parameters that trials request beyond the space ({}) are learned as trials run, as in Optuna "
     "(sampler {}, pruner {}). The model of the search (cokriging, break_even) and from_studies need a complete space. "
@@ -224,7 +222,7 @@ def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str,
     """Warn about metrics that a function or a command will probably not report, so that its trials would fail."""
     is_command = spec.task == COMMAND
     owner = "command" if is_command else "training function"
-    known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else _MEASURED_OF_FUNCTIONS)}
+    known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else MEASURED_OF_FUNCTIONS)}
     doubtful = {*ALWAYS_MEASURED} - {"train_loss", "val_loss"}  # libraries report these two losses
     named = [("objectives", one.metric) for one in spec.objectives]
     named += [("constraints", one.metric) for one in spec.constraints]

@@ -203,7 +203,10 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
         why = f"for {samples} training samples" if samples else "by default"
     parameters = listed(spec.space.names()) if spec.space is not None else "none"
     return (
-        f"study {spec.study}: named after the data; --set study=NAME changes it",
+        *(
+            (f"study {spec.study}: named after the data; --set study=NAME changes it",)
+            * (spec.study == picked["study"])
+        ),
         *(describe() if describe is not None else ()),
         objectives_note(spec),
         *_rare_class_note(spec, getattr(task, "rare_class", None)),

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -45,15 +44,12 @@ def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, m
             "another training of these tools is running on this machine", "call again when that training has ended"
         )
     try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            return _run(arguments, kind, ranks, budget_usd, machine, folder=folder)
+        return _run(arguments, kind, ranks, budget_usd, machine)
     finally:
         _one_at_a_time.release()
 
 
-def _run(
-    arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, machine: Machine, *, folder: str
-) -> dict[str, Any]:
+def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
     seconds = min(budget_usd / max(machine.usd(ranks, 1.0), 1e-12), LONGEST_SECONDS) - _END_SECONDS
     if seconds <= 0:
         raise ToolProblem(
@@ -63,7 +59,6 @@ def _run(
     began = time.monotonic()
     process = subprocess.Popen(  # noqa: S603 - a program of this project
         [sys.executable, "-m", "automl", *arguments],
-        cwd=folder,  # where its temporary study is stored
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,5 +1,8 @@
 """Tools about DDP: a real training on this machine, a measured comparison, and the concepts in its figures."""
 
+import ast
+import json
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,10 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from automl.given_parameters import task_name
 from automl.mcp_server import bounded_training
 from automl.mcp_server.machine import Machine, loopback_bytes_per_second, this_machine
 from automl.mcp_server.tool import Acting, Backend, Consent, Usd, is_agreed, lacks_consent
 from automl.mcp_server.tool_answers import ToolProblem
+from trainers.contract.task_loading import built_in_tasks
 
 _REFERENCE_BATCH = 64  # default of the trainer's `reference_batch`
 _BYTES_OF_A_NUMBER = 4
@@ -19,6 +24,10 @@ _BYTES_OF_A_NUMBER = 4
 _Epochs = Annotated[int, Field(ge=1, le=20)]
 _LearningRate = Annotated[float, Field(gt=0, le=10, description="Learning rate at 64 samples a step, before scaling.")]
 _Batch = Annotated[int, Field(ge=1, le=4096, description="Samples per rank and step.")]
+_Task = Annotated[str, Field(max_length=200, description="A built-in task, or code.py:NAME of a task or function.")]
+_Params = Annotated[dict[str, Any], Field(description="Further parameters of the task or function, by name.")]
+_GUIDE = Path(__file__).with_name("ddp_guide.md")
+_WORTH_IT = 0.8  # efficiency from which a rank more costs little beside the time that it saves
 
 
 def run_ddp_simulation(
@@ -29,28 +38,48 @@ def run_ddp_simulation(
     epochs: Annotated[_Epochs, Field(description="Number of epochs.")] = 1,
     batch_size: _Batch = 32,
     learning_rate: _LearningRate = 0.001,
+    task: _Task = "digits",
+    params: _Params = {},  # noqa: B006 - a default of the tool's schema, which is not changed
+    mlflow: Annotated[
+        str | None, Field(max_length=300, description="Tracking URI that gets the training as a run; null: no run.")
+    ] = None,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Train handwritten digits with DDP on this machine, for real.
+    """Train a task with DDP on this machine, for real.
 
     It returns losses and seconds of each rank, the effective batch and the scaled learning rate. Without
     confirm_cost_usd it only returns the cost.
     """
-    _check_may_train(backend)
+    _check_may_train(backend, task, mlflow)
     machine = this_machine()
     if not is_agreed(budget_usd, confirm_cost_usd):
         expected = _expected("train", ranks, machine)
         return lacks_consent("run_ddp_simulation", budget_usd, confirm_cost_usd, expected)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["train", "digits", *_parameters(batch_size, learning_rate), "--world-size", str(ranks)]
-        arguments += ["--epochs", str(epochs), "--rank-logs", folder, "--json"]
+        arguments = ["train", task, *_parameters(batch_size, learning_rate, params), "--world-size", str(ranks)]
+        arguments += ["--epochs", str(epochs), "--json"]
+        arguments += [] if is_function(task) else ["--rank-logs", folder]  # the steps of a function are its own
+        arguments += ["--store", f"sqlite:///{folder}/automl.db", "--checkpoints", folder]
+        arguments += ["--mlflow", mlflow] if mlflow else []
         if ranks > machine.slots:
             arguments += ["--device", "cpu"]  # CPU ranks may share cores
         found = bounded_training.run(arguments, kind="train", ranks=ranks, budget_usd=budget_usd, machine=machine)
-        losses = bounded_training.rank_losses(Path(folder), ranks)
+        losses = None if is_function(task) else bounded_training.rank_losses(Path(folder), ranks)
     names = ("effective_batch", "reference_batch", "base_learning_rate", "scaled_learning_rate", "lr_scaling",
              "model_parameters", "epochs", "seconds", "cost_usd")  # fmt: skip
-    return {"started": True, "ranks": losses, **{name: found[name] for name in names}, "budget_usd": budget_usd}
+    figures = {name: found[name] for name in names}
+    last = found["epochs"][-1]["metrics"] if found["epochs"] else {}
+    return {"started": True, "ranks": losses, "metrics": last, **figures, "budget_usd": budget_usd}
+
+
+def is_function(task: str) -> bool:
+    """Return whether a task is a training function of this folder, by its text: importing it would run its code."""
+    module, _, name = task_name(task).partition(":")
+    file = Path(f"{module.replace('.', '/')}.py")
+    if not name or not file.is_file():
+        return False
+    body = ast.parse(file.read_bytes()).body
+    return any(isinstance(one, ast.FunctionDef) and one.name == name for one in body)
 
 
 def compare_ddp_vs_single(
@@ -61,18 +90,20 @@ def compare_ddp_vs_single(
     epochs: Annotated[_Epochs, Field(description="Epochs of each training; the first is a warm-up.")] = 2,
     batch_size: _Batch = 32,
     learning_rate: _LearningRate = 0.001,
+    task: _Task = "digits",
+    params: _Params = {},  # noqa: B006 - a default of the tool's schema, which is not changed
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
     """Train the same steps with one rank and with several on this machine.
 
     It returns measured speed-up, efficiency and dollars. Without confirm_cost_usd it only returns the possible cost.
     """
-    _check_may_train(backend)
+    _check_may_train(backend, task)
     machine = this_machine()
     if not is_agreed(budget_usd, confirm_cost_usd):
         expected = _expected("compare", ranks, machine)
         return lacks_consent("compare_ddp_vs_single", budget_usd, confirm_cost_usd, expected)
-    arguments = ["compare", "digits", *_parameters(batch_size, learning_rate), "--world-sizes", f"1,{ranks}"]
+    arguments = ["compare", task, *_parameters(batch_size, learning_rate, params), "--world-sizes", f"1,{ranks}"]
     arguments += ["--epochs", str(epochs), "--json"]
     found = bounded_training.run(arguments, kind="compare", ranks=ranks, budget_usd=budget_usd, machine=machine)
     single, ddp = found["world_sizes"]
@@ -81,8 +112,20 @@ def compare_ddp_vs_single(
         "usd_per_epoch": {"single": single["usd_per_epoch"], "ddp": ddp["usd_per_epoch"]},
         "effective_batch": found["effective_batch"], "scaled_learning_rate": found["scaled_learning_rate"],
         "warnings": found["warnings"], "seconds": found["seconds"], "cost_usd": found["cost_usd"],
-        "budget_usd": budget_usd,
+        "budget_usd": budget_usd, "when_to_use_which": when_to_use_which(ranks, ddp),
     }  # fmt: skip
+
+
+def when_to_use_which(ranks: int, measured: Mapping[str, Any]) -> str:
+    """Return what the measured speed-up and efficiency of these ranks advise."""
+    speed_up, efficiency = measured["speed_up"], measured["efficiency"]
+    figures = f"{ranks} ranks are {speed_up:.2f} times as fast as one and cost {1 / efficiency:.2f} times as much"
+    if speed_up <= 1:
+        advice = "Use one rank here: the exchange of gradients takes longer than a rank saves. A larger model or batch "
+        return f"{figures}. {advice}per rank computes longer between exchanges."
+    if efficiency < _WORTH_IT:
+        return f"{figures}. Use {ranks} ranks if time counts more than money, else one rank, and more trials at once."
+    return f"{figures}. Use {ranks} ranks: they save time for little money. Use one rank for the lowest cost."
 
 
 def explain_ddp_concepts(
@@ -91,8 +134,14 @@ def explain_ddp_concepts(
     batch_size: Annotated[int, Field(ge=1, le=10**6, description="Samples per rank and step.")] = 32,
     learning_rate: Annotated[float, Field(gt=0, le=10, description="Learning rate at 64 samples a step.")] = 0.001,
     model_parameters: Annotated[int, Field(ge=1, le=10**12, description="Model parameters.")] = 1_000_000,
+    topic: Annotated[
+        str | None,
+        Field(max_length=100, description="Words such as LOCAL_RANK, sampler, gloo or cures; null: this machine."),
+    ] = None,
 ) -> Mapping[str, Any]:
-    """Explain DDP with figures of this machine: slots, cores, bandwidth, scaling of the learning rate."""
+    """Explain DDP: with figures of this machine, or by the sections of the guide about a topic."""
+    if topic is not None:
+        return about(topic)
     machine, bandwidth = this_machine(), loopback_bytes_per_second()
     return explained(machine, bandwidth, ranks, batch_size, learning_rate, model_parameters)
 
@@ -143,8 +192,28 @@ def explained(  # noqa: PLR0917 - figures, in the order of the tool
     }
 
 
-def _parameters(batch_size: int, learning_rate: float) -> list[str]:
-    return ["--param", f"batch_per_rank={batch_size}", "--param", f"learning_rate={learning_rate!r}"]
+def about(topic: str) -> dict[str, Any]:
+    """Return the sections of the guide that use the words of a topic most. ToolProblem with all titles if none does."""
+    title, *parts = re.split(r"^## ", _GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
+    words = re.findall(r"\w{3,}", topic.lower())
+    scores = {
+        name: sum(name.lower().count(word) + text.lower().count(word) / len(text) for word in words)
+        for name, text in sections.items()
+    }
+    best = sorted((name for name, score in scores.items() if score), key=lambda name: -scores[name])[:2]
+    if not best:
+        raise ToolProblem(f"topic: the guide has no word of {topic!r}", f"ask for one of: {'; '.join(sections)}")
+    return {
+        "topic": topic, "sections": {name: sections[name] for name in best},
+        "other_sections": [name for name in sections if name not in best],
+        "source": f"docs/ddp.md, {title.lstrip('# ').partition(chr(10))[0]}",
+    }  # fmt: skip
+
+
+def _parameters(batch_size: int, learning_rate: float, params: Mapping[str, Any]) -> list[str]:
+    chosen = {"batch_per_rank": batch_size, "learning_rate": learning_rate, **params}
+    return [part for name, value in chosen.items() for part in ("--param", f"{name}={json.dumps(value)}")]
 
 
 def _expected(kind: str, ranks: int, machine: Machine) -> dict[str, Any]:
@@ -154,8 +223,9 @@ def _expected(kind: str, ranks: int, machine: Machine) -> dict[str, Any]:
     return {"expected_usd": expected, "expected_cost": f"about ${expected:.3g}: {seconds:.0f} s ({how}) of {price}"}
 
 
-def _check_may_train(backend: Backend) -> None:
-    if why := backend.why_no_training_here():
+def _check_may_train(backend: Backend, task: str, mlflow: str | None = None) -> None:
+    own_code = task not in built_in_tasks() or mlflow is not None
+    if why := backend.why_no_training_here(own_code=own_code):
         raise ToolProblem(why, "run `automl mcp` on your own machine, or launch a study with world_size in its space")
 
 

@@ -120,6 +120,19 @@ def confirm(
     return {"started": True, "job": _short_job(job), "expected_usd": plan["expected_usd"], "next": step}
 
 
+def enqueue(
+    backend: Acting,
+    *,
+    study: StudyName,
+    params: Annotated[
+        dict[str, Any], Field(description="Parameters by name; those that you leave out are drawn at random.")
+    ],
+) -> Mapping[str, Any]:
+    """Let a study try these parameters next, within its budget."""
+    queued = backend.enqueue(study, params)
+    return {**queued, "next": queued["waits"] or "call watch: the next free slot takes it"}
+
+
 def list_studies(backend: Acting) -> Mapping[str, Any]:
     """List studies and other jobs, newest first, and the limits on spending that concern you."""
     return {"studies": [_short_job(job) for job in reversed(backend.jobs())], "accounts": backend.accounts()}
@@ -249,5 +262,5 @@ def _version(found: Mapping[str, Any]) -> str:
     return f"{job['state']}.{job['request']}.{study.get('state')}.{counts}.{epochs}"
 
 
-CHANGING = (launch, resume, stop, confirm)
+CHANGING = (launch, resume, stop, confirm, enqueue)
 READING = (list_studies, status, watch, explain_trial, compare_trials, compare_studies, recommendation)

@@ -70,7 +70,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
             "resources": {name: resources[name] for name in ("device", "cpus_per_rank") if name in resources},
             "space": record.spec.get("space"),
         },
-        base_folder=queue.spec_of(job)[1],
+        base_folder=studies.store.require(job.study).base_folder,
         slots=job.slots,
         limit_nano_usd=round(usd * NANO),
     )

@@ -21,11 +21,12 @@ from studies.queueing.jobs import JobState
 from studies.storage.schema.engine import exists
 from studies.storage.study_store import Store
 from tests.support.mcp_clients import Caller, over_http, over_stdio
+from tests.support.sessions import make_study, session_of
 from tests.support.team_service import SPEC, TeamService, team_service
 
 pytestmark = pytest.mark.xdist_group("mcp")
 
-CHANGING = {"launch", "resume", "stop", "confirm", "run_ddp_simulation", "compare_ddp_vs_single"}
+CHANGING = {"launch", "resume", "stop", "confirm", "enqueue", "run_ddp_simulation", "compare_ddp_vs_single"}
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 10**400, "", "\x00", "../../etc/passwd", "' OR 1=1 --", "x" * 60_000, [], [[[]]], {"a": {"b": []}},
     "{{7*7}}", "!!python/object/apply:os.system ['true']", "&a [*a, *a]",
@@ -171,3 +172,28 @@ def test_answers_are_short() -> None:
     assert json.loads(text)["bad"] is None
     few = json.loads(text_of({"trials": list(range(100))}))["trials"]
     assert few[-1] == "... and 60 more"
+
+
+def test_a_user_sees_the_studies_of_a_store_that_were_launched_without_the_queue(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/own.db")
+    make_study(store, tmp_path)
+    assert session_of(store).run() is not None
+    backend = _backend(store.url, (tmp_path,), "artifacts", None)
+
+    async def drive() -> None:
+        async with Client(make_server(lambda _: backend, read_only=False)) as client:
+            call = Caller(client)
+            (listed,) = (await call("list_studies"))["studies"]
+            assert (listed["study"], listed["state"]) == ("simulated", "done")
+            assert listed["spent_usd"] > 0
+            assert (await call("status", study="simulated"))["study"]["state"] == "closed"
+            assert (await call("explain_trial", study="simulated", trial=0))["state"] == "complete"
+            queued = await call("enqueue", study="simulated", params={"learning_rate": 0.25})
+            assert queued["params"] == {"learning_rate": 0.25}
+            assert "budget.trials" in queued["next"]
+            assert (await call("stop", study="simulated"))["job"]["state"] == "done"
+            resumed = await call("resume", study="simulated", trials=9, budget_usd=9.0, confirm_cost_usd=9.0)
+            assert "automl resume simulated --set" in resumed["error"]
+            assert "'other'" in (await call("status", study="other"))["error"]
+
+    anyio.run(drive)

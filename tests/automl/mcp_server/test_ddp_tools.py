@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from automl.backend import QueueBackend
 from automl.cli import cli
 from automl.mcp_server import bounded_training, ddp_tools
 from automl.mcp_server.ddp_tools import explained
@@ -22,7 +27,7 @@ MACHINE = Machine(device="cpu", device_name="CPU", slots=2, cores=2, usd_per_slo
 
 
 class _Mine:
-    def why_no_training_here(self) -> str:
+    def why_no_training_here(self, *, own_code: bool) -> str:
         return ""
 
 
@@ -45,10 +50,55 @@ def test_it_says_first_what_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "confirm_cost_usd=0.5" in answer["next"]
 
 
+@pytest.mark.parametrize(
+    ("topic", "title", "said"),
+    [
+        ("LOCAL_RANK", "RANK and LOCAL_RANK", "number on its machine"),
+        ("sampler", "What is exchanged", "DistributedSampler"),
+        ("gradient exchange", "What is exchanged", "during the backward pass"),
+        ("gloo or NCCL", "When to use what", "each rank has its own GPU"),
+        ("common mistakes", "Common mistakes", "NCCL timeout"),
+        ("workflow under torchrun", "torchrun and several nodes", "torchrun"),
+    ],
+)
+def test_topics_are_answered_from_the_guide(topic: str, title: str, said: str) -> None:
+    answer = ddp_tools.about(topic)
+    assert next(iter(answer["sections"])) == title
+    assert said in answer["sections"][title]
+
+
+def test_an_unknown_topic_names_the_sections() -> None:
+    with pytest.raises(ToolProblem, match="no word of 'zebra'") as raised:
+        ddp_tools.about("zebra")
+    assert "Common mistakes" in raised.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("speed_up", "efficiency", "said"),
+    [(0.64, 0.32, "Use one rank here"), (1.4, 0.7, "if time counts more than money"), (1.8, 0.9, "Use 2 ranks")],
+)
+def test_a_comparison_ends_with_when_to_use_which(speed_up: float, efficiency: float, said: str) -> None:
+    text = ddp_tools.when_to_use_which(2, {"speed_up": speed_up, "efficiency": efficiency})
+    assert said in text
+    assert f"{speed_up:.2f} times as fast" in text
+
+
+def test_a_service_trains_only_built_in_tasks_on_its_machine() -> None:
+    studies: Any = SimpleNamespace(identity=SimpleNamespace(is_admin=True))
+    backend = QueueBackend(studies)
+    for given in ({"task": "mine:train"}, {"task": "any.yaml"}, {"mlflow": "sqlite:////tmp/any.db"}):
+        with pytest.raises(ToolProblem, match="only built-in tasks"):
+            ddp_tools.run_ddp_simulation(backend, budget_usd=1.0, **given)
+    assert ddp_tools.run_ddp_simulation(backend, budget_usd=1.0)["started"] is False
+
+
 @pytest.mark.large
-def test_a_real_training_of_two_ranks() -> None:
+def test_a_real_training_of_two_ranks(tmp_path: Path) -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
-    answer = ddp_tools.run_ddp_simulation(MINE, ranks=2, budget_usd=price, confirm_cost_usd=price)
+    uri = f"sqlite:///{tmp_path}/runs.db"
+    answer = ddp_tools.run_ddp_simulation(MINE, ranks=2, budget_usd=price, mlflow=uri, confirm_cost_usd=price)
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as runs:
+        assert ("trial 0", "FINISHED") in runs.execute("SELECT name, status FROM runs").fetchall()
     assert answer["effective_batch"] == 64
     assert answer["scaled_learning_rate"] == pytest.approx(0.001)
     assert [one["rank"] for one in answer["ranks"]] == [0, 1]
@@ -78,6 +128,7 @@ def test_a_real_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
     answer = ddp_tools.compare_ddp_vs_single(MINE, epochs=1, budget_usd=price, confirm_cost_usd=price)
     assert answer["efficiency"] == pytest.approx(answer["speed_up"] / 2)
+    assert "times as fast" in answer["when_to_use_which"]
     assert answer["usd_per_epoch"]["single"] > 0
     assert answer["effective_batch"] == 64
 
