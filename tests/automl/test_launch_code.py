@@ -32,6 +32,11 @@ FUNCTION = """
             trial.report(**{"anything": 1.0})
     bare.space = {"rate": {"type": "float", "low": 0.0, "high": 1.0}}
 
+    def usual(trial):
+        for epoch in trial.epochs():
+            trial.report(train_loss=2.0, val_loss=1.0)
+    usual.space = bare.space
+
     def wrong(trial):
         pass
     wrong.space = {"rate": {"type": "flaot"}}
@@ -95,6 +100,16 @@ def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place
     assert spec["objectives"][0]["metric"] == "val_error"
     _, _, said = place.run("loops.py:bare", "--dry-run", "--json")
     assert "val_error: bare has to report it; --set 'objectives=" in said
+
+
+@pytest.mark.medium
+def test_a_function_that_reports_only_losses_is_searched_for_the_validation_loss(place: Place) -> None:
+    """Tasks are always measured by it, but a function has only what it reports."""
+    spec = place.spec("loops.py:usual")
+    assert [one["metric"] for one in spec["objectives"]] == ["val_loss", "cost_usd"]
+    _, _, said = place.run("loops.py:usual", "--dry-run", "--json", "--set", "study=mine")
+    assert "has to report it" not in said
+    assert "named after the code" not in said
 
 
 @pytest.mark.medium
