@@ -21,6 +21,7 @@ from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook, Reader, Reported, reader_of, way_to_report
 from trainers.commands.forks import Fork
 from trainers.commands.kept_folder import FILES, files_in, put_files
+from trainers.commands.likely_pattern import likely_pattern
 from trainers.commands.program import STDOUT, Program
 from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
@@ -68,7 +69,9 @@ def exit_error(
         wanted = "a report of each epoch, or a report with `last`" if done else way
         ending = " / ".join(f"{line:.100}" for line in (*last_lines[-3:-1], last_words) if line)
         printed = f"The output ended with: {ending}" if ending else "It printed nothing"
-        return TaskError(f"the command ended with exit status 0 {how_far}. Expected: {wanted}. {printed}")
+        pattern = None if done else likely_pattern(last_lines)
+        fits = f"Its output fits task.metrics: {{pattern: '{pattern}'}}. " if pattern else ""
+        return TaskError(f"the command ended with exit status 0 {how_far}. Expected: {wanted}. {fits}{printed}")
     killed_by = -status if status < 0 else status - _SHELL_SIGNALS
     if killed_by in _KILLS:
         return LostError(f"the command was killed by signal {killed_by} ({where})")

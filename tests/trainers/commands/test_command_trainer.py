@@ -367,7 +367,8 @@ WRONG = {
     "prints other lines": (
         "print('epoch 1'); print('error 2')",
         {"metrics": {"pattern": r"loss (?P<val_error>\S+)"}}, TaskError,
-        r"that matches `loss \(\?P<val_error>\\S\+\)`\. The output ended with: epoch 1 / error 2$",
+        (r"that matches `loss \(\?P<val_error>\\S\+\)`\. Its output fits task\.metrics: \{pattern: 'error\\s\+"
+         r"\(\?P<error>\S+\)'\}\. The output ended with: epoch 1 / error 2$"),
     ),
     "exits early": (
         "import automl; automl.report(epoch=1, val_error=0)",
