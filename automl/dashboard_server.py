@@ -185,6 +185,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
+    timeout = 10.0  # seconds that a client may be silent
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
         """Print nothing, where the base class prints a line per request."""
 

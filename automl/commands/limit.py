@@ -6,6 +6,7 @@ from typing import Literal
 import click
 
 from automl.service.team_studies import plain_account
+from automl.signals import private_files
 from automl.stored.open_store import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
@@ -65,4 +66,5 @@ def list_limits(store: str | None, as_json: bool) -> None:
 
 
 def _queue(given: str | None) -> JobQueue:
-    return JobQueue(Store(absolute_url(store_url(given), Path.cwd())))
+    with private_files():
+        return JobQueue(Store(absolute_url(store_url(given), Path.cwd())))

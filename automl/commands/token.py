@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from automl.signals import private_files
 from automl.stored.open_store import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
@@ -101,4 +102,5 @@ def _day(moment: float) -> str:
 
 
 def _store(given: str | None) -> Store:
-    return Store(absolute_url(store_url(given), Path.cwd()))
+    with private_files():  # it has digests of tokens
+        return Store(absolute_url(store_url(given), Path.cwd()))

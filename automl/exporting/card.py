@@ -1,12 +1,14 @@
 """The model card of an export: purpose, quality, cost and use of the model."""
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from reports.phrases import percent, plural, usd
+from search_spaces.wording import one_line
 from trainers.protocol import OUR_METRICS
 
 _OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})
@@ -49,8 +51,8 @@ def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
 
 def _title(manifest: Mapping[str, Any]) -> str:
     if "members" in manifest:
-        return f"# {manifest['study']}, an ensemble of {len(manifest['members'])} of its models\n"
-    return f"# {manifest['study']}, trial {manifest['trial']} after epoch {manifest['epoch']}\n"
+        return f"# {_plain(manifest['study'])}, an ensemble of {len(manifest['members'])} of its models\n"
+    return f"# {_plain(manifest['study'])}, trial {manifest['trial']} after epoch {manifest['epoch']}\n"
 
 
 def _head(manifest: Mapping[str, Any]) -> str:
@@ -64,11 +66,11 @@ def _about(manifest: Mapping[str, Any]) -> str:
     samples = f"{data['training_samples']} samples" if "training_samples" in data else "unknown"
     checksum = f", SHA-256 {data['sha256'][:16]}..." if "sha256" in data else ""
     rows = [
-        ("Task", f"`{manifest['task']}`"),
+        ("Task", f"`{_plain(manifest['task'])}`"),
         ("Trained on", f"{samples}{checksum}"),
         ("Training cost", usd(manifest["cost_usd"]) if manifest.get("cost_usd") is not None else "unknown"),
         ("Study cost", usd(manifest["study_cost_usd"]) if manifest.get("study_cost_usd") is not None else "unknown"),
-        ("Licence", manifest["licence"] or "not stated: fill it in before you pass the model on"),
+        ("Licence", _plain(manifest["licence"] or "") or "not stated: fill it in before you pass the model on"),
         ("Made with", ", ".join(f"{name} {one}" for name, one in manifest["environment"].items())),
     ]
     return "".join(f"- {name}: {value}\n" for name, value in rows)
@@ -96,7 +98,7 @@ def _members(manifest: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, first: str, second: str, rows: Mapping[str, Any]) -> str:
-    lines = "".join(f"| `{name}` | {_cell(value)} |\n" for name, value in rows.items())
+    lines = "".join(f"| `{_plain(name)}` | {_cell(value)} |\n" for name, value in rows.items())
     return f"## {title}\n\n| {first} | {second} |\n|---|---|\n{lines}" if rows else ""
 
 
@@ -138,7 +140,7 @@ def _use(manifest: Mapping[str, Any]) -> str:
         return _use_of_file(manifest, "model.pt2")
     what, example = _KINDS[rows["kind"]]
     columns = [one["name"] for one in (*rows["numbers"], *rows["categories"])] if rows["kind"] == "table" else []
-    cells = ", ".join(f'"{name}": ...' for name in columns[:3]) + (", ..." if len(columns) > 3 else "")
+    cells = ", ".join(f"{json.dumps(name)}: ..." for name in columns[:3]) + (", ..." if len(columns) > 3 else "")
     returned = _ANSWERS[answers["kind"]].format(share=percent(answers.get("intervals", {}).get("share", 0.95)))
     return (
         f"## Use\n\nTakes {what.format(shape=rows.get('shape'))}; returns {returned}.\n{_threshold(answers)}\n"
@@ -153,14 +155,19 @@ def _threshold(answers: Mapping[str, Any]) -> str:
     if found is None:
         return ""
     return (
-        f"The label is `{found['label']}` from a probability of {_cell(found['at_least'])} on, the threshold with the "
-        f"best {found['metric']} on the validation part: {_cell(found['value'])}, and {_cell(found['value_at_half'])} "
-        "with 0.5.\n"
+        f"The label is `{_plain(found['label'])}` from a probability of {_cell(found['at_least'])} on, the threshold "
+        f"with the best {found['metric']} on the validation part: {_cell(found['value'])}, and "
+        f"{_cell(found['value_at_half'])} with 0.5.\n"
     )
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else _plain(value)
+
+
+def _plain(text: object) -> str:
+    """Return a text of the user in one line, which no Markdown or terminal interprets."""
+    return re.sub(r"([`|<>\\])", r"\\\1", one_line(str(text)))
 
 
 EXAMPLE_IMAGE = "input_example.png"  # file name of the example in a package of an image model

@@ -1,5 +1,7 @@
 """The operator's policy: allowed code and data, places of outputs, and the price of a slot."""
 
+import ast
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,14 +78,21 @@ class Policy:
                 self._check_module(name, source, ("search", key), base_folder)
 
     def _check_module(self, name: str, source: str, path: tuple[str, ...], base_folder: Path) -> None:
-        top = name.partition(":")[0].partition(".")[0]
+        """Refuse code of other modules, and what a module only imports: `train:os.system` is nobody's task."""
+        module, _, defined = name.partition(":")
         is_named = any(base_folder == folder.absolute() for folder in self.code_folders.values())
-        there = is_named and ((base_folder / f"{top}.py").is_file() or (base_folder / top).is_dir())
-        if top in self.packages or there:
+        folders = [base_folder] if is_named else []
+        top = module.partition(".")[0]
+        if top in self.packages and (package := importlib.util.find_spec(top)) is not None:
+            folders += [Path(place).parent for place in package.submodule_search_locations or (package.origin or "",)]
+        file = next((file for folder in folders if (file := _file_of(module, folder)) is not None), None)
+        if file is not None:
+            if defined not in names_defined_in(file):
+                raise SpecError(source, path, found(name, f"a class or function that {file.name} itself defines"))
             return
         packages = listed(sorted(self.packages)) or "none"
-        folders = listed(self.code_folders) or "none"
-        allowed = f"built-in names, and code of the operator: packages ({packages}), code folders ({folders})"
+        named = listed(self.code_folders) or "none"
+        allowed = f"built-in names, and code of the operator: packages ({packages}), code folders ({named})"
         raise SpecError(source, path, found(name, allowed))
 
     def _check_data(self, spec: StudySpec, source: str, base_folder: Path, project: str) -> None:
@@ -97,11 +106,29 @@ class Policy:
         for name, value in spec.task_options.items():
             if name not in (*always, *if_there) or not isinstance(value, str) or not value:
                 continue
-            path = (base_folder / expanded(value, source, name)).resolve()
-            is_inside = any(path == root or root in path.parents for root in roots)
-            if not is_inside and (name in always or os.path.exists(path)):  # noqa: PTH110 - it takes any text
+            given = expanded(value, source, name)
+            # A name that is no path below the base folder may be one below the folder of this process or a worker.
+            places = [(folder / given).resolve() for folder in (base_folder, Path.cwd())]
+            is_path = name in always or given.is_absolute() or ".." in given.parts
+            places = places[:1] if is_path else [one for one in places if os.path.exists(one)]  # noqa: PTH110 - any text
+            if not all(any(one == root or root in one.parents for root in roots) for one in places):
                 allowed = listed(map(str, roots)) or "no path: the operator has named no folders of data"
                 raise SpecError(source, ("task_options", name), found(value, f"a path below {allowed}"))
+
+
+def names_defined_in(file: Path) -> frozenset[str]:
+    """Return the names of the classes and functions that a file defines, without running it."""
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    return frozenset(one.name for one in body if isinstance(one, ast.ClassDef | ast.FunctionDef))
+
+
+def _file_of(module: str, folder: Path) -> Path | None:
+    """Return the file of a module below a folder, or None."""
+    place = folder.joinpath(*module.split("."))
+    return next((one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()), None)
 
 
 def _check_resources(spec: StudySpec, source: str) -> None:

@@ -118,7 +118,9 @@ class TeamStudies:
         """Return a checked spec, given as a mapping or as YAML, and its base folder, the operator's `code`.
 
         SpecError if it is wrong, too long or forbidden. BusyError if too many specs of the caller wait.
+        ForbiddenError if the identity may only read, since a check runs the task's code.
         """
+        self.check_may_write()
         base_folder = self._policy.base_folder(code, self.identity.project)
         with SPECS.turn():
             spec = parse_spec(spec_within(given, "spec"), "spec")
@@ -154,7 +156,7 @@ class TeamStudies:
             ForbiddenError: The identity may only read, or may not give this priority.
             ConflictError: A study of this name exists.
         """
-        self._check_may_write()
+        self.check_may_write()
         self._check_priority(priority)
         spec, base_folder = self.admitted(given, code=code)
         slots = spec.resources.slots
@@ -193,7 +195,7 @@ class TeamStudies:
             ConflictError: It has not ended, or is being confirmed.
             SpecError: An override is wrong.
         """
-        self._check_may_write()
+        self.check_may_write()
         job = self.job(name)
         try:
             self._queue.check_may_go_on(job)  # before the spec is changed
@@ -204,17 +206,17 @@ class TeamStudies:
 
     def cancel_trial(self, name: str, trial: str) -> dict[str, Any]:
         """End a trial for good without waiting; the study continues. MissingError before its start."""
-        self._check_may_write()
+        self.check_may_write()
         return cancel_trial(self.store, self.started(name), trial, wait_seconds=0.0)
 
     def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Let a study try these parameters next. MissingError before its start."""
-        self._check_may_write()
+        self.check_may_write()
         return enqueue_trial(self.store, self.started(name), params)
 
     def set_priority(self, name: str, priority: int) -> Job:
         """Change the priority of a job."""
-        self._check_may_write()
+        self.check_may_write()
         self._check_priority(priority)
         return self._queue.set_priority(self.job(name), priority)
 
@@ -227,7 +229,7 @@ class TeamStudies:
             ConflictError: It has not ended.
             StoreError: A controller drives it, or it is being confirmed.
         """
-        self._check_may_write()
+        self.check_may_write()
         job = self.job(name)
         if job.state not in OVER:
             raise ConflictError(f"the study {job.study!r} is {job.state}. Cancel it before you delete it")
@@ -248,14 +250,15 @@ class TeamStudies:
         self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
 
     def _asked(self, name: str, what: Any) -> Job:
-        self._check_may_write()
+        self.check_may_write()
         job = self._queue.ask(self.job(name), what)
         row = self.store.study_row(job.study)
         if job.state == "running" and row is not None:  # its controller drains, even if its worker is frozen
             leases.request_stop(self.store, row.id)
         return job
 
-    def _check_may_write(self) -> None:
+    def check_may_write(self) -> None:
+        """Raise ForbiddenError if the identity may only read."""
         if self.identity.role == "viewer":
             raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
 

@@ -48,7 +48,13 @@ class TextRows:
         """Return a text's tokens, int64 [at most `longest`]. InputError if it is no text."""
         if not isinstance(row, str):
             raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
-        ids = [*self._first, *(self._tokenizer.encode(cleaned(row, self._cleaning)).ids or [self._unknown])]
+        try:
+            known = self._tokenizer.encode(cleaned(row, self._cleaning)).ids
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the library's Rust code, and no Exception
+                raise
+            raise InputError(number, f"row {number + 1}: the model's tokenizer fails with this text") from None
+        ids = [*self._first, *(known or [self._unknown])]
         kept = ids[-self._longest :] if self._keeps_end else ids[: self._longest]
         return encoded(self.dtype, (len(kept),), kept)
 

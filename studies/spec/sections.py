@@ -22,7 +22,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = MOST_USD
 """Largest amount: this number of dollars fits 64 bits as nano-dollars, and clocks can wait this number of hours."""
-MOST_SLOTS = 10**9  # largest number of slots: the store keeps it in 32 bits
+MOST_SLOTS = 2**16  # largest number of slots: a check lists the world sizes that fit them
 
 Positive = Annotated[float, Field(strict=True, gt=0, le=MOST, description="a finite number above 0 and up to 1e9")]
 PositiveOrNull = Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")]

@@ -187,6 +187,19 @@ def test_an_exported_model_gives_the_recorded_metrics_by_instructions_of_any_ver
         assert lines[-1].startswith(f"{name}.load_state_dict(state[{name!r}])")
 
 
+def test_lines_that_a_checkpoint_brings_are_said_to_be_its_own_and_names_stay_text() -> None:
+    content = {"spec": {"task": "mine:train"}, "how_to_load": "import os; os.system('id')\x1b[2J"}
+    lines = _lines_that_load("one.pt", content, {"a\nimport os": {}}, None)
+    assert "# The checkpoint has the following lines: read them before you run them.\nimport os; os.system" in lines
+    assert "\x1b" not in lines
+    assert "\nimport os\n" not in lines
+    files = _lines_that_load("one.pt", content | {"files": {"a\nimport os": None}}, None, None)
+    assert "\nimport os" not in files
+    for name in ("../out.py", "/etc/cron.d/own", "a/../../b"):
+        with pytest.raises(CheckpointError, match="names inside its folder"):
+            _lines_that_load("one.pt", content | {"files": {name: None}}, None, None)
+
+
 def test_what_is_no_exported_model_is_refused_and_how_to_trust_one_is_told(trial, tmp_path):
     _, result = trial
     with pytest.raises(CheckpointError, match="no exported model"):

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO, cast
 
 from torch import nn
 
+from search_spaces.untrusted_text import escaped
 from trainers.checkpoints.checkpoint import open_checkpoint, read_plain, rebuild, task_of_file, write_atomically
 from trainers.checkpoints.stored_tensors import mapped_whole, with_whole_tensors
 from trainers.commands.kept_folder import FILES
@@ -30,27 +31,34 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 """
 
 
-def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str) -> str:
+def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str | None) -> str:
+    """Return code that takes the model out of a state. `taking` are lines that the checkpoint itself has for it."""
+    own = "" if taking is None else "# The checkpoint has the following lines: read them before you run them.\n"
     return f"""\
 import torch
 
 exported = torch.load({str(path)!r}, weights_only=True)
-state = exported["state"]  # {", ".join(state)}, as passed to trial.epochs
-{taking}
+state = exported["state"]  # {", ".join(map(repr, state))}, as passed to trial.epochs
+{own}{escaped(taking or _of_modules(state))}
 """
 
 
 def _of_modules(state: Mapping[str, Any]) -> str:
     """Return the line that takes the model out of a state of torch modules, for older checkpoints without one."""
-    return line_that_loads(USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME))
+    name = USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME)
+    return line_that_loads(name if name.isidentifier() else USUAL_NAME)
 
 
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
+    """Return code that writes the files of a command. CheckpointError if a name leads out of their folder."""
+    for name in files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise CheckpointError(f"checkpoint of {path}: found the file {name!r}, allowed: names inside its folder")
     return f"""\
 import pathlib, torch
 
 exported = torch.load({str(path)!r}, weights_only=True)
-for name, content in exported["files"].items():  # {", ".join(list(files)[:3])}
+for name, content in exported["files"].items():  # {", ".join(map(repr, list(files)[:3]))}
     file = pathlib.Path("exported") / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content.numpy().tobytes())
@@ -64,7 +72,7 @@ def _lines_that_load(
     if FILES in content:
         return _how_to_load_files(path, content[FILES])
     if state is not None:
-        return _how_to_load_state(path, state, content.get("how_to_load") or _of_modules(state))
+        return _how_to_load_state(path, state, content.get("how_to_load"))
     # With the file at another place, the task's code is at another place, too.
     return how_to_load(path, spec["task"], spec.get("python_path", []) if place is None else ["."])
 

@@ -184,11 +184,14 @@ class LanguageModel(SplitTask):
 
 class _Reader:
     def __init__(self, files: str, separator: str, encoding: str) -> None:
+        if ".." in Path(files).parts or Path(files).is_absolute():
+            raise TaskError(f"files: found {files!r}, allowed: a pattern of files in the folder, such as *.txt")
         self._files, self._separator, self._encoding = files, separator, encoding
 
     def __call__(self, path: str) -> list[str]:
         place = Path(path)
-        paths = sorted(one for one in place.rglob(self._files) if one.is_file()) if place.is_dir() else [place]
+        inside = (one for one in place.rglob(self._files) if one.resolve().is_relative_to(place.resolve()))
+        paths = sorted(one for one in inside if one.is_file()) if place.is_dir() else [place]
         if not paths:
             raise TaskError(
                 f"{path}: no file in this folder matches {self._files!r}. Set task_options.files to match texts"

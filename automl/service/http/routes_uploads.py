@@ -4,11 +4,13 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from starlette.requests import ClientDisconnect
 
 from automl.service.http.context import context_of, identity_of
 from automl.service.http.gate import UPLOADS
 from automl.service.http_errors import ForbiddenError
 from automl.service.uploads import Uploads
+from search_spaces.user_errors import UserError
 
 router = APIRouter()
 _ANY_BYTES = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
@@ -43,7 +45,10 @@ async def upload(request: Request, uploads: Writable, name: FileName) -> dict[st
     """Save the body as a file of your project; status 413 if its files would be larger than the operator allows."""
     announced = request.headers.get("content-length", "")
     length = int(announced) if announced.isdecimal() else None
-    return asdict(await uploads.keep(name, request.stream(), length=length))
+    try:
+        return asdict(await uploads.keep(name, request.stream(), length=length))
+    except ClientDisconnect:
+        raise UserError("upload: the connection ended before the whole file had come") from None
 
 
 @router.delete(UPLOADS + "/{name}", tags=["uploads"])

@@ -1,6 +1,5 @@
 """The page for submitting a study: from an uploaded table, a form, or YAML."""
 
-import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.service.http.context import ServiceContext, service_of, studies_of
 from automl.service.http.routes_uploads import uploads_of, writable_uploads
-from automl.service.http_errors import ForbiddenError
+from automl.service.operator_policy import names_defined_in
 from automl.service.pages.rendering import PageRoute, form_of, one_line, page, status_of, to
 from automl.service.pages.table_questions import TableHead, head_of, table_spec
 from automl.service.subprocess_questions import plan
@@ -110,13 +109,7 @@ def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
 
 def _defined_in(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("*.py"))[:MOST_FILES]:
-        try:
-            body = ast.parse(path.read_text(encoding="utf-8")).body
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for one in body:
-            if isinstance(one, ast.ClassDef | ast.FunctionDef) and not one.name.startswith("_"):
-                yield f"{path.stem}:{one.name}"
+        yield from (f"{path.stem}:{name}" for name in sorted(names_defined_in(path)) if not name.startswith("_"))
 
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -141,8 +134,7 @@ class Picked:
 @router.get("/submit")
 def submit_page(request: Request, studies: Studies, context: Context) -> Response:
     """Show the form for one way to submit, named by `how`; `file` is an uploaded table."""
-    if studies.identity.role == "viewer":
-        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
+    studies.check_may_write()
     return _submit_page(request, context, dict(request.query_params))
 
 
@@ -179,6 +171,7 @@ def _submit_page(
 @router.post("/submit")
 def submit(request: Request, studies: Studies, context: Context, form: Form) -> Response:
     """Queue a study, or show its plan and cost."""
+    studies.check_may_write()
     try:
         picked = _picked(request, studies, form)
         if form.get("do") == "check":
@@ -214,11 +207,13 @@ def _from_table(uploads: Uploads, studies: TeamStudies, form: Mapping[str, str])
         options["test_data"] = str(uploads.path_of(form["test"]))
     changes = [line.strip() for line in form.get("changes", "").splitlines() if line.strip()]
     given = spec_of({f"budget.{key}": form.get(key, "") for key in _TABLE_BUDGET} | _own_keys(form))
-    if changes:  # before the table is read: they may name a forbidden file
-        named = {"train": options["data"], "target": options["target"]}
-        spec: dict[str, Any] = {"study": "table", "task": "tabular", "task_options": named, "objectives": ["val_error"]}
-        studies.admitted(apply_overrides({**spec, **given}, changes))
-    spec, notes = table_spec(options, changes)
+    named = {"train": options["data"], "target": options["target"]}
+    draft: dict[str, Any] = {"study": "table", "task": "tabular", "task_options": named, "objectives": ["val_error"]}
+    # The operator's rules come before the table is read, since changes may name other files.
+    admitted, base_folder = studies.admitted(apply_overrides({**draft, **given}, changes))
+    if admitted.task != "tabular":
+        raise SpecError("form", ("changes",), f"found the task {admitted.task}, allowed: tabular. Submit it as a form")
+    spec, notes = table_spec(options, changes, base_folder)
     spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}
     told = tuple(note for note in notes if note.partition(" ")[0] not in _CHANGED_BY_FORM)
     return Picked(spec={**spec, **given}, notes=told)

@@ -1,6 +1,7 @@
 """Questions about an uploaded table, answered in a separate process: the file may be hostile, or expand."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,12 +42,12 @@ def _head(file: str, _changed_ns: int, _bytes: int) -> TableHead:
     return TableHead(columns=tuple(answer["columns"]), rows=rows, read_as=answer["read_as"])
 
 
-def table_spec(options: dict[str, str], changes: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+def table_spec(options: dict[str, str], changes: Sequence[str], folder: str) -> tuple[dict[str, Any], list[str]]:
     """Return a spec for a table, and notes on the choices. UserError if it is unreadable, or lacks the column.
 
-    `options` and `changes` are the options and `--set` values of `launch --task tabular`.
+    `options` and `changes` are the options and `--set` values of `launch --task tabular` in this folder.
     """
-    answer = answer_of(__name__, [json.dumps({"spec": options, "changes": list(changes)})])
+    answer = answer_of(__name__, [json.dumps({"spec": options, "changes": list(changes), "folder": folder})])
     return answer["mapping"], answer["notes"]
 
 
@@ -65,10 +66,11 @@ def _read_head(file: str) -> dict[str, Any]:
     return {"columns": list(table.names), "rows": rows, "read_as": f"{len(table):,} rows; {read_as}"}
 
 
-def _chosen_spec(options: dict[str, str], changes: Sequence[str]) -> dict[str, Any]:
+def _chosen_spec(options: dict[str, str], changes: Sequence[str], folder: str) -> dict[str, Any]:
     from automl.launching.quickstart import quickstart
     from trainers.contract.task_loading import load_task
 
+    os.chdir(folder)  # relative paths mean the files that the operator's rules have judged
     picked = quickstart("tabular", options, changes)
     task: Any = load_task("tabular", picked.mapping["task_options"])
     return {"mapping": picked.mapping, "notes": [*task.data_check()["findings"], *picked.notes]}
@@ -79,7 +81,7 @@ def main() -> None:
     question = json.loads(sys.argv[1])
     with telling():
         head = question.get("head")
-        answer = _read_head(head) if head else _chosen_spec(question["spec"], question["changes"])
+        answer = _read_head(head) if head else _chosen_spec(question["spec"], question["changes"], question["folder"])
     print(json.dumps(answer))
 
 

@@ -72,10 +72,18 @@ class Gate:
         if self._knows_host is not None and not self._knows_host(headers.get(b"host", b"")):
             # A web page can have its own name resolved to 127.0.0.1, and then read answers here ("DNS rebinding").
             return 403, "header Host: found another name, allowed: this machine's own, or use a token", []
+        if self._knows_host is not None and not _is_same_site(headers):
+            return 403, "header Origin: found another site, allowed: this server's own pages, or use a token", []
         if scope["path"] not in _OPEN_PATHS and not brings_token(headers, self._token):
             said = "header Authorization: no valid token. Send Bearer TOKEN"
             return 401, said, [(b"www-authenticate", b"Bearer")]
         return None
+
+
+def _is_same_site(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether no page of another site sent a request: its browser would name it."""
+    origin = headers.get(b"origin")
+    return origin is None or origin.partition(b"://")[2] == headers.get(b"host")
 
 
 async def _refuse(status: int, detail: str, headers: list[tuple[bytes, bytes]], send: Send) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from typing import Any
 
@@ -40,3 +41,17 @@ def test_the_interval_of_an_ensemble_does_not_hang_on_how_its_weights_are_writte
     found = answers.answer([value for value, count in zip((0.0, 6.0), weights, strict=False) for _ in range(count)])
     variance = 4.0 if len(weights) == 1 else 4.0 + 18.0
     assert found["high"] - found["value"] == pytest.approx(1.959964 * math.sqrt(variance))
+
+
+def test_names_from_data_stay_text_in_the_card() -> None:
+    hostile = 'a", x: __import__("os").system("id"), "\n```\n<img src=x onerror=y>\x1b]0;pwn\x07|`'
+    rows = {"kind": "table", "numbers": [{"name": hostile}], "categories": []}
+    told: dict[str, Any] = {"rows": rows, "params": {hostile: hostile}, "metrics": {}, "study": hostile}
+    card = card_of(MANIFEST | told | {"licence": hostile})
+    code = card.split("```python\n")[1].split("\n```")[0]
+    (call,) = [one for one in ast.walk(ast.parse(code)) if isinstance(one, ast.Dict)]
+    assert [key.value for key in call.keys] == [hostile]
+    outside = card.replace(code, "").split("---\n", 2)[2]
+    assert not any(character in card for character in "\x1b\x07")
+    assert "\n```\n<img" not in outside
+    assert "<img" not in outside.replace("\\<img", "")

@@ -160,7 +160,7 @@ def test_where_outputs_go_and_what_a_slot_costs_is_the_operators(service: Tested
 def test_code_runs_from_the_operators_folders_alone(service: TestedService) -> None:
     code = service.folder / "code"
     code.mkdir()
-    (code / "moons.py").write_text("")
+    (code / "moons.py").write_text("class Moons:\n    pass\n")
     with_policy(service, code_folders={"team": code})
     job = service.studies().submit(spec_of("a", task="moons:Moons"), code="team")
     assert service.queue.spec_of(job)[1] == str(code)

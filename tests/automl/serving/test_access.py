@@ -109,3 +109,18 @@ def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         settings_of({"token_file": str(tmp_path / "binary")})
     with pytest.raises(ServeError, match="cannot be read: No such file"):
         settings_of({"token_file": str(tmp_path / "none")})
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1.evil.example"]
+)
+def test_a_page_of_another_site_gets_no_answer_without_a_token(server: Server, origin: str) -> None:
+    reply = server.ask("/predict", {"row": GOOD}, Origin=origin)
+    assert reply.status == 403
+    assert reply.body["detail"].startswith("header Origin: found another site")
+
+
+def test_the_servers_own_pages_and_clients_with_a_token_are_answered(server: Server, guarded_server: Server) -> None:
+    own = f"127.0.0.1:{server.port}"
+    assert server.ask("/predict", {"row": GOOD}, Host=own, Origin=f"http://{own}").status == 200
+    assert guarded_server.ask("/predict", ROW, token=TOKEN, Origin="http://other.example").status == 200

@@ -186,3 +186,19 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_task("language_model", options)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("files", ["../*.txt", "a/../../*.txt", "/etc/passwd"])
+def test_a_pattern_that_leads_out_of_the_folder_is_refused(tmp_path: Path, files: str) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "secret.txt").write_text("secret words " * 50)
+    with pytest.raises(TaskError, match="allowed: a pattern of files in the folder"):
+        LanguageModel(train=str(tmp_path / "texts"), files=files)
+
+
+def test_a_link_out_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "secret.txt").write_text("secret words " * 50)
+    (tmp_path / "texts" / "link.txt").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(TaskError, match="no file in this folder matches"):
+        LanguageModel(train=str(tmp_path / "texts"))

@@ -180,11 +180,13 @@ class CheckpointNetwork(nn.Module):
 
         logging.disable_progress_bar()
         # The user chose the checkpoint, whose code never runs.
-        config = AutoConfig.from_pretrained(checkpoint, num_labels=outputs, pad_token_id=pad)  # nosec B615
+        config = AutoConfig.from_pretrained(  # nosec B615
+            checkpoint, num_labels=outputs, pad_token_id=pad, trust_remote_code=False
+        )
         if dropout is not None:
             _set_dropout(config, dropout)
         network = AutoModelForSequenceClassification.from_pretrained(  # nosec B615
-            checkpoint, config=config, ignore_mismatched_sizes=True
+            checkpoint, config=config, ignore_mismatched_sizes=True, trust_remote_code=False
         )
         # The model has the file's precision; in 16 bits small steps of the optimizer round to nothing.
         self.network = network.float()
