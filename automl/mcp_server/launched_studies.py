@@ -1,4 +1,4 @@
-"""A store's studies for its user's own programs: those of the queue, and those that `automl launch` has run."""
+"""A store for its user's own programs: studies of the queue, and studies that `automl launch` has run."""
 
 import shlex
 from collections.abc import Mapping, Sequence
