@@ -8,8 +8,6 @@
 The other framework also owns the store, the devices and the budget.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -13,8 +13,6 @@ Optuna cannot pause trials: a trial that a pruner would pause is pruned. Pass co
 its `constraints_func`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

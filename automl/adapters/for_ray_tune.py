@@ -11,8 +11,6 @@ promotion`) need a trainable that saves and restores itself. Do not set `max_con
 Tune counts paused trials too and would start no others. The cluster's resources limit how many trials run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Types of arrays in the search; docstrings give shapes in square brackets."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

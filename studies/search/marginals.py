@@ -1,7 +1,5 @@
 """Marginal distributions of quantities that the model forecasts and that acquisition functions integrate."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from studies.search.arrays import Array

@@ -1,7 +1,5 @@
 """Trials as a search sees them: a `Snapshot` for policy and model, an `Observation` for samplers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Pure policy (history in, decision out): work for a free slot, and whether a trial at its rung continues."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Decision rungs: the epochs at which a trial may be paused, and between which learning curves are forecast."""
 
-from __future__ import annotations
-
 RUNG_RATIO = 2.2
 """Ratio of a rung to the previous rung."""
 FIRST_RUNG = 2

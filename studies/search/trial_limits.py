@@ -1,7 +1,5 @@
 """Cost limits of single trials, for forecasts: a trial never reaches epochs beyond them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Custom samplers and pruners: objects named `module:Object` in a spec."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from functools import reduce

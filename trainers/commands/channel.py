@@ -6,8 +6,6 @@
 An answer {"error": "..."} rejects the question. `automl.inside_trial` is the other end, free of our imports.
 """
 
-from __future__ import annotations
-
 import json
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """Checks the command in a spec (the task `command` and its options in a study). Does not import torch."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -105,7 +103,7 @@ class Command:
         return "first_report_seconds", self.first_report_seconds if is_first else math.inf
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Command:
+    def of(cls, options: Mapping[str, Any]) -> "Command":
         """Build the command from a task's options; raises ValueError with a one-line message for a wrong option."""
         for path, problem in problems_of(options):
             raise ValueError(f"{'.'.join(map(str, path))}: {problem}")

@@ -1,7 +1,5 @@
 """Runs a command as a trial, on one rank: follows the program's questions, printed lines and exit."""
 
-from __future__ import annotations
-
 import queue
 import re
 import signal

@@ -1,7 +1,5 @@
 """Finds epochs and metrics in a program's reports and output, and records which epoch is due for a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The key `epoch_from`: the epoch from a number that a program prints, such as `epoch + 1` or `step // 250`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -20,7 +18,7 @@ class EpochNumber:
     last: int
 
     @classmethod
-    def of(cls, text: str) -> EpochNumber:
+    def of(cls, text: str) -> "EpochNumber":
         """Parse an expression; raises ValueError with the allowed form."""
         form = _FORM.fullmatch("".join(text.split()))
         if form is None:

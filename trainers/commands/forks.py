@@ -1,7 +1,5 @@
 """Programs as forks of processes that have imported modules (`preloaded.py`); they live as long as this process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -115,7 +113,7 @@ class Fork:
         }
         return self._argv[0], self._modules, imports_from, works_in, tuple(sorted(environment.items()))
 
-    def _process(self) -> _Process:
+    def _process(self) -> "_Process":
         key = self._key()
         process = next((one for one in _kept if one.key == key), None) or _Process(*key)
         _kept[:] = [*(one for one in _kept if one is not process), process]

@@ -1,7 +1,5 @@
 """Files that a program keeps for resuming: a folder while it runs, byte tensors by relative path in a checkpoint."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

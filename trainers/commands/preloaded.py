@@ -8,8 +8,6 @@ streams and arguments of `supervisor.py`, which runs in the fork and forks the p
 end of the pipe ALIVE closes. It runs under the interpreter of the command, and uses the standard library alone.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import ctypes

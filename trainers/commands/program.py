@@ -1,7 +1,5 @@
 """Runs the processes of one rank's command, keeps and reads their output, and ends them."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math
@@ -265,7 +263,7 @@ class Program:
             for order in delayed:
                 self._write(order)
 
-    def _read_file(self, lines: _Lines) -> None:
+    def _read_file(self, lines: "_Lines") -> None:
         if self._file is not None:
             with self._reading, suppress(OSError):
                 chunk = self._file.read()

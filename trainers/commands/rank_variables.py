@@ -1,7 +1,5 @@
 """Exchanges the places of a gang's ranks, and sets the variables of torchrun and TensorFlow."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -31,7 +29,7 @@ class Meeting:
         self._set_here: set[str] = set()
         self._last_heard: tuple[str, str] | None = None
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> "Meeting":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

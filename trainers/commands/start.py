@@ -4,8 +4,6 @@ The process that made a folder automl-trial-HOST-PID-RANDOM holds a lock (flock)
 lock identifies leftover folders: process ids may repeat in containers that share a folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs a training function as a trial, on one rank, as far as a `Course` allows."""
 
-from __future__ import annotations
-
 import re
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Course, learning rate and facts of trials whose loop is user code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol

@@ -3,8 +3,6 @@
 Of a fully sharded model and its optimizer, each rank saves and restores its own rows, for any number of ranks.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping
 from itertools import chain

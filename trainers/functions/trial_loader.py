@@ -1,7 +1,5 @@
 """Batches of a training function: this rank's share of a dataset or stream, on its device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -120,7 +118,7 @@ class Loaders:
 
     def loader(
         self, dataset: Any, options: dict[str, Any], *, batch_size: int, is_training: bool, is_shared_out: bool
-    ) -> Loader:
+    ) -> "Loader":
         """Return batches of this rank's share of a dataset; arguments and errors as of `Trial.loader`."""
         group = self._group
         _check_has_no_sampler(options)

@@ -1,7 +1,5 @@
 """Forward passes, backward passes and steps that a training function leaves to the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import cast

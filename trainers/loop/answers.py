@@ -6,8 +6,6 @@ column of the data in a row. Such a column's importance is the change of the met
 the rows (permutation importance: Breiman, Random Forests, 2001, section 10).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Ends an epoch: each rank evaluates its share, and one all-reduce shares losses, metrics and orders."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ All ranks have to save after the same step, so about once a second rank 0 broadc
 again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class Meetings:
         self._interval = self._steps_left = 1
         self._met_at = time.perf_counter()
 
-    def after_step(self, sums: EpochSums, decide: Callable[[], Order]) -> Order:
+    def after_step(self, sums: "EpochSums", decide: Callable[[], Order]) -> Order:
         """Count a step; return rank 0's order on all ranks. Meetings add the device's queued work to `sums.seconds`."""
         self._steps_left -= 1
         if self._steps_left > 0:
@@ -87,7 +85,7 @@ class EpochSums:
     data_seconds: float = 0.0
 
     @classmethod
-    def of_nothing(cls, device: torch.device) -> EpochSums:
+    def of_nothing(cls, device: torch.device) -> "EpochSums":
         """Return zero sums."""
         return cls(losses=torch.zeros((), dtype=torch.float64, device=device))
 

@@ -1,7 +1,5 @@
 """The training part of an epoch on one rank: steps by gradients, or growth of a model such as boosted trees."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

@@ -5,8 +5,6 @@ tokens) or 1: a mean of the ranks' means would favour ranks with short sequences
 params)` computes further metrics by name from the metrics of an epoch or of the test part, on every rank.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -15,8 +15,6 @@ AdaScale (Johnson et al. 2020, arXiv 2007.05105) multiplies the base learning ra
 which is between 1 and k = effective_batch / reference_batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -43,7 +41,7 @@ class GradientWatch:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], group: Group, accumulate: int, adascale: AdaScale | None
+        self, parameters: Iterable[nn.Parameter], group: Group, accumulate: int, adascale: "AdaScale | None"
     ) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._group, self._accumulate, self._adascale = group, accumulate, adascale
@@ -81,7 +79,7 @@ class GradientWatch:
         if self._adascale is not None:
             self._tell(self._adascale, squares)
 
-    def _tell(self, adascale: AdaScale, squares: Tensor) -> None:
+    def _tell(self, adascale: "AdaScale", squares: Tensor) -> None:
         world_size = self._group.world_size
         if world_size > 1:
             dist.all_reduce(squares)

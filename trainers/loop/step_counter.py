@@ -1,7 +1,5 @@
 """A rank's progress in an epoch: the training thread, which may be in C code for minutes, writes it; others read it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, cast

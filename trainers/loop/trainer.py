@@ -5,8 +5,6 @@ global batch), so that DDP's average over ranks is the mean over samples: k rank
 1 rank x batch k b.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -4,8 +4,6 @@ Averaged weights are often better than the last ones: they are evaluated and exp
 a number of epochs without a new best validation loss (Prechelt 1998, "Early stopping - but when?", criterion UP).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -9,8 +9,6 @@ torchmetrics itself merges pairs, inexactly or not at all; here each state of al
 torchmetrics does when it synchronizes processes.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 import warnings

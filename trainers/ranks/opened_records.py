@@ -3,8 +3,6 @@
 Runs of trackers, TensorBoard's writers, handlers of loggers, exit handlers of the user's code, and a process group.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import sys

@@ -1,7 +1,5 @@
 """The acquisition function: the value of a dollar spent on a candidate, given the archive and the pending points."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -145,7 +143,7 @@ SomeValued = TypeVar("SomeValued", bound=Valued)
 class BatchValues:
     """Values of the candidates of a batch [m], with the acquisition function that gave them."""
 
-    acquisition: Acquisition
+    acquisition: "Acquisition"
     values: Array
 
     @property
@@ -177,7 +175,7 @@ class Acquisition:
         """Expected improvement over the archive and the pending points."""
         return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
 
-    def where_it_tells(self, work_out: Callable[[Acquisition], SomeValued]) -> SomeValued:
+    def where_it_tells(self, work_out: "Callable[[Acquisition], SomeValued]") -> SomeValued:
         """Apply `work_out`; if all indices vanish since nothing reaches the reference point, use a farther point."""
         found = work_out(self)
         if found.largest > VANISHING:

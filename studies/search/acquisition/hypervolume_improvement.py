@@ -9,8 +9,6 @@ ceiling U_k (Emmerich et al. 2016, section 3, for any marginals with a closed fo
 whole box free, EHVI is the product of Psi_j at its corner. Three or more objectives are sampled with `Directions`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ class BoxDecomposition:
     ceilings: Array  # U_k, the upper end of box k
 
     @staticmethod
-    def under(archive: Array, reference: Array) -> BoxDecomposition:
+    def under(archive: Array, reference: Array) -> "BoxDecomposition":
         """Return boxes under an archive [n, 2] within the box of the reference point; points outside it are dropped."""
         inside = archive[(archive < reference).all(axis=1)] if len(archive) else archive.reshape(0, 2)
         front = inside[pareto.archive([tuple(p) for p in inside])] if len(inside) else inside
@@ -142,7 +140,7 @@ class SampledImprovement:
     units: Array
 
     @staticmethod
-    def over(archive: Array, reference: Array) -> SampledImprovement:
+    def over(archive: Array, reference: Array) -> "SampledImprovement":
         """Return the improvement over an archive [n, m], of which at least one point must be inside the box.
 
         Each objective's unit is its extent inside the box; otherwise the objective of the smallest numbers decides.

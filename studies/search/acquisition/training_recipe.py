@@ -12,8 +12,6 @@ the parameter `optimizer`, or by the betas of Adam or the leaves of trees beside
 nothing: on LCBench it made searches with a second objective worse.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ rest. The uniform part lets a search survive a wrong prior. The prior guides the
 acquisition function by p(u)^(BETA / n) after n trials: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Forecast of a candidate batch: marginal distributions of all columns at later rungs, and the cost of those rungs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,7 +40,7 @@ class BatchForecast:
         usd: Array = usd_per_epoch[:, None] * (self.ahead - self.ahead[0])
         return usd
 
-    def inflated(self, factor: float) -> BatchForecast:
+    def inflated(self, factor: float) -> "BatchForecast":
         """Return the same forecast with the variances of all learned columns multiplied by a factor."""
         curves = {j: replace(one, variance=factor * one.variance) for j, one in self.curves.items()}
         return replace(self, curves=curves)

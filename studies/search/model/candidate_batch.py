@@ -1,7 +1,5 @@
 """Candidate batches: configurations at the same rung, or never started, with their known properties."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +28,7 @@ class CandidateInputs:
             kept = self._kept[process] = (posterior, posterior.at(self.x))
         return kept[1]
 
-    def rows(self, chosen: Rows) -> CandidateInputs:
+    def rows(self, chosen: Rows) -> "CandidateInputs":
         """Select candidates, with their cached posteriors."""
         some = CandidateInputs(self.x[chosen])
         some._kept = {key: (posterior, at.rows(chosen)) for key, (posterior, at) in self._kept.items()}
@@ -46,7 +44,7 @@ class CandidateFeatures:
     sizes: Mapping[int, Array]
     world_sizes: Array
 
-    def rows(self, chosen: Rows) -> CandidateFeatures:
+    def rows(self, chosen: Rows) -> "CandidateFeatures":
         """Select configurations."""
         sizes = {j: values[chosen] for j, values in self.sizes.items()}
         return CandidateFeatures(self.x[chosen], self.covariates[chosen], sizes, self.world_sizes[chosen])
@@ -71,7 +69,7 @@ class CandidateBatch:
     def __len__(self) -> int:
         return len(self.log_usd)
 
-    def rows(self, chosen: Rows) -> CandidateBatch:
+    def rows(self, chosen: Rows) -> "CandidateBatch":
         """Select candidates."""
         return CandidateBatch(
             inputs=self.inputs.rows(chosen),

@@ -15,8 +15,6 @@ The model learns from increments. Since continuing a trial depends only on its o
 missing at random, and the likelihood factorises over the links.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

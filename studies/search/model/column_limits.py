@@ -1,7 +1,5 @@
 """Constraints of a study as limits on the columns of its search."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Cost and size of configurations that were never trained: regressions of dollars per epoch and of each size."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The model of the search: forecasts results and costs of untried, paused and running configurations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +118,7 @@ class CurveModel:
             milestones, objectives=len(self.problem.objectives), feasible=self.limits.holds
         )
 
-    def sharing_fits(self) -> CurveModel:
+    def sharing_fits(self) -> "CurveModel":
         """Return another model of the same problem, for another thread; both share fits."""
         return CurveModel(self.problem, self._shared)
 

@@ -1,7 +1,5 @@
 """Earlier studies as prior data: results of their trials, in terms of this study's space and objectives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +49,7 @@ class EarlierStudy:
         return {"name": self.name, "left_out": self.left_out, "trials": trials}
 
     @staticmethod
-    def from_plain(form: Mapping[str, Any]) -> EarlierStudy:
+    def from_plain(form: Mapping[str, Any]) -> "EarlierStudy":
         """Return an earlier study from its JSON form."""
         trials = tuple(
             EarlierTrial(

@@ -6,8 +6,6 @@ conditional parameter is 0.5, or 0 in all its columns if one-hot. Gaussian proce
 points u [P] of the unit cube, one coordinate per parameter in the order of `Space.entries`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ z_k: the metric at rung k on the study's scale; d_k: its slope per unit of L_k =
 location and width of the measured steps; ~: standardised.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +65,7 @@ def forecast_ends(
     }
 
 
-def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> _Curves | None:
+def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> "_Curves | None":
     """Return the curves of one objective; None if fewer than `ENOUGH` steps between rungs were measured."""
     values = np.array([_at_rungs(trial, j, rungs) for trial in trials]).reshape(-1, len(rungs))
     if (~np.isnan(values[:, 1:])).sum() < ENOUGH:
@@ -108,7 +106,7 @@ class _Curves:
     scale: Scale
     z: Array
     slopes: Array
-    steps: Sequence[_Step]
+    steps: "Sequence[_Step]"
 
     def ends_of(self, rows: Sequence[int]) -> Array:
         """Return forecasts at the last rung in the objective's units [m]; NaN for a trial that reached no rung."""

@@ -5,8 +5,6 @@ already treat failed trials as worst values, but that alone does not keep a sear
 promise a large gain in another objective.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import ndtr
 

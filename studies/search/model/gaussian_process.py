@@ -14,8 +14,6 @@ analytic gradient in tens of milliseconds for 200 points. The posterior is condi
 features later, so that forecasting thousands of candidates costs a few matrix products.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,7 +44,7 @@ class Prior:
     noise_sd: float = 2.0
     warp_sd: float = 0.0  # the median is 1, which leaves inputs unchanged; 0 switches warping off
 
-    def medians(self, inputs: int) -> Hyperparameters:
+    def medians(self, inputs: int) -> "Hyperparameters":
         """Return the prior medians, for use without data."""
         warps = np.ones((2, inputs)) if self.warp_sd else None
         return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
@@ -73,7 +71,7 @@ class Hyperparameters:
         return np.log(np.concatenate(([self.amplitude, self.noise], self.length_scales, warps)))
 
     @staticmethod
-    def of_logs(logs: Array, inputs: int) -> Hyperparameters:
+    def of_logs(logs: Array, inputs: int) -> "Hyperparameters":
         """Return the hyperparameters from their logarithms, in the order of `logs`."""
         values = np.exp(logs)
         end = 2 + inputs
@@ -209,7 +207,7 @@ class ConditionedPosterior:
         )
         return mean, np.maximum(variance, 1e-10) + self.noise
 
-    def rows(self, chosen: Rows) -> ConditionedPosterior:
+    def rows(self, chosen: Rows) -> "ConditionedPosterior":
         """Select inputs."""
         return ConditionedPosterior(
             self.smooth_mean[chosen], self.smooth_variance[chosen], self.cross[chosen], self.weights, self.spread,

@@ -6,8 +6,6 @@ with covariates c that are known without training, such as the number of paramet
 standard deviation; w, f and e as in `gaussian_process`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Progress of a study: the hypervolume that its money has bought so far."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -31,7 +29,7 @@ class Progress:
     full_usd: float | None = None  # for a typical full training; None before any epoch was paid for
     full_slot_usd: float | None = None  # for each slot of a typical full training; None as for `full_usd`
 
-    def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> Progress:
+    def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> "Progress":
         """Return the progress after new measurements; `epochs` is the length of a full training."""
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:

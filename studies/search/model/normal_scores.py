@@ -9,8 +9,6 @@ optimisation: Salinas et al. 2020, arXiv 1909.13595). For n values z with ranks 
 and linear in between; below the smallest value, z falls by `slope_below` with each score.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +49,7 @@ class NormalScores:
     slope_below: float
 
     @staticmethod
-    def of(z: Array) -> NormalScores:
+    def of(z: Array) -> "NormalScores":
         """Return the function for measured values [n]; n may be 0."""
         if not len(z):
             return NormalScores(np.zeros(1), np.zeros(1), TAIL_PRIOR)

@@ -7,8 +7,6 @@ z has a ceiling shortly after the value beyond which a metric is worthless: with
 trials would make a cliff, and points near the cliff would look most uncertain.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -38,7 +36,7 @@ class Scale:
     ceiling: float = UNBOUNDED_CEILING
 
     @staticmethod
-    def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> Scale:
+    def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> "Scale":
         """Return the scale for the finite measured values; `far_end` is the reference point or upper bound, or None."""
         seen = values[np.isfinite(values)]
         if not len(seen):

@@ -1,7 +1,5 @@
 """The problem of a search: space, objectives, constraints, schedule, prices and metrics known without training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Samples: quasi-random points, and the subsets of the trials on which processes are fitted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

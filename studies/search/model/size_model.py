@@ -4,8 +4,6 @@ Sizes are data for the forecast of `model_parameters` before any trial has run. 
 are covariates of the cost: [E log parameters, E log (FLOPs per sample x samples per epoch)].
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -44,7 +42,7 @@ class Counted:
         return asdict(self)
 
     @staticmethod
-    def from_plain(form: Mapping[str, Any]) -> Counted:
+    def from_plain(form: Mapping[str, Any]) -> "Counted":
         """Return a counted configuration from its JSON form."""
         return Counted(**form)
 

@@ -1,7 +1,5 @@
 """Standardisation: values as multiples of a width around a centre, z = (value - centre) / width."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """Linear algebra in one thread: for small matrices, more threads would wait for each other and slow training ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import ParamSpec, TypeVar

@@ -10,8 +10,6 @@ Optuna's samplers get its trials as finished trials. A study whose mean ranks th
 left out.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

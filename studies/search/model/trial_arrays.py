@@ -1,7 +1,5 @@
 """All trials of a study as arrays with one row per trial; unchanged trials are not computed again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

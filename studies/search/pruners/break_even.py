@@ -4,8 +4,6 @@ The index `acquisition.break_even_index` values the trial at its rung, the pause
 The largest value wins; no trial is stopped for good, since a paused trial may be thawed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -120,7 +118,7 @@ class BreakEven:
         self._compared: _Compared | None = None
 
     @classmethod
-    def for_study(cls, context: PrunerContext) -> BreakEven:
+    def for_study(cls, context: PrunerContext) -> "BreakEven":
         """Build the pruner of a study; it shares the model with the sampler `cokriging`."""
         return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
 

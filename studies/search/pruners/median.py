@@ -5,8 +5,6 @@ They compare with complete trials only. Here all trials measured at the rung cou
 otherwise nothing could be pruned before five trainings are complete.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from statistics import median

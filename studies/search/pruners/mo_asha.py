@@ -4,8 +4,6 @@ After Schmucker et al. 2021, arXiv 2106.12639, with their epsilon-net as the ord
 measured at a rung are ranked, also running trials; feasible trials come first (`pareto.constrained_layers`).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """No pruning: every trial trains to its last epoch."""
 
-from __future__ import annotations
-
 from studies.search.policy import Decision, History, StoppingPruner
 
 

@@ -1,7 +1,5 @@
 """Inputs that a pruner may request besides its options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`sampler: cokriging`: suggests the untried configuration with the largest index in our model of learning curves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np

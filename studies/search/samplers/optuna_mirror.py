@@ -1,7 +1,5 @@
 """In-memory Optuna study that follows a history: equal to a fresh study, but only changed trials are rebuilt."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Mapping, Sequence

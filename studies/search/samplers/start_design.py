@@ -1,7 +1,5 @@
 """Start design: the first trials try each choice of top-level categoricals, some of which samplers might never draw."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Interface of suggesters: parameters for a trial, given the history of the study."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
