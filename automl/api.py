@@ -14,12 +14,11 @@ from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.probing import TaskFacts
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
-from automl.python.live_cell import hide_widget_advice, watching
+from automl.notebook_cell import hide_widget_advice, report_link, study_cell, watching
 from automl.stored.open_store import open_store
 from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.reporting import report_path
 from reports.gallery import Gallery
-from reports.notebook_cell import report_link, study_cell
 from reports.recommending import recommendation_lines
 from reports.state_wording import study_sentence
 from search_spaces.space import Space

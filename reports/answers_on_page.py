@@ -13,9 +13,8 @@ from reports.phrases import NOTHING, listed, number, percent, plural, value_in_w
 from reports.plotting import COLOURS, Figure, Trace, axis, cut, escape, figure, markers
 from search_spaces.wording import shown
 from studies.records.records import Objective, StudyRecord
-from studies.results.analysis import ArchivePoint
+from studies.results.analysis import ArchivePoint, judged_objective
 from studies.results.confirmations import answers_of
-from studies.results.judged import judged_objective
 
 MOST_CLASSES = 10  # most classes that have a column in the table
 _MOST_NAMED, _MOST_BARS = 3, 12

@@ -26,9 +26,8 @@ from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
 from studies.results.constraints import wanted_in_words
 from studies.results.importance import Effects
-from studies.results.noise import standard_error
 from studies.results.pareto import last_epoch, reference_of
-from studies.results.recommendation import best_points, ranked_points, recommended, takeable
+from studies.results.recommendation import best_points, ranked_points, recommended, standard_error, takeable
 
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
 MOST_MATTERING = 2  # most parameters that the headline names for an objective

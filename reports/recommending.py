@@ -11,11 +11,10 @@ from reports.phrases import CENT, deviation, duration, listed, number, value_in_
 from search_spaces.wording import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
-from studies.results.analysis import ArchivePoint
+from studies.results.analysis import SUNK, ArchivePoint, judged_objective
 from studies.results.baselines import baselines
 from studies.results.confirmations import confirmation_of, test_of
 from studies.results.constraints import is_feasible, wanted_in_words
-from studies.results.judged import SUNK, judged_objective
 from studies.results.recommendation import Recommendation, best_to_train_again, name_of, recommended
 from trainers.commands.command import COMMAND, HOW_TO_KEEP
 from trainers.protocol import STDERR, TEST_SAMPLES

@@ -59,7 +59,7 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.rank_deaths_and_reports": "its home", "studies.gangs.progress_polling": "its home",
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
             "studies.gangs.slot": "its home",
-            "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",
+            "studies.gangs.node_watch": "its home",
             "automl.doctor_checks": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {
@@ -101,7 +101,7 @@ DOORS: dict[str, dict[str, str]] = {
     "automl.libraries": {"automl.libraries": "for functions of users, no part of `import automl`"},
     "plotly": {"reports": "its home"},
     "pandas": {"automl.api": "its home", "automl.exporting.mlflow_model": "MLflow's form of an example"},
-    "IPython": {"automl.python.live_cell": "its home"},
+    "IPython": {"automl.notebook_cell": "its home"},
     "jinja2": {"reports": "its home", "automl.text_templates": "files that other programs read",
                "automl.service.pages.rendering": "pages of the service"},
     "a2wsgi": {"automl.service.mounts.optuna_mount": "its home"},
@@ -120,7 +120,7 @@ DOORS: dict[str, dict[str, str]] = {
     "rich": {"automl": "its home"},
     "fsspec": {"trainers.checkpoints.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
-               "studies.gangs.pool_cluster": "the name of the loopback interface"},
+               "studies.gangs.ray_cluster": "the name of the loopback interface"},
     "requests": {"automl.remote.client": "its home"},
     "yaml": {"studies.spec.yaml_reader": "its home"},
 }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from automl.images.pinned import pinned
+from automl.images.image_folder import pinned
 from automl.text_templates import rendered
 from search_spaces.user_errors import UserError
 from studies.spec.study_spec import StudySpec

@@ -11,8 +11,7 @@ from automl.exporting.export_errors import ExportError
 from automl.stored.point_checkpoints import parse_point
 from studies.records.records import NANO, ConfirmationRecord, StudyRecord
 from studies.results.confirmations import confirmation_by, confirmation_of
-from studies.results.expected_values import expected_values
-from studies.results.recommendation import knee, ranked_points, recommended, takeable
+from studies.results.recommendation import expected_values, knee, ranked_points, recommended, takeable
 from studies.storage.schema.engine import StoreError
 
 if TYPE_CHECKING:

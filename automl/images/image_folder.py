@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
+
 from automl.exporting.atomic_outputs import new_folder
+from automl.exporting.export_errors import ExportError
 from automl.exporting.formats import write_package
-from automl.images.pinned import pinned
 from automl.text_templates import cluster_name, rendered
+from search_spaces.wording import install_command
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -53,3 +58,37 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
 def _what(manifest: Mapping[str, Any]) -> str:
     members = manifest.get("members")
     return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
+
+
+_OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
+"""Prefixes of torch's dependencies for GPUs, which its build for CPUs does not need."""
+
+
+def pinned(packages: tuple[str, ...]) -> list[str]:
+    """Return lines such as `fastapi==0.141.1` for packages and their dependencies, in the versions installed here.
+
+    Leaves out torch's GPU packages and the build of a version (+cpu). ExportError if a package is missing.
+    """
+    for name in packages:
+        if _found(name) is None:
+            raise ExportError(f"--docker: the package {name} is missing. Install it: {install_command('serve')}")
+    waiting, versions = [canonicalize_name(name) for name in packages], dict[str, str]()
+    while waiting:
+        name = waiting.pop()
+        found = None if name in versions or name.startswith(_OF_ACCELERATORS) else _found(name)
+        if found is not None:  # else it is listed already, or needed only on another platform
+            versions[name] = found.version.partition("+")[0]
+            waiting += _needed_by(found)
+    return [f"{name}=={version}" for name, version in sorted(versions.items())]
+
+
+def _needed_by(package: metadata.Distribution) -> list[NormalizedName]:
+    needs = map(Requirement, package.requires or ())
+    return [canonicalize_name(one.name) for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+
+
+def _found(name: str) -> metadata.Distribution | None:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -3,25 +3,25 @@
 import contextlib
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
-from automl.launching.changed_since import changed_since
 from automl.launching.earlier_studies import with_earlier
 from automl.launching.expected_cost import warm_up_seconds
+from automl.launching.functions import FOLDER
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.quickstart import budget_note
 from automl.launching.study_run import Outcome, Watcher, drive
 from automl.signals import private_files
 from automl.stored.specs import from_store, stored_form
 from reports.phrases import duration, exact_usd
-from search_spaces.wording import shown
+from search_spaces.wording import listed, shown
 from studies.control.files.orphans import check_in_place
 from studies.records.records import NANO, StudyRecord
 from studies.records.resume_command import resume_command
@@ -34,6 +34,7 @@ from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store, StudyExistsError
 from trainers.contract.task_loading import options_of_new_studies
+from trainers.contract.user_code import hash_of, hash_of_data
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
@@ -212,3 +213,43 @@ def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
         return f"found {limit:g}, allowed: {least}" if limit < line.spent else ""
     spent = exact_usd(line.spent) if name == "usd" else f"{line.spent:.4g} hours"
     return f"found {limit:g}, allowed: more than the amount spent ({spent})" if limit <= line.spent else ""
+
+
+def changed_since(record: StudyRecord, folder: Path) -> list[str]:
+    """Return a line for each kind of input that changed since the latest trial; paths of code are below `folder`."""
+    lines = []
+    for kind, hashed in (("code_files", hash_of), ("data_files", hash_of_data)):
+        number, files = _latest(record, kind)
+        changed = [path for path, then in files.items() if _has_changed(folder / path, then, hashed)]
+        saved = [path for path in changed if path.startswith(f"{FOLDER}/")]
+        named = [path for path in changed if path not in saved]
+        if saved:
+            function = str(record.spec.get("task")).rpartition(":")[2]
+            named.append(f"the training function {function} or a value that it reads")
+        if named:
+            lines.append(
+                f"{listed(named)} changed after trial {number} had started: values before and after the change may not "
+                "be comparable. Another study name starts a new study"
+            )
+    return lines
+
+
+def _latest(record: StudyRecord, kind: str) -> tuple[int | None, Mapping[str, str]]:
+    """Return the trial of the latest attempt that recorded files of a kind, and their hashes."""
+    known = [
+        (attempt.started_at, trial.number, attempt.facts[kind])
+        for trial in record.started
+        for attempt in trial.attempts
+        if attempt.facts.get(kind)
+    ]
+    if not known:
+        return None, {}
+    _, number, files = max(known, key=lambda one: one[0])
+    return number, cast("Mapping[str, str]", files)
+
+
+def _has_changed(path: Path, then: str, hashed: Callable[[Path], str]) -> bool:
+    try:
+        return hashed(path) != then
+    except OSError:
+        return True

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from automl.mcp_server.machine import Machine
-from automl.mcp_server.tool_answers import ToolProblem
+from automl.mcp_server.tool import ToolProblem
 
 LONGEST_SECONDS = 900.0  # most seconds of one training, even if its budget allows more
 FIRST_START_SECONDS = 30.0  # expected seconds until ranks train, before any measurement here. Each rank loads torch.

@@ -13,8 +13,7 @@ from pydantic import ConfigDict, ValidationError
 from sqlalchemy.exc import DBAPIError
 
 from automl.mcp_server import ddp_tools, study_tools
-from automl.mcp_server.tool import Backend, ToolServer
-from automl.mcp_server.tool_answers import ToolProblem, text_of
+from automl.mcp_server.tool import Backend, ToolProblem, ToolServer, text_of
 from automl.remote.client import RefusedError, UnreachableError
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from search_spaces.user_errors import RunError, UserError

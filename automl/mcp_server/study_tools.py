@@ -8,8 +8,7 @@ import anyio
 import anyio.to_thread
 from pydantic import Field
 
-from automl.mcp_server.tool import Acting, Consent, StudyName, Usd, is_agreed, lacks_consent
-from automl.mcp_server.tool_answers import ToolProblem
+from automl.mcp_server.tool import Acting, Consent, StudyName, ToolProblem, Usd, is_agreed, lacks_consent
 from automl.service.limits import SPEC_CHARS, spec_within
 from studies.queueing.jobs import ENDED, OVER
 from studies.spec.spec_errors import SpecError

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import sqlalchemy as sa
+
 from automl.given_parameters import unknown_parameter
 from automl.stored.open_store import started_trial
 from automl.stored.specs import from_store
@@ -18,10 +20,12 @@ from search_spaces.wording import listed
 from studies.records.records import CANCELLABLE_STATES, MOST_PRICE, StudyRecord, name_of_trial
 from studies.spec.spec_errors import SpecError
 from studies.storage.leases import lease as leases
+from studies.storage.leases.lease import Lease
 from studies.storage.reading.reader import load_study
-from studies.storage.study_store import Store, StoreError, TrialLine, new_id
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store, StoreError, TrialLine, held_lease, new_id
+from studies.storage.writing.changes import TrialChanged
 from studies.storage.writing.retrying import retry_patiently
-from studies.storage.writing.small_changes import end_queued
 
 POLL_SECONDS = 0.2
 _NAME = re.compile(r"(q?)([0-9]{1,9})")
@@ -203,3 +207,14 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
         "driven": driven,
         "message": f"a slot of {name} costs {exact_usd(usd_per_slot_hour)} an hour {when}",
     }
+
+
+def end_queued(store: Store, lease: Lease, change: TrialChanged) -> None:
+    """End a trial if it is still queued; `LeaseLostError`, without writing, if the lease is lost.
+
+    The study keeps its revision: the views do not show trials that never started.
+    """
+    which = (t.trials.c.id == change.trial_id, t.trials.c.state == "queued")
+    with store.engine.begin() as connection:
+        held_lease(connection, lease.study_id, lease.token)
+        connection.execute(sa.update(t.trials).where(*which).values(**change.columns))

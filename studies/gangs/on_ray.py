@@ -22,11 +22,11 @@ from typing import Any, Literal
 from search_spaces.untrusted_text import last_line
 from studies import steady_clock
 from studies.gangs.node_watch import NodeWatch
-from studies.gangs.pool_cluster import PoolCluster
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.progress_polling import ASK_SECONDS, ProgressWatch
 from studies.gangs.rank_deaths_and_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
+from studies.gangs.ray_cluster import PoolCluster
 from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots
 from studies.gangs.slot import Slot, kill_processes, weigh
 from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError, least_shared

@@ -17,6 +17,7 @@ from studies.records.records import (
     BudgetLine,
     ChargeRecord,
     EpochRecord,
+    Objective,
     StudyRecord,
     TrialRecord,
     TrialState,
@@ -28,7 +29,6 @@ from studies.results.constraints import columns
 from studies.results.feasibility import bounded, is_feasible, violators
 from studies.results.feasibility import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
 from studies.results.feasibility import milestones as milestones  # noqa: PLC0414
-from studies.results.judged import judged_objective
 from studies.results.pareto import point, reference_of
 from trainers.protocol import ParameterValue
 
@@ -348,3 +348,12 @@ def jsonable(value: object) -> object:
     if isinstance(value, Sequence | set | frozenset):
         return [jsonable(item) for item in value]
     return str(value)
+
+
+SUNK = frozenset({"cost_usd", "wall_seconds"})
+"""Objectives that are spent once a model is trained, so that they cannot speak against taking it."""
+
+
+def judged_objective(objectives: Sequence[Objective]) -> Objective:
+    """Return the first objective that is no cost of training, else the first: what a training cost is spent."""
+    return next((one for one in objectives if one.metric not in SUNK), objectives[0])

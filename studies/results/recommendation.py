@@ -1,21 +1,20 @@
 """The model to take from a study, and the best one by an objective among the models that keep bounds on the others."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, variance
 from typing import Any
 
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed, nearest, shown
 from studies.records.records import NANO, Objective, StudyRecord, TrialState
 from studies.results import analysis
-from studies.results.analysis import ArchivePoint
+from studies.results.analysis import SUNK, ArchivePoint, judged_objective
 from studies.results.baselines import Baseline, baselines
 from studies.results.confirmations import confirmation_of, test_of
-from studies.results.expected_values import expected_values
-from studies.results.judged import SUNK, judged_objective
-from studies.results.noise import standard_error
 from studies.results.pareto import archive, knee_of, least_ranges
-from trainers.protocol import ParameterValue
+from trainers.protocol import STDERR, ParameterValue
 
 AT_MOST, AT_LEAST = "under", "over"
 _SIDES = {AT_MOST: "at most", AT_LEAST: "at least"}
@@ -284,3 +283,64 @@ def name_of(point: ArchivePoint) -> str:
 
 def _ranges(study: StudyRecord) -> list[float]:
     return least_ranges([one.metric for one in study.objectives], study.cost_nano_usd / NANO)
+
+
+def standard_error(study: StudyRecord, metric: str, trial: int, epoch: int) -> float | None:
+    """Return the standard error of a metric of a trial after an epoch (from 1); None if it is unknown or not finite.
+
+    The trainer or a training function reports the standard error of `val_error` as `val_error_stderr`. After
+    confirmation with at least two seeds it is the standard error of their mean.
+    """
+    confirmed = confirmation_of(study, trial, epoch)
+    spread = None if confirmed is None else confirmed["metrics"].get(metric)
+    if spread is not None and spread["deviation"] is not None:
+        return float(spread["deviation"] / math.sqrt(len(spread["values"])))
+    value = study.started[trial].epochs[epoch - 1].metrics.get(f"{metric}{STDERR}", math.nan)
+    return value if math.isfinite(value) else None
+
+
+def expected_values(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
+    """Return the expected signed objectives (smaller is better) of points, in the spec's order.
+
+    The best of many noisy values looks too good, which confirmations show:
+
+        lost        = confirmed mean - value in the search, of each confirmed point
+        reliability = max(0, 1 - (variance of a confirmed mean) / (variance of lost))
+        expected    = value in the search + mean lost + reliability x (lost - mean lost)
+
+    This is the empirical Bayes estimate of each point's luck. If the noise of seeds explains the losses, the order of
+    the points stays; otherwise the confirmed means decide. A point without confirmation gets the mean luck.
+    """
+    found = [confirmation_of(study, point.trial, point.epoch) for point in points]
+    confirmed = [{} if one is None else one["metrics"] for one in found]
+    columns = [_column(objective, points, confirmed) for objective in study.objectives]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _column(
+    objective: Objective, points: Sequence[ArchivePoint], confirmed: Sequence[Mapping[str, Any]]
+) -> list[float]:
+    name = objective.metric
+    searched = [objective.signed(point.values[name]) for point in points]
+    spreads = [metrics.get(name) for metrics in confirmed]
+    lost = [
+        None if spread is None else objective.signed(spread["mean"]) - value
+        for value, spread in zip(searched, spreads, strict=True)
+    ]
+    known = [one for one in lost if one is not None]
+    if not known:
+        return searched
+    mean, reliability = fmean(known), _reliability(known, [spread for spread in spreads if spread is not None])
+    return [
+        value + mean + (0.0 if one is None else reliability * (one - mean))
+        for value, one in zip(searched, lost, strict=True)
+    ]
+
+
+def _reliability(lost: Sequence[float], spreads: Sequence[Mapping[str, Any]]) -> float:
+    """Return the share of the variance of `lost` that seeds' noise does not explain; half if each has one seed."""
+    differences = variance(lost) if len(lost) > 1 else 0.0
+    if differences <= 0:
+        return 0.0
+    noises = [one["deviation"] ** 2 / len(one["values"]) for one in spreads if one["deviation"] is not None]
+    return max(0.0, 1.0 - fmean(noises) / differences) if noises else 0.5

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from automl.python.live_cell import FRAME_SECONDS, MOST_LINES, LiveCell, is_notebook, watching
+from automl.notebook_cell import FRAME_SECONDS, MOST_LINES, LiveCell, is_notebook, watching
 from automl.signals import draining_signals
 from search_spaces.user_errors import UserError
 from studies.money.budget import Limits
@@ -68,7 +68,7 @@ def test_the_cell_shows_a_study_from_its_start_to_its_end(tmp_path: Path) -> Non
 def test_frames_are_apart_and_lines_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     cell = LiveCell("small", shown.append)
-    monkeypatch.setattr("automl.python.live_cell.time.monotonic", lambda: 1000.0)
+    monkeypatch.setattr("automl.notebook_cell.time.monotonic", lambda: 1000.0)
     study = SimulatedStudy(tmp_path, slots=2)
     commits: list[bool] = []
     study.on_commit = lambda machine: (commits.append(machine.finished), cell.on_commit(machine))

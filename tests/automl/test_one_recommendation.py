@@ -15,10 +15,10 @@ from rich.console import Console
 import automl
 from automl.exporting.origins import named_point
 from automl.mcp_server.study_tools import recommendation
+from automl.notebook_cell import study_cell
 from automl.service.pages.study_view import view_of
 from automl.terminal.summary import document_of, print_summary
 from reports.figures import trade_off
-from reports.notebook_cell import study_cell
 from reports.page import render
 from reports.recommending import recommendation_lines
 from studies.queueing.jobs import Job

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from automl.api import DataFrameError, Study, dataframe
+from automl.notebook_cell import ReportLink, progress_cell, report_link, study_cell
 from reports.figures import as_plotly
 from reports.gallery import FigureError, Gallery, figures_of_page
-from reports.notebook_cell import ReportLink, progress_cell, report_link, study_cell
 from reports.page import render
 from reports.recommending import recommendation_lines
 from studies.records.plain_rows import TABLES, to_csv

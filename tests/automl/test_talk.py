@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from automl.launching.study_run import Outcome, Watcher
-from automl.terminal import log_file
+from automl.terminal import study_run_output
 from automl.terminal.chronicle import Chronicle
 from automl.terminal.study_run_output import Talk, drive_in_terminal
 from studies.gangs.simulated import Curve
@@ -116,7 +116,7 @@ def test_a_log_file_has_everything_with_the_time(run, study, tmp_path, monkeypat
     assert all(any(line.startswith(one) for line in said) for one in news(study.record()))
     assert any("trials 8 of 8" in line and "spent $" in line for line in said)
     assert said[-1].startswith("simulated is closed: all trials that its budget allows have been started")
-    assert not any(isinstance(one, log_file._Handler) for one in logging.getLogger("studies").handlers)
+    assert not any(isinstance(one, study_run_output._Handler) for one in logging.getLogger("studies").handlers)
 
 
 def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_study(run, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_study(run, tmp_path,
     def refuses(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log_file, "check_log_file", lambda _path: None)
+    monkeypatch.setattr(study_run_output, "check_log_file", lambda _path: None)
     with monkeypatch.context() as patch:
         patch.setattr("automl.terminal.study_run_output.check_log_file", lambda _path: None)
         patch.setattr(Path, "open", refuses)
@@ -135,7 +135,7 @@ def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_study(run, tmp_path,
 
 
 def test_control_characters_of_others_are_escaped(tmp_path: Path) -> None:
-    with log_file.writing(tmp_path / "study.log") as write:
+    with study_run_output.writing(tmp_path / "study.log") as write:
         write("red \x1b[31m\nand a second line")
     assert "\x1b" not in (tmp_path / "study.log").read_text()
 

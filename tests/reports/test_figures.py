@@ -14,7 +14,7 @@ import pytest
 from reports import curve_figures, figures
 from reports.expected import MOST_BANDS, MOST_ENDS, ahead
 from reports.figures import trade_off
-from reports.forecast_calibration import FEWEST_CHECKS, _judged, calibration, calibration_lines
+from reports.forecast_calibration import FEWEST_CHECKS, Checked, _judged, calibration, calibration_lines, share_inside
 from reports.front_picture import front_picture
 from reports.page import render, write_report
 from reports.phrases import interval
@@ -31,7 +31,6 @@ from studies.records.records import (
     TrialRecord,
 )
 from studies.results import analysis
-from studies.results.calibration import Checked, share_inside
 from tests.reports.test_page import ACCURACY, LATENCY
 from tests.support.study_factory import COST, ERROR, START, build_study
 

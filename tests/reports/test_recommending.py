@@ -25,10 +25,9 @@ from studies.records.records import (
     TrialRecord,
 )
 from studies.results import analysis, feasibility
-from studies.results.expected_values import expected_values
 from studies.results.feasibility import milestones
 from studies.results.pareto import knee_of, least_ranges
-from studies.results.recommendation import best_point, knee, ranked_points, recommended, takeable
+from studies.results.recommendation import best_point, expected_values, knee, ranked_points, recommended, takeable
 from tests.reports.test_page import read
 from tests.studies.test_analysis import study_of, trial
 from tests.support.study_factory import build_study

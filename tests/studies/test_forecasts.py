@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from reports.forecast_calibration import checked, share_inside
 from studies.records.forecasts import Forecast, as_plain, from_plain
 from studies.records.records import DecisionRecord, Objective, StudyRecord
-from studies.results.calibration import checked, share_inside
 from studies.simulation.simulated_study import simulate
 from tests.support import curve_tables
 from tests.support.study_factory import build_study

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from trainers.commands.command import Command
-from trainers.commands.epoch_number import EpochNumber
+from trainers.commands.command import Command, EpochNumber
 from trainers.failures import UnreadablePartError
 from trainers.functions.trial import CONTROLLERS_METRICS
 from trainers.protocol import Measurement, TaskError, TrialSpec

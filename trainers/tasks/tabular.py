@@ -329,7 +329,7 @@ class Tabular(SplitTask):
         """Return a description of the answers to validation rows: of classes, or of numbers; None for ranked rows."""
         if self._is_classifier or self._query is not None:
             return super().answer_summary()
-        from trainers.tasks.shared.answer_summaries import Residuals
+        from trainers.tasks.shared.class_metrics import Residuals
 
         return Residuals(self._target.column, mean=self._target.mean, deviation=self._target.deviation)
 

@@ -1,16 +1,19 @@
-"""Routes of studies: submit, list, watch, stop, resume, cancel, delete."""
+"""Routes of studies: submit, list, read, watch, stop, resume, confirm, cancel, delete."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from sqlalchemy.exc import DBAPIError
 
+from automl.remote.record_json import written
 from automl.service.http.context import refuse_other_sites, studies_of
 from automl.service.http.request_bodies import (
+    ConfirmBody,
+    ConfirmQuestion,
     EnqueueBody,
     ModelQuestion,
     PriorityBody,
@@ -22,11 +25,14 @@ from automl.service.http_errors import MissingError
 from automl.service.model_files import Download, model_archive
 from automl.service.subprocess_questions import plan
 from automl.service.team_studies import TeamStudies, plain_job
+from automl.service.workers import confirm_jobs
 from automl.stored.rank_logs import log_of, text_of
+from automl.terminal.study_lines import rows_of
 from reports.page import render
 from search_spaces.user_errors import UserError
 from studies.queueing.access_tokens import lasts
 from studies.queueing.jobs import OVER
+from studies.storage.reading.reader import list_studies as stored_studies
 
 LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
@@ -72,6 +78,31 @@ Number = Annotated[int, Query(ge=0, le=10**9)]
 Attempt = Annotated[int, Query(ge=1, le=10**9)]
 Seed = Annotated[int, Query(ge=0, lt=2**31)]
 LONGEST_LOG = 2**20  # most characters of a log in an answer; older output is cut
+
+
+@router.get("/lines", tags=["studies"])
+def lines(studies: Studies) -> list[dict[str, Any]]:
+    """List the started studies that you may see: the JSON of `automl list --json`."""
+    mine = {job.study for job in studies.jobs()}
+    return rows_of(line for line in stored_studies(studies.store) if line.name in mine)
+
+
+@router.get("/studies/{name}/record", tags=["studies"])
+def record(studies: Studies, name: str) -> Response:
+    """Return the whole record of a study, for clients of the same version."""
+    return Response(written(studies.record(name)), media_type="application/json")
+
+
+@router.post("/studies/{name}/confirm/check", tags=["studies"])
+def check_confirm(studies: Studies, name: str, body: ConfirmQuestion) -> dict[str, Any]:
+    """Return the trainings of a confirmation and their cost; queues nothing."""
+    return confirm_jobs.check(studies, name, body.points, body.seeds)
+
+
+@router.post("/studies/{name}/confirm", tags=["studies"], status_code=202)
+def confirm(studies: Studies, name: str, body: ConfirmBody) -> dict[str, Any]:
+    """Queue trainings of chosen models with new seeds, to measure them on test data."""
+    return plain_job(confirm_jobs.submit(studies, name, body.points, body.seeds, body.usd))
 
 
 @router.get("/studies", tags=["studies"])

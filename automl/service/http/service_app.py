@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 
-from automl.service.http import health, routes_admin, routes_records, routes_studies, routes_uploads
+from automl.service.http import health, routes_admin, routes_studies, routes_uploads
 from automl.service.http.context import ServiceContext
 from automl.service.http.gate import Asgi, Gate, Receive, Scope, Send
 from automl.service.http.health import Metrics
@@ -52,7 +52,7 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.context = context
     app.state.metrics = Metrics()
-    for routes in (routes_records, routes_studies, routes_admin, health):
+    for routes in (routes_studies, routes_admin, health):
         app.include_router(routes.router, responses=_RESPONSES)
     app.include_router(routes_uploads.router, responses=_RESPONSES)
     for routes in (page_routes, submit_pages, mlflow_proxy):

@@ -17,8 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from automl.exporting.export_errors import ExportError
-from automl.images.image_folder import SERVER_PACKAGES
-from automl.images.pinned import pinned
+from automl.images.image_folder import SERVER_PACKAGES, pinned
 from automl.text_templates import cluster_name
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support import optional

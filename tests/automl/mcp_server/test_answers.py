@@ -15,7 +15,7 @@ from mcp import Client
 from automl.commands.mcp import _backend
 from automl.mcp_server import study_tools
 from automl.mcp_server.server import TOOLS, make_server
-from automl.mcp_server.tool_answers import MOST_CHARACTERS, text_of
+from automl.mcp_server.tool import MOST_CHARACTERS, text_of
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import JobState
 from studies.storage.schema.engine import exists

@@ -19,7 +19,7 @@ from automl.mcp_server import bounded_training, ddp_tools
 from automl.mcp_server.ddp_tools import explained
 from automl.mcp_server.machine import Machine, this_machine
 from automl.mcp_server.server import TOOLS
-from automl.mcp_server.tool_answers import ToolProblem
+from automl.mcp_server.tool import ToolProblem
 
 pytestmark = [pytest.mark.xdist_group("ranks"), pytest.mark.timeout(900)]
 

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from tests.support.command_trials import Grants, run, script, spec_of
-from trainers.commands.command import Command, arguments, problems_of
-from trainers.commands.epoch_number import EpochNumber
+from trainers.commands.command import Command, EpochNumber, arguments, problems_of
 from trainers.protocol import TaskError
 from trainers.ranks.printed_output import log_folder, logs_in
 

@@ -185,7 +185,7 @@ class SplitTask(BaseTask):
         """Return a description of the answers to validation samples, see `trainers.loop.answers`; None without one."""
         if not 0 < len(self.classes) <= MOST_RANKED_CLASSES:
             return None
-        from trainers.tasks.shared.answer_summaries import Confusion
+        from trainers.tasks.shared.class_metrics import Confusion
 
         return Confusion(self.classes)
 
