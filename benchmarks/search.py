@@ -32,8 +32,7 @@ from search_peers.policies import CONTESTANTS, Contestant, available
 from search_scoring import Yardstick, steps, yardstick
 
 from automl.launching.earlier_studies import trials_of_record
-from studies.records.records import Objective
-from studies.records.resume_command import FINISH
+from studies.records.records import FINISH, Objective
 from studies.search.model.earlier_study import EarlierStudy, thinned
 from studies.simulation.derived_tables import pooled, with_price_factors
 from studies.simulation.recorded_curves import CurvesError, CurveTable, find_tables, read_table

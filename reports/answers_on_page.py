@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.bars import Bar
+from reports.figures import Bar
 from reports.phrases import NOTHING, listed, number, percent, plural, value_in_words
 from reports.plotting import COLOURS, Figure, Trace, axis, cut, escape, figure, markers
 from search_spaces.wording import shown

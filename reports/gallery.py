@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from reports import bars, curve_figures, figures
+from reports import curve_figures, figures
 from reports.answers_on_page import residuals
 from reports.forecast_calibration import calibration
 from reports.hypervolume import hypervolume
@@ -130,7 +130,7 @@ def _entries(
     for i, o in enumerate(study.objectives):
 
         def bars_drawn(o: Objective = o) -> Figure:
-            return figures.bar_chart(bars.importance_bars_of(_shares(found_effects(o))))
+            return figures.bar_chart(figures.importance_bars_of(_shares(found_effects(o))))
 
         def over_two(o: Objective = o) -> Figure | None:
             return surface(study, o, over, best()) if (over := found_effects(o)) else None
@@ -161,7 +161,7 @@ def _entries(
 
 
 def _spending(study: StudyRecord, place: int) -> Figure:
-    return figures.bar_chart(bars.money_bars(study)[place])
+    return figures.bar_chart(figures.money_bars(study)[place])
 
 
 def _shares(known: Effects | None) -> Mapping[str, float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from reports import bars, content, curve_figures
+from reports import content, curve_figures, figures
 from reports.answers_on_page import answers_on_page
 from reports.forecast_calibration import calibration_lines
 from reports.front_picture import front_picture
@@ -126,7 +126,7 @@ def render(study: StudyRecord) -> str:
     taken = recommended(study)
     known = effects_of(study)
     drawn = figures_of_page(study, archive, known, taken)
-    by_kind, by_outcome = bars.money_bars(study)
+    by_kind, by_outcome = figures.money_bars(study)
     return template("page.html").render(
         study=study,
         data=packed(as_json({name: one.figure for group in drawn.values() for name, one in group.items()})),
@@ -157,7 +157,7 @@ def render(study: StudyRecord) -> str:
         savings=savings_lines(study, archive),
         calibration=calibration_lines(study),
         timeline=timeline_line(study),
-        importance={name: bars.importance_bars_of(one.shares) if one else [] for name, one in known.items()},
+        importance={name: figures.importance_bars_of(one.shares) if one else [] for name, one in known.items()},
         dots=MOST_DOTS,
         learned=curve_figures.learned(study),
         curves_shown=len(curve_figures.chosen(study, archive)),

@@ -57,9 +57,7 @@ DOORS: dict[str, dict[str, str]] = {
     "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
             "studies.gangs.ray_cluster": "its home",
             "studies.gangs.rank_deaths_and_reports": "its home", "studies.gangs.progress_polling": "its home",
-            "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
-            "studies.gangs.slot": "its home",
-            "studies.gangs.node_watch": "its home",
+            "studies.gangs.ray_slots": "its home", "studies.gangs.node_watch": "its home",
             "automl.doctor_checks": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {

@@ -19,7 +19,7 @@ from automl.terminal.options import (
     task_option_option,
 )
 from automl.terminal.output import console, print_json, warn
-from automl.terminal.training_errors import training_errors
+from automl.training.results import training_errors
 from automl.training.world_sizes import compare as train_and_compare
 from automl.training.world_sizes import table, too_inefficient
 from trainers.ranks.group_options import BackendChoice, GroupOptions

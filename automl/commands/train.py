@@ -31,7 +31,7 @@ from automl.terminal.options import (
     task_option_option,
 )
 from automl.terminal.output import print_json, warn
-from automl.terminal.training_errors import training_errors
+from automl.training.results import training_errors
 from trainers.protocol import Diagnostics
 
 if TYPE_CHECKING:

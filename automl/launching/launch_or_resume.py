@@ -23,8 +23,7 @@ from automl.stored.specs import from_store, stored_form
 from reports.phrases import duration, exact_usd
 from search_spaces.wording import listed, shown
 from studies.control.files.orphans import check_in_place
-from studies.records.records import NANO, StudyRecord
-from studies.records.resume_command import resume_command
+from studies.records.records import NANO, StudyRecord, resume_command
 from studies.spec.differences import NOT_COMPARED, differences, differing_keys
 from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError

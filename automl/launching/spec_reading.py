@@ -9,8 +9,7 @@ from typing import Any
 
 from search_spaces.wording import found
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, apply_overrides, load_spec, parse_spec, spec_to_mapping
-from studies.spec.typed_specs import as_plain
+from studies.spec.study_spec import StudySpec, apply_overrides, as_plain, load_spec, parse_spec, spec_to_mapping
 from studies.storage.schema.engine import absolute_url
 from studies.storage.views.mlflow_connect import ALLOWED, sqlite_file, tracking_uri
 from studies.storage.views.view_rows import ViewError

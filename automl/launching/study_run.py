@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,6 @@ from studies.control.session import Session
 from studies.control.tracker_environment import OwnLogging
 from studies.gangs.on_ray import RayPool
 from studies.gangs.progress_polling import ASK_SECONDS
-from studies.gangs.rank_environment import handed_over
 from studies.records.records import StudyRecord, ViewRecord
 from studies.redact import redact
 from studies.search.model.size_model import SizeModel
@@ -338,3 +337,24 @@ def _made(uri: str, study: str) -> str:
     except subprocess.TimeoutExpired:
         return f"MLflow gave no answer within {_SECONDS:g} s"
     return done.stdout.strip() or (f"exit status {done.returncode}" if done.returncode else "")
+
+
+PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")  # prefixes of variables that are always passed on
+OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV"})
+"""Variables that are valid on one machine only; Ray sets the first for each process."""
+ROLES_OF_THE_NODE = "AWS_CONTAINER_"  # prefix of variables that give a container its role; useless on another machine
+
+
+def handed_over(
+    names: Collection[str], environment: Mapping[str, str] = os.environ, *, prefixes: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Return the variables for ranks on other machines, including those in `names` that are set."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in names or (name.startswith(PREFIXES + prefixes) and not _is_of_the_node(name))
+    }
+
+
+def _is_of_the_node(name: str) -> bool:
+    return name in OF_THE_NODE or name.startswith(ROLES_OF_THE_NODE)

@@ -1,16 +1,23 @@
 """Progress and results of a single training, as lines and as a document."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from automl.terminal.echo import echo
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.output import only_json_on_stdout
 from automl.terminal.texts import params_text
 from reports.phrases import usd
 from studies.results.analysis import jsonable
 from studies.results.confirmations import without_errors
 from trainers.commands.command import COMMAND
+from trainers.contract.task_loading import TaskLoadError
+from trainers.contract.user_code import error_line
 from trainers.data.epoch_plan import samples_of_rank
-from trainers.protocol import OUR_METRICS, operations_path
+from trainers.protocol import OUR_METRICS, TrainingError, operations_path
 
 _LOSSES = ("train_loss", "val_loss")
 
@@ -107,3 +114,20 @@ def _profile_lines(profile: Mapping[str, Any]) -> list[str]:
     ]
     steps = f"the longest operations of {profile['steps']} steps on rank 0, without the operations that they call:"
     return [f"trace            {profile['trace']}", "", steps, *rows]
+
+
+@contextlib.contextmanager
+def training_errors(as_json: bool) -> Iterator[None]:
+    """Print the main line when a training fails; ranks' output stays out of a JSON document."""
+    try:
+        with only_json_on_stdout(as_json):
+            yield
+    except TaskLoadError:
+        raise
+    except TrainingError as error:
+        message = str(error)
+        line = error_line(message)
+        echo(f"error: {line}", err=True)
+        if message.strip() != line:
+            echo(f"\n{message.strip()}", err=True)
+        sys.exit(FAILED)

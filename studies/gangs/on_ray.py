@@ -27,8 +27,7 @@ from studies.gangs.progress_polling import ASK_SECONDS, ProgressWatch
 from studies.gangs.rank_deaths_and_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
 from studies.gangs.ray_cluster import PoolCluster
-from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots
-from studies.gangs.slot import Slot, kill_processes, weigh
+from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot, kill_processes, weigh
 from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError, least_shared
 from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialSpec
 

@@ -15,8 +15,15 @@ from search_spaces.derived_seeds import derived_seed
 from studies.control.controller import Controller
 from studies.control.machine.state import StudyMachine
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.records.records import CUMULATIVE_METRICS, Constraint, EpochRecord, Objective, StudyRecord, TrialRecord
-from studies.records.resume_command import FINISH
+from studies.records.records import (
+    CUMULATIVE_METRICS,
+    FINISH,
+    Constraint,
+    EpochRecord,
+    Objective,
+    StudyRecord,
+    TrialRecord,
+)
 from studies.records.resume_state import ResumeState
 from studies.results.constraints import columns, is_feasible
 from studies.search.model.earlier_study import EarlierStudy

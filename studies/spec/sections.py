@@ -10,8 +10,7 @@ from pydantic import Field, ValidationInfo, create_model, field_validator, model
 
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
-from studies.records.records import MOST_PRICE, MOST_USD, Constraint, Direction, Objective
-from studies.records.resume_command import FINISH
+from studies.records.records import FINISH, MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
 from studies.spec.section import Section, check_json

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
-from search_spaces.space import Space
+from search_spaces.parameters import Categorical, Conditional, Float, Int
+from search_spaces.space import Space, form_of
 from search_spaces.wording import found, listed, meant, shown
 from studies.records.records import Constraint, Objective
 from studies.spec.baseline_section import BaselineSpec, name_problems
@@ -29,7 +30,6 @@ from studies.spec.sections import (
 )
 from studies.spec.short_forms import in_full
 from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
-from studies.spec.typed_specs import as_plain
 from studies.spec.yaml_reader import read_yaml_file
 from trainers.commands.command import COMMAND, problems_of
 
@@ -294,3 +294,26 @@ def _check_reference(reference: Mapping[str, float], metrics: Sequence[str]) -> 
     for metric in metrics:
         if metric not in reference:
             raise SpecValueError("found nothing, allowed: a finite number", ("reference_point", metric))
+
+
+DEEPEST = 3  # depth at which typed objects can be in a spec: `search.pruner`, `objectives.0`, `space.width`
+
+
+def as_plain(spec: Mapping[str, object]) -> dict[str, object]:
+    """Return the mapping with sections, spaces and parameters in YAML form, to check it like a file."""
+    return {key: _plain(value, DEEPEST - 1) for key, value in spec.items()}
+
+
+def _plain(value: object, levels: int) -> object:
+    if isinstance(value, Section):
+        value = value.given()
+    elif isinstance(value, Space):
+        return value.to_dict()
+    elif isinstance(value, Float | Int | Categorical | Conditional):
+        return form_of(value)
+    if levels and isinstance(value, Mapping):
+        return {key: _plain(inner, levels - 1) for key, inner in value.items()}
+    if levels and isinstance(value, list | tuple):
+        plain = [_plain(inner, levels - 1) for inner in value]
+        return plain if any(one is not other for one, other in zip(plain, value, strict=True)) else value
+    return value

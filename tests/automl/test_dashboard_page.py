@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from automl.dashboard_page import with_front_page
-from automl.dashboard_server import application, make_http_server
+from automl.dashboard_server import application, make_http_server, with_front_page
 from automl.stored.specs import stored_form
 from studies.spec.study_spec import parse_spec
 from studies.storage.views import cursors

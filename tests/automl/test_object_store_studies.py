@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import automl
-from studies.gangs.rank_environment import handed_over
+from automl.launching.study_run import handed_over
 from studies.gangs.ray_actors import RankMaker
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study, mentioned_checkpoints

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from studies.money.budget import Limits
-from studies.records.records import BudgetLine
-from studies.records.resume_command import resume_command
+from studies.records.records import BudgetLine, resume_command
 from studies.spec.study_spec import apply_resume_overrides, parse_spec
 from tests.support.simulated_study import SimulatedStudy
 

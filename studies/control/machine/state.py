@@ -15,7 +15,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from studies.control.files.kept_files import Milestone
-from studies.control.machine import lost_trials, restoring, starting, study_end, trial_endings
+from studies.control.machine import restoring, starting, study_end, trial_endings
 from studies.control.machine.autoscaling import SlotNeeds, SpareSlots
 from studies.control.machine.budget_account import BudgetAccount
 from studies.control.machine.commands import Outbox, Step
@@ -312,7 +312,7 @@ class StudyMachine:
         # A trial pays for the training that shows that its configuration diverges.
         is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
-        lost_trials.lose(self._live, trial, event.failure, event.message, counts=event.counts)
+        trial_endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # other trials would fail too, and pay for epochs that cannot be kept
             self._draining.drain("storage", event.message)
 
@@ -326,7 +326,7 @@ class StudyMachine:
         self._live.account.looked(event.late_seconds)
         for trial in self.running:
             if trial.id in hung:
-                lost_trials.hang(self._live, trial, hung[trial.id])
+                trial_endings.hang(self._live, trial, hung[trial.id])
             elif trial.attempt is not None and self.now >= trial.attempt.promised_until:
                 self._granting.outlived_promise(trial, trial.attempt)
 

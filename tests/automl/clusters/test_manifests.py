@@ -21,8 +21,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from automl.cli import cli
-from automl.clusters.manifests import Machines, Target, write_manifests
-from automl.clusters.study_image import code_beside
+from automl.clusters.manifests import Machines, Target, code_beside, write_manifests
 from automl.exporting.export_errors import ExportError
 from search_spaces.user_errors import UserError
 from studies.spec.study_spec import StudySpec, parse_spec

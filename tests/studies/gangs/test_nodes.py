@@ -18,7 +18,7 @@ from studies.gangs.node_watch import MOST_SILENT_LOOKS, NodeWatch, connect_to_al
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import GangFailed, SlotsLost
 from studies.gangs.rank_deaths_and_reports import Gang
-from studies.gangs.slot import Slot
+from studies.gangs.ray_slots import Slot
 from tests.support.paths import ROOT
 
 SECONDS = 560

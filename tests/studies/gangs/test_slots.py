@@ -14,14 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
+from automl.launching.study_run import handed_over
 from studies.gangs import available_slots, ray_actors, ray_cluster, ray_slots
 from studies.gangs.available_slots import find_slots
 from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
-from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, Measured, PoolError, SlotsLost, SlotsReady
-from studies.gangs.rank_environment import handed_over
-from studies.gangs.slot import Slot
+from studies.gangs.ray_cluster import OwnCluster
+from studies.gangs.ray_slots import Slot
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from tests.support.command_line import SLOW, Workplace, finish
