@@ -1,6 +1,6 @@
 """A recommended model's answers to validation samples: what it gets wrong, and which columns of the data it needs.
 
-See `trainers.loop.answers`.
+See `trainers.loop.epoch_metrics`.
 """
 
 import math

@@ -25,11 +25,9 @@ from reports import curve_figures, figures
 from reports.answers_on_page import residuals
 from reports.forecast_calibration import calibration
 from reports.hypervolume import hypervolume
-from reports.learning_rates import learning_rates
-from reports.parameter_figures import parameter_names, parameter_panel
+from reports.parameter_figures import learning_rates, parallel_coordinates, parameter_names, parameter_panel, surface
 from reports.plotting import Figure, figure, titled
 from reports.redacted import redacted
-from reports.surfaces import parallel_coordinates, surface
 from reports.timeline import timeline
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed, nearest

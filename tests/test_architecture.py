@@ -118,7 +118,7 @@ DOORS: dict[str, dict[str, str]] = {
     "rich": {"automl": "its home"},
     "fsspec": {"trainers.checkpoints.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
-               "studies.gangs.ray_cluster": "the name of the loopback interface"},
+               "studies.gangs.on_ray": "the name of the loopback interface"},
     "requests": {"automl.remote.client": "its home"},
     "yaml": {"studies.spec.yaml_reader": "its home"},
 }  # fmt: skip

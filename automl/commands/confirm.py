@@ -9,8 +9,7 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import Number, ServiceOption, StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
-from automl.terminal.summary import document_of
-from automl.terminal.tables import confirmed_table
+from automl.terminal.summary import confirmed_table, document_of
 from reports.phrases import usd as dollars
 from reports.recommending import recommendation_lines
 from search_spaces.user_errors import UserError

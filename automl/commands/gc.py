@@ -5,7 +5,7 @@ import sys
 import click
 
 from automl.stored.open_store import open_store
-from automl.stored.unreferenced_files import collect
+from automl.stored.pruning import collect
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option, study_argument

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from automl.stored.unreferenced_files import orphans_of
+from automl.stored.pruning import orphans_of
 from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records.records import NANO, OF_SAVED_MODELS, SIMULATED_TASK
 from studies.storage.leases.processes import is_known_gone, left_behind

@@ -9,9 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from automl.stored.pruning import checkpoints_folder
 from automl.stored.reporting import report_path
 from automl.stored.study_lease import refuse_driven, undriven
-from automl.stored.unreferenced_files import checkpoints_folder
 from reports.phrases import plural
 from search_spaces.user_errors import RunError
 from studies.control.dead_controllers import settle_dead_pools

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.answers_on_page import answer_lines
-from reports.learning_rates import has_learning_rate
+from reports.parameter_figures import has_learning_rate
 from reports.phrases import interval, metric, plural, usd
 from reports.state_wording import trial_reason
 from studies.records.forecasts import INTERVAL, as_plain

@@ -1,21 +1,23 @@
-"""A short summary of a study for `automl status` and the end of `automl launch`."""
+"""Summary of a study for `automl status` and the end of `automl launch`, and tables of its trials and archive."""
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.output import PIPE_COLUMNS
-from automl.terminal.picture import picture_of
-from automl.terminal.tables import print_archive, print_running
-from automl.terminal.texts import cut, late_views_text
+from automl.terminal.picture import GANG_COLUMNS, Picture, gang_cells, picture_of
+from automl.terminal.texts import cut, late_views_text, params_text
 from reports.baselines_on_page import baseline_lines
+from reports.content import MORE, archive_rows, baseline_rows, known_lines, more_names, trial_lines
 from reports.hypervolume import hypervolume_in_words
 from reports.phrases import budget_amount, plural, usd, value_in_words
-from reports.recommending import last_quarter_in_words, recommendation_lines
+from reports.recommending import command_of, confirmed_value, judged_of, last_quarter_in_words, recommendation_lines
 from reports.state_wording import study_sentence
 from search_spaces.wording import listed
 from studies.records.records import NANO, StudyRecord, TrialRecord
@@ -23,7 +25,8 @@ from studies.results import analysis, feasibility
 from studies.results.baselines import baselines
 from studies.results.constraints import Bound, value_of, wanted_in_words
 from studies.results.never_tried import never_tried, never_tried_in_words
-from studies.results.recommendation import recommended
+from studies.results.recommendation import ranked_points, recommended, takeable
+from trainers.protocol import ParameterValue
 
 
 def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:
@@ -133,3 +136,144 @@ def _budget(record: StudyRecord) -> str:
             reserved = f" ({budget_amount(name, line.reserved)} reserved)" if line.reserved else ""
             lines.append(f"{budget_amount(name, line.spent)} of {of_limit}{reserved}")
     return ", ".join(lines)
+
+
+COLUMN_GAP = 3
+LEAST_PARAMS_COLUMNS = 30  # least useful width of the column of parameters, in characters
+LEAST_REASON_COLUMNS = 12
+_HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}  # headings of columns with another heading than their name
+
+
+def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:
+    """Print some or all trials in order, then baselines. A narrow terminal shows no payments and parameters."""
+    trials = (*record.started, *record.enqueued) if trials is None else trials
+    names = ["trial", "state", "epochs", "world_size", *(f"values.{one.metric}" for one in record.objectives)]
+    names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else [])]
+    lines = [*trial_lines(record, trials), *known_lines(record)]
+    params: list[Mapping[str, ParameterValue]] = [*(one.params for one in trials), *({} for _ in known_lines(record))]
+    reasons = [line["reason"].full or line["reason"].text for line in lines]
+
+    def rows(names: Sequence[str]) -> list[list[str]]:
+        return [[line[name].text if name in line else "" for name in names] for line in lines]
+
+    has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
+    with_paid = [*names, "cost_usd"]
+    is_wide = console.width - width_of(_heads(with_paid), rows(with_paid)) - COLUMN_GAP >= LEAST_REASON_COLUMNS
+    names = with_paid if is_wide or not has_cost else names  # the cost objective shows nearly the same
+    heads, cells = _heads(names), rows(names)
+    left = console.width - width_of(heads, cells) - COLUMN_GAP
+    reason_columns = min(max(map(len, reasons), default=0), left)
+    params_columns = left - reason_columns - COLUMN_GAP
+    with_params = params_columns >= LEAST_PARAMS_COLUMNS
+    table = Table(box=box.SIMPLE)
+    for head in heads:
+        table.add_column(Text(head), no_wrap=True, justify="left" if head == "state" else "right")
+    for head in ("params", "reason") if with_params else ("reason",):
+        table.add_column(head, no_wrap=True)
+    for row, own, reason in zip(cells, params, reasons, strict=True):
+        texts = [cut(params_text(own), params_columns)] if with_params else []
+        table.add_row(*(Text(cell) for cell in (*row, *texts, cut(reason, reason_columns))))
+    console.print(table)
+    hidden = [*([] if "cost_usd" in names else ["paid"]), *([] if with_params else ["params"])]
+    if cells and hidden:
+        console.print(Text(f"a wider terminal shows {' and '.join(hidden)}; so does --format csv", style="dim"))
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    return [_HEADINGS.get(name, name.removeprefix("values.")) for name in names]
+
+
+def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return the width in characters of a table with these headings and cells, with its margin."""
+    return sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True)) + 2
+
+
+def print_running(console: Console, record: StudyRecord, picture: Picture) -> None:
+    """Print the running trials, or the trials that ran when their controller died; nothing if there are none."""
+    if not picture.gangs:
+        return
+    title = "trials that ran when their controller died" if record.is_abandoned else "running trials"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    metrics = [one.metric for one in record.objectives]
+    names, rows = (*GANG_COLUMNS, *metrics), [gang_cells(one, picture.planned, metrics) for one in picture.gangs]
+    for name in names:
+        table.add_column(Text(name), no_wrap=True, justify="right")
+    left = console.width - width_of(names, rows) - COLUMN_GAP
+    params = {trial.name: params_text(trial.params) for trial in record.started}
+    if left >= LEAST_PARAMS_COLUMNS:
+        table.add_column("params", no_wrap=True)
+        rows = [(*row, cut(params[row[0]], left)) for row in rows]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    if left < LEAST_PARAMS_COLUMNS:
+        for gang in picture.gangs:
+            console.print(Text(f"  trial {gang.trial}: {params[gang.trial]}", style="dim"))
+
+
+MOST_ROWS = 12
+
+
+def print_archive(console: Console, record: StudyRecord) -> None:
+    """Print the archive, the recommended model first, then the baselines; nothing if it is empty."""
+    points = ranked_points(record, analysis.archive(record))
+    if not points:
+        return
+    models, names = archive_rows(record, points), analysis.measured_names(record)
+    best_of_trials = [one for one in models if one.is_best_of_trial]
+    rows = [*best_of_trials[:MOST_ROWS], *baseline_rows(record)]
+    with_confirmed, has_models = any(one.confirmed for one in (*models, *rows)), bool(takeable(record))
+    heads = ["model", "state", *names, *([f"test {judged_of(record)}"] if record.has_test_values else [])]
+    title = "archive: models to take" if has_models else "archive: no model was kept"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    more = [MORE[name] for name in more_names(record)]
+    for name in (*heads, *more, *([f"confirmed {names[0]}"] if with_confirmed else [])):
+        table.add_column(Text(name))
+    for one in rows:
+        is_gone = has_models and not one.is_kept and not one.baseline and not record.is_simulated
+        state = f"{one.state}{', model not kept' if is_gone else ', recommended' if one.is_recommended else ''}"
+        cells = [one.baseline or one.name, state, *(value.text for value in one.values)]
+        cells += [one.test] if record.has_test_values else []
+        cells += [value.text for value in one.more] or [""] * len(more)
+        table.add_row(
+            *map(Text, [*cells, *([one.confirmed] if with_confirmed else [])]), style="dim" if one.baseline else None
+        )
+    console.print(table)
+    left = len(points) - len(best_of_trials[:MOST_ROWS])
+    told = f"{plural(left, 'more saved epoch')} in the report. " if left else ""
+    if record.is_simulated:
+        console.print(f"{told}These models were simulated, so there is nothing to export.", highlight=False)
+        return
+    best = recommended(record)
+    command = command_of(record, points[0] if best is None else best.point)
+    which = "first" if best is None else "recommended"
+    told += f"To export the {which} model: {command}" if command else ""
+    console.print(Text(told))
+
+
+def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
+    """Return the figures of each confirmed point beside the search's values."""
+    title = Text(
+        f"{confirmed['study']}: each point with {plural(confirmed['seeds'], 'fresh seed')}", style="table.title"
+    )
+    made = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for name in ("model", "metric", "the search saw", "validation", "test"):
+        made.add_column(name, no_wrap=True, justify="right")
+    for row in confirmed["trials"]:
+        for number, name in enumerate(dict.fromkeys([*row["search"], *row["validation"]])):
+            saw = row["search"].get(name)
+            cells = (
+                f"{row['trial']}@{row['epoch']}" if number == 0 else "",
+                name,
+                value_in_words(name, saw),
+                _cell(name, row["validation"].get(name)),
+                _cell(name, row["test"].get(name)),
+            )
+            made.add_row(*map(Text, cells))
+    return made
+
+
+def _cell(name: str, spread: Mapping[str, Any] | None) -> str:
+    if spread is None:
+        return ""
+    return confirmed_value({"metrics": {name: spread}}, name)

@@ -1,6 +1,6 @@
 """Measures the recommended model and the baselines on the test part, at a study's end, in its warm pool.
 
-The answers of the recommended model are also described, without a test part, too (`trainers.loop.answers`).
+The answers of the recommended model are also described, without a test part, too (`trainers.loop.epoch_metrics`).
 The saved models are measured, nothing is trained. The rows are `Confirmed` rows of 0 epochs, the charges `test`.
 """
 

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import math
+import os
 import queue
 import threading
 import time
@@ -19,17 +20,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
+import psutil
+
 from search_spaces.untrusted_text import last_line
 from studies import steady_clock
+from studies.gangs.available_slots import own_cpus
 from studies.gangs.node_watch import NodeWatch
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.progress_polling import ASK_SECONDS, ProgressWatch
 from studies.gangs.rank_deaths_and_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
-from studies.gangs.ray_cluster import PoolCluster
+from studies.gangs.ray_cluster import LOOPBACK, OwnCluster, join_or_start
 from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot, kill_processes, weigh
 from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError, least_shared
-from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialSpec
+from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, Failure, RankAssignment, TrialSpec
 
 
 class EventQueue:
@@ -406,3 +410,66 @@ class RayPool:
     def wait(self, seconds: float) -> list[Event]:
         """Return all events in the queue; if it is empty, wait at most this time for the next one."""
         return self._events.wait(seconds)
+
+
+class PoolCluster:
+    """Joins or starts a cluster, and leaves or ends it.
+
+    Without an address it starts its own cluster, and `is_dead` is set once a vital process is gone. The ranks of a slot
+    are bound to its CPUs in `cpus`, if there are any.
+    """
+
+    def __init__(
+        self, *, address: str | None, temp_folder: str | None, device: Literal["cpu", "cuda"], cpus_per_rank: int
+    ) -> None:
+        self._address, self._temp_folder = address, temp_folder
+        self._device, self._cpus_per_rank = device, cpus_per_rank
+        self._environment = contextlib.ExitStack()
+        self.is_own = self.is_dead = False
+        self.cpus: Mapping[int, tuple[int, ...]] = {}
+
+    def open(self, slots: int, *, must_fit: bool = True) -> None:
+        """Join the cluster, or start one with `slots` slots; PoolError if that fails, or if it is too small."""
+        if self._address is None:
+            self._environment.enter_context(_environment({GROUP_INTERFACE: _loopback_interface()}))
+        self.is_own = join_or_start(
+            self._address,
+            slots=slots,
+            device=self._device,
+            cpus_per_rank=self._cpus_per_rank,
+            temp_folder=self._temp_folder,
+            must_fit=must_fit,
+        )
+        if self.is_own and self._device == "cpu":
+            self.cpus = own_cpus(slots, self._cpus_per_rank)
+
+    def own(self) -> OwnCluster | None:
+        """Return the processes of the cluster; None if the cluster was joined."""
+        return OwnCluster() if self.is_own else None
+
+    def close(self) -> None:
+        """Leave the cluster, or end it if it is the pool's own."""
+        import ray
+
+        if self.is_own or self._address is not None:
+            ray.shutdown()
+        self._environment.close()
+
+
+def _loopback_interface() -> str:
+    found = psutil.net_if_addrs().items()
+    return next((name for name, addresses in found if any(one.address == LOOPBACK for one in addresses)), "")
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

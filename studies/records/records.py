@@ -163,7 +163,7 @@ class ConfirmationRecord:
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of a kept model of this seed, from this or an earlier training
     confirmed_at: datetime
-    # See `trainers.loop.answers`; None unless a recommended model was described at the study's end
+    # See `trainers.loop.epoch_metrics`; None unless a recommended model was described at the study's end
     answers: Mapping[str, Any] | None = None
 
     @property

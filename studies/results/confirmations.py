@@ -63,7 +63,7 @@ def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | N
 
 
 def answers_of(record: StudyRecord, trial: int, epoch: int) -> Mapping[str, Any]:
-    """Return the description of a model's answers to validation samples (`trainers.loop.answers`); empty without."""
+    """Return the description of a model's answers to validation samples (`trainers.loop.epoch_metrics`), or {}."""
     found = (one.answers for one in record.tests if (one.trial, one.epoch) == (trial, epoch))
     return next(found, None) or {}
 

@@ -21,7 +21,7 @@ import torch
 
 from automl.stored import auditing
 from automl.stored.auditing import Asker, audit
-from automl.stored.unreferenced_files import checkpoints_folder, collect
+from automl.stored.pruning import checkpoints_folder, collect
 from studies.control.files.orphans import YOUNG_SECONDS, find_orphans
 from studies.control.machine.confirmation import train_again
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -225,7 +225,7 @@ def test_no_controller_starts_while_files_are_deleted(artifacts: Artifacts, monk
         held.append(leases.current_holder(store, store.require("small").id) is not None)
         return find_orphans(*args, **kwargs)
 
-    monkeypatch.setattr("automl.stored.unreferenced_files.find_orphans", finding)
+    monkeypatch.setattr("automl.stored.pruning.find_orphans", finding)
     assert collect(store, "small", delete=True)["deleted"] > 0
     assert collect(store, "small", delete=False)["orphans"] == []
     assert held == [True, False]

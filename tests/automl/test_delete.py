@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 
 from automl.stored import study_deletion
+from automl.stored.pruning import checkpoints_folder
 from automl.stored.specs import stored_form
 from automl.stored.study_deletion import delete_study, doomed
-from automl.stored.unreferenced_files import checkpoints_folder
 from reports.page import write_report
 from studies.control.files.orphans import NOTE
 from studies.spec.study_spec import parse_spec

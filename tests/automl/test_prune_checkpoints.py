@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from automl.stored.auditing import audit
-from automl.stored.pruning import prune
-from automl.stored.unreferenced_files import checkpoints_folder
+from automl.stored.pruning import checkpoints_folder, prune
 from studies.money.budget import Limits
 from studies.results import analysis
 from studies.storage.leases import lease as leases

@@ -13,8 +13,7 @@ from rich.console import Console
 from automl.confirming import measured_on
 from automl.terminal.explanation import print_explanation
 from automl.terminal.study_run_output import print_ending
-from automl.terminal.summary import document_of, print_summary
-from automl.terminal.tables import confirmed_table
+from automl.terminal.summary import confirmed_table, document_of, print_summary
 from automl.terminal.texts import values_text
 from reports.phrases import value_in_words
 from reports.recommending import confirmed_value

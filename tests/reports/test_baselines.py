@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from automl.terminal.summary import document_of
-from automl.terminal.tables import print_archive, print_trials
+from automl.terminal.summary import document_of, print_archive, print_trials
 from reports.baselines_on_page import against_baselines, baseline_lines, hypervolumes
 from reports.content import baseline_rows, trial_table
 from reports.gallery import figures_of_page

@@ -18,8 +18,7 @@ from rich.console import Console
 
 from automl.confirming import chosen_points
 from automl.terminal.explanation import explain, print_explanation
-from automl.terminal.summary import print_summary
-from automl.terminal.tables import print_trials
+from automl.terminal.summary import print_summary, print_trials
 from reports import content, figures
 from reports.page import render
 from studies.gangs.simulated import Curve

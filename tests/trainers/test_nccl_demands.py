@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from studies.gangs import ray_cluster
-from studies.gangs.ray_cluster import PoolCluster
+from studies.gangs import on_ray
+from studies.gangs.on_ray import PoolCluster
 from trainers.model.network import Network
 from trainers.model.sharding import has_values, shard_fully
 from trainers.protocol import GROUP_INTERFACE, Backend
@@ -167,7 +167,7 @@ def test_a_rank_whose_process_has_one_group_keeps_nccl_where_that_is(one_host, i
 @pytest.mark.parametrize(("address", "interface"), [(None, "lo"), ("10.0.0.1:6379", None)])
 def test_ranks_of_a_cluster_of_our_own_know_their_interface(address, interface, monkeypatch) -> None:
     found = []
-    monkeypatch.setattr(ray_cluster, "join_or_start", lambda *_, **__: found.append(os.environ.get(GROUP_INTERFACE)))
+    monkeypatch.setattr(on_ray, "join_or_start", lambda *_, **__: found.append(os.environ.get(GROUP_INTERFACE)))
     cluster = PoolCluster(address=address, temp_folder=None, device="cuda", cpus_per_rank=1)
     cluster.open(2)
     cluster._environment.close()

@@ -38,7 +38,7 @@ class Task(Protocol):
     `trainers.model.optimizers`;
     `whole_metrics(params)`: metrics that are not means over samples, see `trainers.loop.whole_set_metrics`;
     `derived_metrics(metrics, params)`: metrics computed from others, see `trainers.loop.evaluation`;
-    `answer_summary()`: describes answers to validation samples, see `trainers.loop.answers`;
+    `answer_summary()`: describes answers to validation samples, see `trainers.loop.epoch_metrics`;
     `collate(samples)`: makes a list of samples of a Dataset or stream a pair (inputs, targets).
     """
 

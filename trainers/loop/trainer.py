@@ -27,8 +27,7 @@ from trainers.data.samples import TrialData, load_data
 from trainers.data.streams import StreamSamples
 from trainers.failures import classified
 from trainers.functions.own_loop import Course
-from trainers.loop.answers import can_explain
-from trainers.loop.epoch_metrics import EpochEnd, EpochResult
+from trainers.loop.epoch_metrics import EpochEnd, EpochResult, can_explain
 from trainers.loop.epoch_parts import EpochSums, Meetings, Order, part_content
 from trainers.loop.epoch_training import EpochGrowth, EpochTraining
 from trainers.loop.evaluation import has_weights

@@ -8,13 +8,12 @@ from typing import Any
 from markupsafe import Markup
 
 from automl.terminal.picture import picture_of
-from reports.content import ModelRow, archive_rows, baseline_rows
+from reports.content import ModelRow, archive_rows, baseline_rows, trial_lines
 from reports.figures import trade_off
 from reports.front_picture import front_picture
 from reports.phrases import NOTHING, mapping, usd, value_in_words
 from reports.recommending import recommendation_lines
 from reports.redacted import redacted
-from reports.trial_columns import trial_lines
 from studies.queueing.jobs import ENDED, OVER, Job
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis

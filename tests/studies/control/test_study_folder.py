@@ -11,10 +11,9 @@ from typing import Any, BinaryIO
 import pytest
 import sqlalchemy as sa
 
-from automl.stored.pruning import prune
+from automl.stored.pruning import checkpoints_folder, collect, prune
 from automl.stored.study_deletion import delete_study, doomed
 from automl.stored.study_lease import undriven
-from automl.stored.unreferenced_files import checkpoints_folder, collect
 from studies.control.files import orphans
 from studies.control.files.orphans import NOTE, check_in_place, find_orphans, is_shared, mark_used
 from studies.storage.leases import lease as leases

@@ -182,7 +182,7 @@ class SplitTask(BaseTask):
         return {"val": ClassMetrics(len(self.classes), self.positive)}
 
     def answer_summary(self) -> Any:
-        """Return a description of the answers to validation samples, see `trainers.loop.answers`; None without one."""
+        """Return a description of the answers to validation samples, see `trainers.loop.epoch_metrics`, or None."""
         if not 0 < len(self.classes) <= MOST_RANKED_CLASSES:
             return None
         from trainers.tasks.shared.class_metrics import Confusion
