@@ -71,10 +71,6 @@ class MlflowView:
         self._own: dict[str, int] = {}
         self._study_run = StudyRun()
 
-    def load(self, study: MirroredStudy) -> None:
-        """Load MLflow, and make its database."""
-        self._connected(study)
-
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Log the changes of each trial, then the study's own state."""
         client, runs = self._connected(pending.study), self._remembered(pending.study)

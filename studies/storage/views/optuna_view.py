@@ -85,10 +85,6 @@ class OptunaView:
         self._study_id = -1
         self._known: dict[int, _KnownTrial] | None = None
 
-    def load(self, study: MirroredStudy) -> None:
-        """Load Optuna, and make its tables."""
-        self._find(study.name)
-
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Insert new trials, and update changed ones."""
         study = self._studied(pending.study)

@@ -110,9 +110,6 @@ class View(Protocol):
 
     name: ViewName
 
-    def load(self, study: MirroredStudy) -> None:
-        """Do slow work before the first pass."""
-
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Update the view to `pending`, calling `renew()` now and then; `ViewDamagedError` asks to clear it first."""
 

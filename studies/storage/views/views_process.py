@@ -1,4 +1,8 @@
-"""Separate process for the views of a study, so that Optuna and MLflow cannot slow down its controller."""
+"""Separate process for the views of a study, so that Optuna and MLflow cannot slow down its controller.
+
+It reads lines of JSON: its order (`store`, `study`, `parent_pid`), then requests (`hurry`, or `report`, the path of the
+report to store in MLflow before it ends).
+"""
 
 import contextlib
 import json
@@ -11,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
@@ -23,36 +26,6 @@ from studies.storage.views.cursors import Progress, forget_errors, progress
 from studies.storage.views.mirror import follow, keep_report
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """The process's task."""
-
-    store: str
-    study: str
-    parent_pid: int
-
-    def to_line(self) -> str:
-        """Return the order as one line of JSON."""
-        return json.dumps(asdict(self)) + "\n"
-
-    @classmethod
-    def from_line(cls, line: str) -> "Order":
-        """Parse a line of `to_line`."""
-        return cls(**json.loads(line))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
-    """A later request to the process: to hurry, or to store the report at a path in MLflow and end."""
-
-    hurry: bool = False
-    report: str | None = None
-
-    def to_line(self) -> str:
-        """Return the request as one line of JSON."""
-        return json.dumps(asdict(self)) + "\n"
-
-
 class _Wishes:
     def __init__(self) -> None:
         self.hurried, self.ends = threading.Event(), threading.Event()
@@ -61,20 +34,20 @@ class _Wishes:
 
     def _read(self) -> None:
         for line in sys.stdin:
-            wish = Wish(**json.loads(line))
-            if wish.hurry:
+            wish = json.loads(line)
+            if wish.get("hurry"):
                 self.hurried.set()
-            if wish.report is not None:
-                self.report = wish.report
+            if "report" in wish:
+                self.report = wish["report"]
                 self.ends.set()
         self.hurried.set()
 
 
 def main() -> None:
     """Mirror the study until it has ended, the parent has ended, or a report is to be stored; then store it."""
-    order = Order.from_line(sys.stdin.readline())
+    order = json.loads(sys.stdin.readline())
     wishes = _Wishes()
-    is_orphan = _is_gone(order.parent_pid)
+    is_orphan = _is_gone(order["parent_pid"])
     with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
@@ -82,10 +55,10 @@ def main() -> None:
     def is_over() -> bool:
         return wishes.ends.is_set() or is_orphan()
 
-    with closing(Store(order.store)) as store:
-        follow(store, order.study, is_over, ends_with_study=True, hurried=wishes.hurried)
+    with closing(Store(order["store"])) as store:
+        follow(store, order["study"], is_over, ends_with_study=True, hurried=wishes.hurried)
         if wishes.report is not None:
-            keep_report(store, order.study, Path(wishes.report))
+            keep_report(store, order["study"], Path(wishes.report))
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
@@ -136,11 +109,12 @@ class ViewsProcess:
         with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
             forget_errors(self._opened(), self._study)
         if not self.is_running:
-            self._process = self._launch(Order(store=self._store_url, study=self._study, parent_pid=os.getpid()))
+            self._process = self._launch()
+            self._send(store=self._store_url, study=self._study, parent_pid=os.getpid())
 
     def hurry(self) -> None:
         """Make the process mirror without rests from now on, because a command waits for it or soon will."""
-        self._wish(Wish(hurry=True))
+        self._send(hurry=True)
 
     def wait_until_caught_up(self, seconds: float) -> bool:
         """Wait until the views have the last commit.
@@ -167,7 +141,7 @@ class ViewsProcess:
         process = self._process
         if process is None or not self.is_running:
             return False
-        self._wish(Wish(report=str(report)))
+        self._send(report=str(report))
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(seconds) == 0
         return False
@@ -189,20 +163,20 @@ class ViewsProcess:
             process.kill()
             process.wait()
 
-    def _wish(self, wish: Wish) -> None:
+    def _send(self, **what: object) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(wish.to_line())
+            with contextlib.suppress(BrokenPipeError):  # if it died at once, `wait_until_caught_up` notices
+                self._process.stdin.write(json.dumps(what) + "\n")
                 self._process.stdin.flush()
 
-    def _launch(self, order: Order) -> subprocess.Popen[str]:
+    def _launch(self) -> subprocess.Popen[str]:
         output = subprocess.DEVNULL if self._log_file is None else os.open(
             self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )  # fmt: skip
         try:
             # -P: a user's own folder called `studies` or `mlflow` must not be imported instead of ours.
             # Own process group: Ctrl-C drains the study, which the views still have to mirror then.
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-P", "-m", "studies.storage.views.views_process"],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -213,12 +187,6 @@ class ViewsProcess:
         finally:
             if output >= 0:
                 os.close(output)
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
-        # If the process died at once, `wait_until_caught_up` notices.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(order.to_line())
-            process.stdin.flush()
-        return process
 
     def _behind(self) -> list[Progress] | None:
         try:
