@@ -1,5 +1,6 @@
 """`automl export-cluster`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ _folder = click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", required=True, help="The folder; new or empty."
 )
 _image = click.option("--image", metavar="NAME:TAG", help="Image name to push; named after the study by default.")
+
+
+def _machines(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the arguments and options of files for Kubernetes and compose."""
+    return _spec(_folder(nodes_options(_image(command))))
 
 
 @click.group(name="export-cluster")
@@ -48,10 +54,7 @@ def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **g
 
 
 @export_cluster.command()
-@_spec
-@_folder
-@nodes_options
-@_image
+@_machines
 @json_option
 def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write the files that run the study of SPEC on Kubernetes.
@@ -62,10 +65,7 @@ def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 
 
 @export_cluster.command()
-@_spec
-@_folder
-@nodes_options
-@_image
+@_machines
 @param_option
 @click.option("--epochs", type=click.IntRange(1), help="Number of epochs; the number in the spec by default.")
 @json_option
@@ -81,10 +81,7 @@ def pytorchjob(
 
 
 @export_cluster.command()
-@_spec
-@_folder
-@nodes_options
-@_image
+@_machines
 @json_option
 def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write a compose file for the service.
@@ -96,10 +93,7 @@ def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 
 
 @export_cluster.command()
-@_spec
-@_folder
-@nodes_options
-@_image
+@_machines
 @json_option
 def kustomize(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write a kustomize base for the service.
@@ -110,21 +104,10 @@ def kustomize(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 
 
 def _write(
-    target: Target,
-    spec: Path,
-    out: Path,
-    given: dict[str, Any],
-    *,
-    as_json: bool,
-    training: dict[str, Any] | None = None,
+    target: Target, spec: Path, out: Path, given: dict[str, Any], *, as_json: bool, training: Any = None
 ) -> None:
     parsed = read_spec(spec, (), None)
-    machines = Machines(
-        nodes=given["nodes"],
-        gpus_per_node=given["gpus_per_node"],
-        cpus_per_node=given["cpus_per_task"],
-        image=given["image"],
-    )
+    machines = Machines(cpus_per_node=given.pop("cpus_per_task"), **given)
     write_manifests(target, parsed, file=spec, machines=machines, out=out, training=training)
     if as_json:
         print_json({"study": parsed.study, "out": str(out)})

@@ -230,7 +230,7 @@ class RayPool:
         self._cluster.is_dead = True
         log.error("%s", message)
         for gang in self._gangs.take_all():
-            self.post(gang.lost_uncounted(message))
+            self.post(gang.failed("lost", message, counts=False))
         self.post(DrainRequested(reason="error", message=message))
 
     def close(self) -> None:
@@ -363,7 +363,7 @@ class RayPool:
         names = ", ".join(self._rank_slots.name_of(number) for number in unfit)
         self._rank_slots.replace_there(mine)
         usable = tuple(sorted(set(gang.slots) - set(mine)))
-        self._end_of_gang(gang, gang.lost_uncounted(f"{names}: {why}"), usable)
+        self._end_of_gang(gang, gang.failed("lost", f"{names}: {why}", counts=False), usable)
 
     def _leave(self, group: StandingGroup, is_hopeless: Callable[[], bool]) -> list[int]:
         return all_leave({number: self._slots[number].actor for number in group.slots}, group.id, is_hopeless)
@@ -373,7 +373,7 @@ class RayPool:
         stuck = self._groups.stuck()
         for gang in self._gangs:
             if stuck & set(gang.slots) and self._gangs.remove(gang):
-                lost = gang.lost_uncounted("a member of the process group of an earlier trial is gone")
+                lost = gang.failed("lost", "a member of the process group of an earlier trial is gone", counts=False)
                 self._rank_slots.replace_there(gang.slots)
                 self._end_of_gang(gang, lost)
         self._rank_slots.replace_idle(self._groups.stuck)

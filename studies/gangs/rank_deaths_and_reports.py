@@ -56,18 +56,14 @@ class Gang:
         with self.changing:
             self.over.set()
 
-    def failed(self, failure: Failure, message: str) -> GangFailed:
-        """Return the event for a failure of its ranks."""
-        return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message)
+    def failed(self, failure: Failure, message: str, *, counts: bool = True) -> GangFailed:
+        """Return the event for a failure of its ranks; one outside the trial `counts` as no attempt."""
+        return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message, counts=counts)
 
     def lost(self, message: str) -> GangFailed:
         """Return the event for the loss of a rank."""
         log.warning("trial %s, attempt %s: %s", self.number, self.attempt, message)
-        return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message)
-
-    def lost_uncounted(self, message: str) -> GangFailed:
-        """Return the event for a fault outside the trial; the attempt does not count."""
-        return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message, counts=False)
+        return self.failed("lost", message)
 
 
 class GangReports:
@@ -78,20 +74,27 @@ class GangReports:
 
     def read(self) -> list[tuple[Failure, str]]:
         """Post rank 0's measurements until the trial is over; returns the failures of all ranks, if any."""
+        pending = list(self._gang.reports)
+        while pending and not self._gang.over.is_set():
+            if failures := self._failures(pending, 5.0):
+                # Further failures within a short wait, since the first rank to report is not always the cause.
+                deadline = time.monotonic() + SECOND_REPORT_SECONDS
+                while pending and (left := deadline - time.monotonic()) > 0:
+                    failures += self._failures(pending, left)
+                return failures
+        return []
+
+    def _failures(self, pending: list[Any], seconds: float) -> list[tuple[Failure, str]]:
+        """Wait for a report; returns its rank's failure, if any, and removes it from `pending` if the rank has ended."""
         import ray
 
-        gang = self._gang
-        pending, stream = list(gang.reports), gang.reports[0]
-        while pending and not gang.over.is_set():
-            ready, _ = ray.wait(pending, num_returns=1, timeout=5.0)
-            for ref in ready:
-                failure = self._next_of(stream) if ref is stream else self._end_of(ref)
-                if failure is None:
-                    continue
+        failures, stream = [], self._gang.reports[0]
+        for ref in ray.wait(pending, num_returns=1, timeout=seconds)[0]:
+            failure = self._next_of(stream) if ref is stream else self._end_of(ref)
+            if failure is not None:  # else a measurement
                 pending.remove(ref)
-                if failure is not _OVER:
-                    return [failure, *self._further_failures(pending)]
-        return []
+                failures += [] if failure is _OVER else [failure]
+        return failures
 
     def _next_of(self, stream: Any) -> tuple[Failure, str] | None:
         """Post one message of rank 0; returns its failure, `_OVER` at the stream's end, else None."""
@@ -134,24 +137,6 @@ class GangReports:
         except Exception as error:  # noqa: BLE001 - any transport error is a lost rank
             return as_failure(error, self._name_of(ref))
         return _OVER if failure is None else failure
-
-    def _further_failures(self, pending: list[Any]) -> list[tuple[Failure, str]]:
-        """Return further failures after a short wait, since the first rank to report is not always the cause."""
-        import ray
-
-        failures = []
-        stream = self._gang.reports[0]
-        deadline = time.monotonic() + SECOND_REPORT_SECONDS
-        while pending and (left := deadline - time.monotonic()) > 0:
-            ready, _ = ray.wait(pending, num_returns=1, timeout=left)
-            for ref in ready:
-                failure = self._next_of(stream) if ref is stream else self._end_of(ref)
-                if failure is None:
-                    continue  # a measurement from before the failure
-                pending.remove(ref)
-                if failure is not _OVER:
-                    failures.append(failure)
-        return failures
 
     def _name_of(self, report: Any) -> str:
         gang = self._gang
