@@ -85,7 +85,7 @@ class GangReports:
         return []
 
     def _failures(self, pending: list[Any], seconds: float) -> list[tuple[Failure, str]]:
-        """Wait for a report; returns its rank's failure, if any, and removes it from `pending` if the rank has ended."""
+        """Wait for a report; returns its rank's failure, if any; an ended rank leaves `pending`."""
         import ray
 
         failures, stream = [], self._gang.reports[0]
