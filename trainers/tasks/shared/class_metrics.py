@@ -14,7 +14,25 @@ from trainers.protocol import STDERR
 from trainers.tasks.shared.class_metric_names import whole_class_metrics
 
 
-class ClassMetrics:
+class SeenSamples:
+    """Tensors of all samples so far, for what is computed from a whole part."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._parts = []
+
+    def merge_state(self, other: SeenSamples) -> None:
+        """Add the samples of another object."""
+        self._parts += other._parts
+
+    def _all(self) -> list[Tensor]:
+        return [torch.cat(one).cpu() for one in zip(*self._parts, strict=True)]
+
+
+class ClassMetrics(SeenSamples):
     """AUROC, AUPRC (average precision), macro F1 and balanced error of a whole part, equal to scikit-learn's.
 
     scikit-learn itself takes a second to import in every rank, and knows no standard errors.
@@ -28,13 +46,9 @@ class ClassMetrics:
     """
 
     def __init__(self, classes: int, positive: int) -> None:
+        super().__init__()
         self.metric_names = whole_class_metrics(classes)
         self._classes, self._positive = classes, positive
-        self._parts: list[tuple[Tensor, ...]] = []
-
-    def reset(self) -> None:
-        """Forget all samples."""
-        self._parts = []
 
     def to(self, device: str | torch.device) -> ClassMetrics:
         """Move the samples to a device."""
@@ -49,15 +63,11 @@ class ClassMetrics:
             scores = scores[:, [self._positive]] if self._classes == 2 else scores
         self._parts.append((scores, outputs.argmax(dim=1), targets))
 
-    def merge_state(self, other: ClassMetrics) -> None:
-        """Add the samples of another object."""
-        self._parts += other._parts
-
     def compute(self) -> dict[str, float]:
         """Return the metrics that are defined, and their standard errors."""
         if not self._parts:
             return {}
-        scores, chosen, targets = (torch.cat(one).cpu() for one in zip(*self._parts, strict=True))
+        scores, chosen, targets = self._all()
         with torch.enable_grad():
             weights = torch.ones(len(targets), dtype=torch.float64, requires_grad=True)
             values = _of_decisions(chosen, targets, weights, self._classes)
@@ -108,23 +118,10 @@ _POINTS = 400  # most pairs of a number and its estimate that are kept
 _SHARES = (0.5, 0.9)  # shares of the samples whose distance from the truth is computed
 
 
-class _Summary:
-    """Collects outputs and targets of all samples on the CPU."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[Tensor, Tensor]] = []
-
+class _Summary(SeenSamples):
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch."""
         self._parts.append((outputs.detach().cpu(), targets.cpu()))
-
-    def merge_state(self, other: _Summary) -> None:
-        """Add the samples of another object."""
-        self._parts += other._parts
-
-    def _all(self) -> tuple[Tensor, Tensor]:
-        outputs, targets = (torch.cat(one) for one in zip(*self._parts, strict=True))
-        return outputs, targets
 
 
 class Confusion(_Summary):

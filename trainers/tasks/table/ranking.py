@@ -1,15 +1,13 @@
 """Ranking of the rows of each query, evaluated by NDCG. Shapes: n rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
 from torch import Tensor
 
 from trainers.protocol import TaskError
+from trainers.tasks.shared.class_metrics import SeenSamples
 from trainers.tasks.shared.split_task import Rows, Share, split
 from trainers.tasks.table.columns import Matrix, Vector
 from trainers.tasks.table.files import Table, texts
@@ -48,30 +46,16 @@ def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, co
     return np.column_stack([standardised, relevance, queries_of(table, query)]).astype(np.float32)
 
 
-class Ndcg:
+class Ndcg(SeenSamples):
     """Normalised discounted cumulative gain of the first ten rows: mean over queries with a relevant row.
 
     The gain is the relevance and the discount log2(1 + rank), as in Jarvelin and Kekalainen 2002 and scikit-learn's
     `ndcg_score`; equal scores share the mean of their gains.
     """
 
-    def __init__(self) -> None:
-        self._scores: list[Tensor] = []
-        self._targets: list[Tensor] = []
-
-    def reset(self) -> None:
-        """Forget all rows."""
-        self._scores, self._targets = [], []
-
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add scores [n], and targets of `ranking_targets`, [n, 3]."""
-        self._scores.append(outputs.detach().cpu().double())
-        self._targets.append(targets[:, 1:].detach().cpu().double())
-
-    def merge_state(self, other: Ndcg) -> None:
-        """Add the rows of another object."""
-        self._scores += other._scores
-        self._targets += other._targets
+        self._parts.append((outputs.detach().cpu().double(), targets[:, 1:].detach().cpu().double()))
 
     def compute(self) -> float:
         """Return the mean over queries, from 0 to 1; NaN without relevant rows."""
@@ -83,9 +67,7 @@ class Ndcg:
         return float(np.std(found, ddof=1) / len(found) ** 0.5) if len(found) > 1 else None
 
     def _of_queries(self) -> list[float]:
-        if not self._scores:
-            return []
-        return _ndcg_of_queries(torch.cat(self._scores).numpy(), torch.cat(self._targets).numpy())
+        return _ndcg_of_queries(*(one.numpy() for one in self._all())) if self._parts else []
 
 
 def ndcg_without_order(targets: Any) -> dict[str, float]:
