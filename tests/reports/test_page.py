@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reports import bars, content, curve_figures, figures
+from reports import content, curve_figures, figures
 from reports.comparing import write_comparison
 from reports.page import FIRST_ROWS, MOST_ROWS, as_json, plotly_script, render, write_report
 from reports.page_templates import packed, unpacked
@@ -284,7 +284,7 @@ def test_panels_have_the_scale_and_the_order_of_the_space() -> None:
 @pytest.mark.medium
 def test_every_dollar_and_every_failure_is_counted() -> None:
     study = build_study(60)
-    assert [sum(bar.share for bar in some) > 0 for some in bars.money_bars(study)] == [True, True]
+    assert [sum(bar.share for bar in some) > 0 for some in figures.money_bars(study)] == [True, True]
     assert f"adds up to {usd(study.cost_nano_usd / 1e9)}" in page_of_sixty()
     for totals in (analysis.money_by_kind(study), analysis.money_by_outcome(study)):
         assert sum(totals.values()) == pytest.approx(study.cost_nano_usd / 1e9)
