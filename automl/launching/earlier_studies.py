@@ -107,7 +107,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
                 return trials_of_record(record, *wanted), len(record.started)
     import optuna
 
-    with _optuna_storage(url) as storage:
+    with optuna_storage(url) as storage:
         # Optuna's tables also contain this project's studies, for Optuna Dashboard.
         names = optuna.get_all_study_names(storage) if storage is not None else []
         if storage is None or study not in names:
@@ -132,7 +132,7 @@ def _missing_file(url_text: str) -> Path | None:
 
 
 @contextmanager
-def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
+def optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
     """Yield Optuna's tables behind a URL, or None if there are none; creates nothing."""
     if not _has_table(url, "trial_values"):
         yield None
@@ -170,6 +170,9 @@ def trials_of_record(
     """Return the complete trials of a study of this project, and the incomplete trials with their forecast end."""
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:
+        for other in record.objectives:
+            if other.metric == objective.metric and other.direction != objective.direction:
+                raise _UnfitError(_other_direction(record.name, objective, other.direction))
         metrics = sorted({name for trial in measured for name in trial.epochs[-1].metrics})
         if measured and objective.metric not in metrics:
             allowed = f"studies that measured {objective.metric}; {record.name} measured {listed(metrics)}"
@@ -228,7 +231,7 @@ def trials_of_optuna(
     """Return the complete trials of an Optuna study; bounded metrics are its objectives or user attributes, if any."""
     import optuna
 
-    names = _metric_names(study)
+    names = metric_names(study)
     columns = _columns(study, names, name, objectives)
     trials = []
     for trial in study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE]):
@@ -239,7 +242,8 @@ def trials_of_optuna(
     return [one for one in trials if all(map(math.isfinite, one.values))]
 
 
-def _metric_names(study: optuna.Study) -> list[str] | None:
+def metric_names(study: optuna.Study) -> list[str] | None:
+    """Return the names that an Optuna study gives its objectives, or None."""
     import optuna
 
     with warnings.catch_warnings():
@@ -258,11 +262,16 @@ def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives
         columns = list(range(len(metrics)))
     else:
         allowed = (
-            f"a study with {len(metrics)} objectives, or metric names; this study has {len(directions)} without names"
+            f"a study with {len(metrics)} objectives, or metric names; this study has {len(directions)} without names. "
+            f"Name them with `automl import STUDY --from optuna:{redact(name)} --for SPEC`"
         )
         raise _UnfitError(found(name, allowed))
     for objective, column in zip(objectives, columns, strict=True):
         if directions[column] != objective.direction:
-            problem = f"a study that has to {objective.direction} {shown(objective.metric)}"
-            raise _UnfitError(found(name, f"{problem}; this study has to {directions[column]} it"))
+            raise _UnfitError(_other_direction(name, objective, directions[column]))
     return columns
+
+
+def _other_direction(name: str, objective: Objective, direction: str) -> str:
+    wanted = f"a study that has to {objective.direction} {shown(objective.metric)}"
+    return found(name, f"{wanted}; this study has to {direction} it")

@@ -96,7 +96,7 @@ def _first_failure(record: StudyRecord) -> str:
 def _views(record: StudyRecord) -> str:
     """Return late views. In a running study only errors count, since views always lag some commits."""
     follows = record.state == "running" and record.driven
-    late = [one for one in record.views if one.behind and (one.error or not follows) and not record.is_simulated]
+    late = [one for one in record.views if one.behind and (one.error or not follows) and not record.not_trained_here]
     return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
 
 

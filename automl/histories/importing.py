@@ -1,0 +1,100 @@
+"""Stores a history of another tool as a closed study, from which new studies learn (`automl import`)."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from automl.given_parameters import read_params
+from automl.histories.history import History
+from automl.histories.tables import read_tables
+from automl.histories.trackers import read_mlflow, read_optuna, read_ray
+from automl.histories.translation import Translator, columns_of, metrics_of
+from automl.launching.from_code import code_of, prepared_from_code
+from automl.launching.prepared_study import prepare
+from automl.launching.spec_reading import read_spec
+from automl.signals import private_files
+from reports.phrases import plural, usd
+from studies.records.records import IMPORTED, NANO
+from studies.redact import redact
+from studies.search.model.transfer import ENOUGH_TO_FIT
+from studies.spec.spec_errors import SpecError
+from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
+from studies.storage.study_store import Store
+from studies.storage.views.mirror import catch_up
+from studies.storage.writing.ended_study import write_ended
+
+
+def import_history(
+    study: str,
+    sources: Sequence[str],
+    spec_file: Path,
+    *,
+    names: Sequence[str] = (),
+    fixed: Sequence[str] = (),
+    price: float | None = None,
+    store: str | None = None,
+) -> dict[str, Any]:
+    """Store the runs of `sources` as a closed study; returns what was taken, as plain values with `lines` for people.
+
+    Args:
+        spec_file: Spec, or code, of the study that will learn: its space, objectives and directions.
+        names: Names of the history in terms of the spec, `THEIRS=OURS[:min|max][:UNIT]`.
+        fixed: Parameters `NAME=VALUE` that all runs had and the history lacks.
+        price: Dollars of a slot per hour; None if unknown.
+
+    Raises:
+        SpecError: The history cannot be read, or not in terms of the spec. StoreError if the name is taken. Nothing is
+            written.
+    """
+    code, folder = code_of(spec_file), spec_file.absolute().parent
+    prepared = (
+        prepare(read_spec(spec_file, (), store), source=str(spec_file), base_folder=folder)
+        if code is None
+        else prepared_from_code(code, (), store)[0]
+    )
+    spec = prepared.spec
+    columns, metrics = columns_of(names, spec), metrics_of(spec)
+    history = _read(sources, [*metrics, *(one.theirs for one in columns.values())])
+    translator = Translator(history, spec, columns, read_params(fixed), price or 0.0)
+    if price is None and "cost_usd" in metrics and "cost_usd" not in columns:
+        raise SpecError("cost_usd", (), "found no price of the runs. Add --price, the dollars of a slot per hour")
+    trials = translator.trials()
+    form = _form(study, spec, sources, len(trials), max(len(one.epochs) for one in trials))
+    with private_files():
+        opened = Store(spec.store)
+    write_ended(opened, form, trials, time.time())
+    cost = sum(one.nano_usd * len(one.epochs) for one in trials) / NANO
+    complete = sum(one.state == "complete" for one in trials)
+    taken = f"{plural(len(trials), 'trial')} of {plural(len(history.runs), 'run')} taken, {complete} complete"
+    lines = [f"{history.source}: {taken}", *(f"left out: {one}" for one in translator.left_out), *translator.notes]
+    lines += [f"cost: {usd(cost)} at {usd(price)} per slot-hour, paid elsewhere, in no budget here"] if price else []
+    few = f"too few to learn from: at least {ENOUGH_TO_FIT} trials are needed"
+    lines += [few] if len(trials) < ENOUGH_TO_FIT else []
+    lines.append(f"stored as {study}. To learn from it: automl launch SPEC --from-study {shlex.quote(study)}")
+    counts = {"runs": len(history.runs), "trials": len(trials), "complete": complete}
+    return {"study": study, **counts, "cost_usd": cost, "lines": lines, "views": dict(catch_up(opened, study))}
+
+
+def _read(sources: Sequence[str], curves_of: Sequence[str]) -> History:
+    kind, _, place = sources[0].partition(":")
+    if kind not in {"mlflow", "optuna", "ray"}:
+        return read_tables(sources)
+    if len(sources) > 1:
+        raise SpecError(
+            "--from", (), f"found {len(sources)} sources, allowed: one, or a CSV file of runs and its curves"
+        )
+    if kind == "mlflow":
+        return read_mlflow(place, curves_of)
+    return read_optuna(place) if kind == "optuna" else read_ray(place)
+
+
+def _form(study: str, spec: StudySpec, sources: Sequence[str], trials: int, epochs: int) -> dict[str, Any]:
+    """Return the stored spec of the history: the terms of the user's spec, and the sources."""
+    terms = spec_to_mapping(spec)
+    given = {name: terms[name] for name in ("objectives", "constraints", "space")}
+    given |= {"study": study, "task": IMPORTED, "task_options": {"from": [redact(one) for one in sources]}}
+    given |= {"training": {"epochs": epochs}, "budget": f"{trials} trials", "mlflow": "off"}
+    form = spec_to_mapping(parse_spec(given, study))
+    return {name: value for name, value in form.items() if name != "store"}

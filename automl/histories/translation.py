@@ -1,0 +1,218 @@
+"""Runs in the terms of a spec: its parameters, and its metrics in its units and directions after each epoch."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from automl.given_parameters import likely_name, unknown_parameter
+from automl.histories.history import History, Run
+from reports.phrases import is_share, plural
+from search_spaces.parameters import Categorical, Conditional, Int, Parameter, SpaceError
+from search_spaces.space import Space
+from search_spaces.wording import found, listed
+from studies.records.records import CUMULATIVE_METRICS, DIRECTIONS, NANO, STATIC_METRICS, Direction
+from studies.spec.spec_errors import SpecError
+from studies.spec.study_spec import StudySpec
+from studies.storage.writing.ended_study import EndedTrial
+
+SECONDS = "seconds"
+"""Name of a run's duration, beside the names of a spec."""
+UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+MOST_EPOCHS = 200
+"""Largest number of epochs kept of a run; of longer curves each k-th point is kept."""
+_CONSTANT = STATIC_METRICS | CUMULATIVE_METRICS
+
+
+class Column(NamedTuple):
+    """A name of the history for a name of the spec; `words` are its unit and its better direction, if given."""
+
+    theirs: str
+    ours: str
+    words: tuple[str, ...] = ()
+
+    def option(self, *more: str) -> str:
+        """Return the option of the column, with further words."""
+        return f"--map {':'.join((f'{self.theirs}={self.ours}', *self.words, *more))}"
+
+
+class _LeftOutError(Exception):
+    """A run is left out: the reason, and an example."""
+
+
+def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
+    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. SpecError names the option."""
+    columns: dict[str, Column] = {}
+    known, words_known = [*_space(spec).names(), *metrics_of(spec), SECONDS], [*DIRECTIONS, *UNITS]
+    for text in given:
+        theirs, _, right = text.rpartition("=")
+        ours, *words = right.split(":")
+        if not theirs or ours not in known or ours in columns:
+            problem = (
+                "is given twice" if ours in columns else unknown_parameter(ours, known, "THEIRS=OURS, with OURS of ")
+            )
+            raise SpecError(f"--map {text}", (), problem)
+        if unknown := [word for word in words if word not in words_known]:
+            raise SpecError(f"--map {text}", (), found(unknown[0], listed(words_known)))
+        columns[ours] = Column(theirs, ours, tuple(words))
+    return columns
+
+
+def metrics_of(spec: StudySpec) -> list[str]:
+    """Return the metrics of all objectives and constraints."""
+    return list(dict.fromkeys(one.metric for one in (*spec.objectives, *spec.constraints)))
+
+
+def _space(spec: StudySpec) -> Space:
+    return spec.space or Space({})
+
+
+class Translator:
+    """Translates a history into the terms of a spec; after `trials`, `left_out` and `notes` have lines for the user.
+
+    `given` has columns with other names or units, by the spec's name; `fixed` parameters that the history lacks.
+    SpecError if a name or a direction is missing; the message has the option to add.
+    """
+
+    def __init__(
+        self, history: History, spec: StudySpec, given: Mapping[str, Column], fixed: Mapping[str, Any], price: float
+    ) -> None:
+        self._history, self._spec, self._space, self._fixed, self._price = history, spec, _space(spec), fixed, price
+        self._names = list(dict.fromkeys(name for run in history.runs for name in (*run.values, *run.curves)))
+        self.left_out: list[str] = []
+        self.notes: list[str] = []
+        self._turned: set[str] = set()  # shares whose history has 1 minus their value
+        for name, column in given.items():
+            if column.theirs not in self._names:
+                raise self._without(name, column.theirs)
+        same = {name: Column(name, name) for name in (*self._space.names(), *metrics_of(spec)) if name in self._names}
+        self._columns = {**same, **given}
+        for name, entry in self._space.entries():
+            if name not in {*self._columns, *fixed} and not isinstance(entry, Conditional):
+                raise self._without(name, name, f". If all runs had one value: --param {name}=VALUE")
+        for objective in spec.objectives:
+            if objective.metric in self._columns:
+                self._check_direction(self._columns[objective.metric], objective.direction)
+            elif objective.metric not in CUMULATIVE_METRICS:
+                raise self._without(objective.metric, objective.metric)
+        self._metrics = {name: self._columns[name] for name in metrics_of(spec) if name in self._columns}
+        points = {name: self._most_points(one) for name, one in self._metrics.items() if name not in _CONSTANT}
+        has_curves = all(points.get(one.metric, 2) > 1 for one in spec.objectives)
+        self._curved = [name for name, most in points.items() if most > 1 and has_curves]
+        self._longest = max((len(self._steps(run)) for run in history.runs), default=1)
+        self._every = -(-self._longest // MOST_EPOCHS)
+
+    def _without(self, ours: str, theirs: str, more: str = "") -> SpecError:
+        near = next((name for name in self._names if likely_name(name, [ours])), likely_name(theirs, self._names))
+        problem = f"has no {theirs}. It has {listed(self._names)}. Add --map {near or 'THEIRS'}={ours}{more}"
+        return SpecError(self._history.source, (), problem)
+
+    def _check_direction(self, column: Column, ours: Direction) -> None:
+        said = [DIRECTIONS[word] for word in column.words if word in DIRECTIONS]
+        theirs = said[0] if said else self._history.directions.get(column.theirs)
+        if theirs is None and column.theirs != column.ours:
+            problem = f"found no direction of {column.theirs}. Add :min if lower is better, :max if higher is better"
+            raise SpecError(column.option(), (), problem)
+        if theirs in {None, ours}:
+            return
+        if column.theirs == column.ours or not is_share(column.ours, 0.0):
+            problem = f"found {theirs}, but {self._spec.study} has to {ours} {column.ours}"
+            raise SpecError(column.option(), (), f"{problem}. Map a metric that is better in the same direction")
+        self._turned.add(column.ours)
+        better = "higher" if theirs == "maximize" else "lower"
+        self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
+
+    def _most_points(self, column: Column) -> int:
+        return max((len(run.curves.get(column.theirs, ())) for run in self._history.runs), default=0)
+
+    def _steps(self, run: Run) -> list[float]:
+        """Return the steps that all curves of a run have; one step for the last values, without curves."""
+        curves = [set(run.curves.get(self._columns[name].theirs, ())) for name in self._curved]
+        return sorted(set.intersection(*curves)) if curves else [0.0]
+
+    def trials(self) -> list[EndedTrial]:
+        """Return the usable runs. SpecError if there are none, or if a share is in percent."""
+        trials: list[EndedTrial] = []
+        reasons: dict[str, list[str]] = {}
+        for run in self._history.runs:
+            try:
+                trials.append(self._trial(run))
+            except _LeftOutError as error:
+                reasons.setdefault(error.args[0], []).append("".join(error.args[1:]))
+        self.left_out += [f"{plural(len(runs), 'run')} {reason}{runs[0]}" for reason, runs in reasons.items()]
+        if not trials:
+            raise SpecError(self._history.source, (), f"has no usable run: {', '.join(self.left_out) or 'it is empty'}")
+        if self._every > 1:
+            self.notes.append(f"of curves with up to {self._longest} points each {self._every}th point is kept")
+        return trials
+
+    def _trial(self, run: Run) -> EndedTrial:
+        if run.state in {"failed", "running"}:
+            raise _LeftOutError("failed" if run.state == "failed" else "unfinished")
+        if run.state == "cut short" and not self._curved:
+            raise _LeftOutError("cut short, without a curve")
+        params, steps = self._params(run), self._steps(run)[self._every - 1 :: self._every]
+        column = self._columns.get(SECONDS)
+        total = run.seconds if column is None else self._number(run.values.get(column.theirs), column)
+        if not (total or 0.0) > 0.0 and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
+            raise _LeftOutError("without a duration", f" (--map THEIRS={SECONDS} names its column)")
+        if not steps:
+            raise _LeftOutError("without a curve")
+        seconds = (total or 0.0) / len(steps)
+        usd = seconds * int(params.get("world_size", 1)) * self._price / 3600
+        so_far = {"wall_seconds": seconds, "cost_usd": usd} if total else {}
+        epochs = [
+            {name: place * one for name, one in so_far.items()} | metrics
+            for place, metrics in enumerate(self._epochs(run, steps), start=1)
+        ]
+        is_complete = run.state == "finished" and len(steps) == self._longest // self._every
+        state = "complete" if is_complete else "pruned"
+        return EndedTrial(params=params, state=state, epochs=epochs, seconds=seconds, nano_usd=round(usd * NANO))
+
+    def _params(self, run: Run) -> dict[str, Any]:
+        given = {name: run.values.get(one.theirs) for name, one in self._columns.items() if name in self._space}
+        known = {name: value for name, value in (self._fixed | given).items() if value is not None}
+        params = {name: _typed(self._space.parameter(name), known[name]) for name in known if name in self._space}
+        active = {name: params[name] for name in self._space.active(params) if name in params}
+        try:
+            self._space.check(active)
+        except SpaceError as error:
+            raise _LeftOutError(f"outside the space of {self._spec.study}", f" ({error})") from None
+        return active
+
+    def _epochs(self, run: Run, steps: Sequence[float]) -> Iterator[dict[str, float]]:
+        """Yield the metrics at each step; metrics without a curve have their last value."""
+        for step in steps:
+            values = {
+                name: self._number(
+                    run.curves[one.theirs][step] if name in self._curved else run.values.get(one.theirs), one
+                )
+                for name, one in self._metrics.items()
+            }
+            for objective in self._spec.objectives:
+                if values.get(objective.metric, 0.0) is None:
+                    raise _LeftOutError(f"without {objective.metric}")
+            yield {name: value for name, value in values.items() if value is not None}
+
+    def _number(self, value: object, column: Column) -> float | None:
+        """Return a finite value in the unit and direction of the spec, or None. SpecError for a share in percent."""
+        try:
+            number = float(value) * math.prod(UNITS.get(word, 1.0) for word in column.words)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return None
+        if not math.isfinite(number):
+            return None
+        if is_share(column.ours, 0.0) and not 0.0 <= number <= 1.0:
+            problem = f"found {value} for {column.ours}, a share from 0 to 1. If it is in percent: "
+            raise SpecError(self._history.source, (column.theirs,), f"{problem}{column.option('percent')}")
+        return 1.0 - number if column.ours in self._turned else number
+
+
+def _typed(parameter: Parameter, value: object) -> Any:
+    """Return a value as the parameter has it: sources such as CSV files and MLflow have only text."""
+    if isinstance(parameter, Categorical):
+        return next((one for one in parameter.choices if str(one).lower() == str(value).lower()), value)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return value
+    return int(number) if isinstance(parameter, Int) and number.is_integer() else number
