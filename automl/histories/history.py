@@ -4,18 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from search_spaces.wording import found, listed
 from studies.records.records import Direction
-from studies.spec.spec_errors import SpecError
 
-State = Literal["finished", "cut short", "failed", "running"]
+State = Literal["finished", "cut short", "failed", "unfinished"]
 Curve = Mapping[float, float]
 """Values of a metric by step."""
-_STATES: Mapping[str, State] = {
+_WORDS: Mapping[str, State] = {
     **dict.fromkeys(("", "finished", "complete", "completed", "success", "terminated"), "finished"),
     **dict.fromkeys(("pruned", "killed", "preempted", "stopped"), "cut short"),
     **dict.fromkeys(("failed", "fail", "crashed", "error"), "failed"),
-    **dict.fromkeys(("running", "waiting", "pending", "queued", "scheduled", "paused", "preempting"), "running"),
 }
 
 
@@ -39,9 +36,6 @@ class History:
     directions: Mapping[str, Direction] = field(default_factory=dict)
 
 
-def state_of(word: str, source: str) -> State:
-    """Return the state that a tool's word means. SpecError for an unknown word."""
-    state = _STATES.get(word.strip().lower())
-    if state is None:
-        raise SpecError(source, (), found(word, f"a state: {listed(name for name in _STATES if name)}"))
-    return state
+def state_of(word: str) -> State:
+    """Return the state that a tool's word means; a run in any other state, such as `running`, is unfinished."""
+    return _WORDS.get(word.strip().lower(), "unfinished")

@@ -10,7 +10,7 @@ from automl.given_parameters import read_params
 from automl.histories.history import History
 from automl.histories.tables import read_tables
 from automl.histories.trackers import read_mlflow, read_optuna, read_ray
-from automl.histories.translation import Translator, columns_of, metrics_of
+from automl.histories.translation import Translator, Trial, columns_of, metrics_of
 from automl.launching.from_code import code_of, prepared_from_code
 from automl.launching.prepared_study import prepare
 from automl.launching.spec_reading import read_spec
@@ -23,19 +23,13 @@ from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 from studies.storage.study_store import Store
 from studies.storage.views.mirror import catch_up
-from studies.storage.writing.ended_study import write_ended
+from studies.storage.writing.changes import Change, EpochMeasured, StudyChanged, TrialChanged
 
 
 def import_history(
-    study: str,
-    sources: Sequence[str],
-    spec_file: Path,
-    *,
-    names: Sequence[str] = (),
-    fixed: Sequence[str] = (),
-    price: float | None = None,
-    store: str | None = None,
-) -> dict[str, Any]:
+    study: str, sources: Sequence[str], spec_file: Path, *, names: Sequence[str] = (), fixed: Sequence[str] = (),
+    price: float | None = None, store: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Store the runs of `sources` as a closed study; returns what was taken, as plain values with `lines` for people.
 
     Args:
@@ -45,35 +39,30 @@ def import_history(
         price: Dollars of a slot per hour; None if unknown.
 
     Raises:
-        SpecError: The history cannot be read, or not in terms of the spec. StoreError if the name is taken. Nothing is
-            written.
+        SpecError: The history cannot be read, or not in terms of the spec; nothing is written.
     """
     code, folder = code_of(spec_file), spec_file.absolute().parent
-    prepared = (
-        prepare(read_spec(spec_file, (), store), source=str(spec_file), base_folder=folder)
-        if code is None
-        else prepared_from_code(code, (), store)[0]
-    )
-    spec = prepared.spec
+    if code is None:
+        spec = prepare(read_spec(spec_file, (), store), source=str(spec_file), base_folder=folder).spec
+    else:
+        spec = prepared_from_code(code, (), store)[0].spec
     columns, metrics = columns_of(names, spec), metrics_of(spec)
     history = _read(sources, [*metrics, *(one.theirs for one in columns.values())])
-    translator = Translator(history, spec, columns, read_params(fixed), price or 0.0)
+    translator = Translator(history, spec, columns, read_params(fixed))
     if price is None and "cost_usd" in metrics and "cost_usd" not in columns:
         raise SpecError("cost_usd", (), "found no price of the runs. Add --price, the dollars of a slot per hour")
     trials = translator.trials()
-    form = _form(study, spec, sources, len(trials), max(len(one.epochs) for one in trials))
+    form = _form(study, spec, sources, trials)
     with private_files():
         opened = Store(spec.store)
-    write_ended(opened, form, trials, time.time())
-    cost = sum(one.nano_usd * len(one.epochs) for one in trials) / NANO
-    complete = sum(one.state == "complete" for one in trials)
-    taken = f"{plural(len(trials), 'trial')} of {plural(len(history.runs), 'run')} taken, {complete} complete"
+    cost = _write(opened, form, trials, price or 0.0) / NANO
+    counts = {"runs": len(history.runs), "trials": len(trials), "complete": sum(t.state == "complete" for t in trials)}
+    taken = f"{plural(len(trials), 'trial')} of {plural(len(history.runs), 'run')} taken, {counts['complete']} complete"
     lines = [f"{history.source}: {taken}", *(f"left out: {one}" for one in translator.left_out), *translator.notes]
     lines += [f"cost: {usd(cost)} at {usd(price)} per slot-hour, paid elsewhere, in no budget here"] if price else []
     few = f"too few to learn from: at least {ENOUGH_TO_FIT} trials are needed"
     lines += [few] if len(trials) < ENOUGH_TO_FIT else []
     lines.append(f"stored as {study}. To learn from it: automl launch SPEC --from-study {shlex.quote(study)}")
-    counts = {"runs": len(history.runs), "trials": len(trials), "complete": complete}
     return {"study": study, **counts, "cost_usd": cost, "lines": lines, "views": dict(catch_up(opened, study))}
 
 
@@ -90,11 +79,39 @@ def _read(sources: Sequence[str], curves_of: Sequence[str]) -> History:
     return read_optuna(place) if kind == "optuna" else read_ray(place)
 
 
-def _form(study: str, spec: StudySpec, sources: Sequence[str], trials: int, epochs: int) -> dict[str, Any]:
+def _form(study: str, spec: StudySpec, sources: Sequence[str], trials: Sequence[Trial]) -> dict[str, Any]:
     """Return the stored spec of the history: the terms of the user's spec, and the sources."""
-    terms = spec_to_mapping(spec)
-    given = {name: terms[name] for name in ("objectives", "constraints", "space")}
+    given = {name: one for name, one in spec_to_mapping(spec).items() if name in {"objectives", "constraints", "space"}}
     given |= {"study": study, "task": IMPORTED, "task_options": {"from": [redact(one) for one in sources]}}
-    given |= {"training": {"epochs": epochs}, "budget": f"{trials} trials", "mlflow": "off"}
-    form = spec_to_mapping(parse_spec(given, study))
-    return {name: value for name, value in form.items() if name != "store"}
+    given |= {"training": {"epochs": max(len(one.epochs) for one in trials)}, "budget": f"{len(trials)} trials"}
+    return {
+        name: value
+        for name, value in spec_to_mapping(parse_spec({**given, "mlflow": "off"})).items()
+        if name != "store"
+    }
+
+
+def _write(store: Store, form: dict[str, Any], trials: Sequence[Trial], usd_per_slot_hour: float) -> int:
+    """Write the closed study, without any charge; returns what its trials have cost elsewhere, in nano-dollars."""
+    at, total, changes = time.time(), 0, list[Change]()
+    study_id = store.create_study(form["study"], form, ".", at)
+    for number, trial in enumerate(trials):
+        world_size = int(trial.params.get("world_size", 1))
+        trial_id = store.enqueue(study_id, trial.params, world_size=world_size, origin=IMPORTED)
+        row = {"number": number, "state": trial.state, "reason": IMPORTED, "started_at": at, "ended_at": at}
+        changes.append(TrialChanged(trial_id=trial_id, columns=row))  # type: ignore[typeddict-item]
+        nano_usd = round(trial.seconds * world_size * usd_per_slot_hour / 3600 * NANO)
+        total += nano_usd * len(trial.epochs)
+        known = {"wall_seconds": trial.seconds, "cost_usd": nano_usd / NANO} if trial.seconds else {}
+        for epoch, metrics in enumerate(trial.epochs, start=1):
+            so_far = {name: epoch * one for name, one in known.items()}
+            is_last = epoch == len(trial.epochs)
+            changes.append(
+                EpochMeasured(
+                    trial_id=trial_id, epoch=epoch, metrics=so_far | dict(metrics), wall_seconds=trial.seconds,
+                    cost_nano_usd=nano_usd, checkpoint=None, is_milestone=is_last, at=at,
+                )
+            )  # fmt: skip
+    ended = StudyChanged(columns={"state": "closed", "stop_reason": IMPORTED, "ended_at": at})
+    store.commit(study_id, None, [*changes, ended])
+    return total

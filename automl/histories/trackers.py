@@ -49,7 +49,7 @@ def read_mlflow(place: str, curves_of: Collection[str]) -> History:
         ids = {one.name: one.experiment_id for one in client.search_experiments()}
         _check_name(source, "an experiment", name, ids)
         runs = client.search_runs([ids[name]], max_results=MOST_RUNS, order_by=["attributes.start_time ASC"])
-        return History(source=source, runs=tuple(_of_mlflow(client, one, curves_of, source) for one in runs))
+        return History(source=source, runs=tuple(_of_mlflow(client, one, curves_of) for one in runs))
     except (ViewError, MlflowException) as error:
         raise SpecError(source, (), in_one_line(error)) from None
 
@@ -59,11 +59,11 @@ def _check_name(source: str, kind: str, name: str, there: Collection[str]) -> No
         raise SpecError(source, (), found(name, f"{kind} ({listed(there) or 'there is none'})", nearest(name, there)))
 
 
-def _of_mlflow(client: MlflowClient, run: MlflowRun, curves_of: Collection[str], source: str) -> Run:
+def _of_mlflow(client: MlflowClient, run: MlflowRun, curves_of: Collection[str]) -> Run:
     info, metrics = run.info, run.data.metrics
     return Run(
         name=info.run_id,
-        state=state_of(info.status, source),
+        state=state_of(info.status),
         values={**metrics, **run.data.params},  # a learning rate may be both; as a parameter it is constant
         curves={name: _mlflow_curve(client, info.run_id, name) for name in curves_of if name in metrics},
         seconds=None if info.end_time is None else (info.end_time - info.start_time) / 1000,
@@ -89,20 +89,20 @@ def read_optuna(place: str) -> History:
             directions = [cast("Direction", one.name.lower()) for one in study.directions]
             several = [f"values_{column}" for column in range(len(directions))]
             names = metric_names(study) or (several if len(several) > 1 else ["value"])
-            runs = tuple(_of_optuna(trial, names, source) for trial in study.get_trials(deepcopy=False))
+            runs = tuple(_of_optuna(trial, names) for trial in study.get_trials(deepcopy=False))
     except StoreError as error:
         raise SpecError(source, (), f"{error}. Pass --from optuna:URL#NAME") from None
     return History(source=source, runs=runs, directions=dict(zip(names, directions, strict=True)))
 
 
-def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str], source: str) -> Run:
+def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str]) -> Run:
     last = dict(zip(names, trial.values or (), strict=False))
     curve = {float(step): value for step, value in trial.intermediate_values.items()}
     if curve and trial.values:
         curve[max(curve)] = trial.values[0]  # an objective may return another value than its last report
     return Run(
         name=str(trial.number),
-        state=state_of(trial.state.name, source),
+        state=state_of(trial.state.name),
         values={**trial.user_attrs, **last, **trial.params},
         curves={names[0]: curve} if len(names) == 1 else {},
         seconds=None if trial.duration is None else trial.duration.total_seconds(),

@@ -1,7 +1,9 @@
 """Runs in the terms of a spec: its parameters, and its metrics in its units and directions after each epoch."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from automl.given_parameters import likely_name, unknown_parameter
@@ -10,17 +12,15 @@ from reports.phrases import is_share, plural
 from search_spaces.parameters import Categorical, Conditional, Int, Parameter, SpaceError
 from search_spaces.space import Space
 from search_spaces.wording import found, listed
-from studies.records.records import CUMULATIVE_METRICS, DIRECTIONS, NANO, STATIC_METRICS, Direction
+from studies.records.records import CUMULATIVE_METRICS, DIRECTIONS, STATIC_METRICS, Direction, TrialState
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
-from studies.storage.writing.ended_study import EndedTrial
 
 SECONDS = "seconds"
 """Name of a run's duration, beside the names of a spec."""
 UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 MOST_EPOCHS = 200
 """Largest number of epochs kept of a run; of longer curves each k-th point is kept."""
-_CONSTANT = STATIC_METRICS | CUMULATIVE_METRICS
 
 
 class Column(NamedTuple):
@@ -35,6 +35,16 @@ class Column(NamedTuple):
         return f"--map {':'.join((f'{self.theirs}={self.ours}', *self.words, *more))}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A run in terms of the spec: the metrics after each epoch, and the seconds of an epoch (0 if unknown)."""
+
+    params: Mapping[str, Any]
+    state: TrialState
+    epochs: Sequence[Mapping[str, float]]
+    seconds: float
+
+
 class _LeftOutError(Exception):
     """A run is left out: the reason, and an example."""
 
@@ -42,13 +52,13 @@ class _LeftOutError(Exception):
 def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
     """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. SpecError names the option."""
     columns: dict[str, Column] = {}
-    known, words_known = [*_space(spec).names(), *metrics_of(spec), SECONDS], [*DIRECTIONS, *UNITS]
+    known, words_known = [*(spec.space or Space({})).names(), *metrics_of(spec), SECONDS], [*DIRECTIONS, *UNITS]
     for text in given:
         theirs, _, right = text.rpartition("=")
         ours, *words = right.split(":")
         if not theirs or ours not in known or ours in columns:
             problem = (
-                "is given twice" if ours in columns else unknown_parameter(ours, known, "THEIRS=OURS, with OURS of ")
+                "is given twice" if ours in columns else unknown_parameter(ours, known, "THEIRS=OURS, OURS one of ")
             )
             raise SpecError(f"--map {text}", (), problem)
         if unknown := [word for word in words if word not in words_known]:
@@ -62,47 +72,49 @@ def metrics_of(spec: StudySpec) -> list[str]:
     return list(dict.fromkeys(one.metric for one in (*spec.objectives, *spec.constraints)))
 
 
-def _space(spec: StudySpec) -> Space:
-    return spec.space or Space({})
-
-
 class Translator:
-    """Translates a history into the terms of a spec; after `trials`, `left_out` and `notes` have lines for the user.
+    """Translates a history into the terms of a spec; `left_out` and `notes` are lines for the user.
 
     `given` has columns with other names or units, by the spec's name; `fixed` parameters that the history lacks.
     SpecError if a name or a direction is missing; the message has the option to add.
     """
 
     def __init__(
-        self, history: History, spec: StudySpec, given: Mapping[str, Column], fixed: Mapping[str, Any], price: float
+        self, history: History, spec: StudySpec, given: Mapping[str, Column], fixed: Mapping[str, Any]
     ) -> None:
-        self._history, self._spec, self._space, self._fixed, self._price = history, spec, _space(spec), fixed, price
+        self._history, self._spec, self._space, self._fixed = history, spec, spec.space or Space({}), fixed
         self._names = list(dict.fromkeys(name for run in history.runs for name in (*run.values, *run.curves)))
         self.left_out: list[str] = []
         self.notes: list[str] = []
         self._turned: set[str] = set()  # shares whose history has 1 minus their value
+        wanted = [*self._space.names(), *metrics_of(spec)]
+        self._columns = {name: Column(name, name) for name in wanted if name in self._names} | dict(given)
+        self._check_names(given)
+        self._metrics = {name: self._columns[name] for name in metrics_of(spec) if name in self._columns}
+        constant = {
+            name: [self._most_points(name)] for name in self._metrics.keys() - STATIC_METRICS - CUMULATIVE_METRICS
+        }
+        has_curves = all(most > 1 for name, (most,) in constant.items() if name in {o.metric for o in spec.objectives})
+        self._curved = [name for name, (most,) in constant.items() if most > 1 and has_curves]
+        self._longest = max((len(self._steps(run)) for run in history.runs), default=1)
+        self._every = -(-self._longest // MOST_EPOCHS)
+
+    def _check_names(self, given: Mapping[str, Column]) -> None:
         for name, column in given.items():
             if column.theirs not in self._names:
                 raise self._without(name, column.theirs)
-        same = {name: Column(name, name) for name in (*self._space.names(), *metrics_of(spec)) if name in self._names}
-        self._columns = {**same, **given}
         for name, entry in self._space.entries():
-            if name not in {*self._columns, *fixed} and not isinstance(entry, Conditional):
+            if name not in {*self._columns, *self._fixed} and not isinstance(entry, Conditional):
                 raise self._without(name, name, f". If all runs had one value: --param {name}=VALUE")
-        for objective in spec.objectives:
+        for objective in self._spec.objectives:
             if objective.metric in self._columns:
                 self._check_direction(self._columns[objective.metric], objective.direction)
             elif objective.metric not in CUMULATIVE_METRICS:
                 raise self._without(objective.metric, objective.metric)
-        self._metrics = {name: self._columns[name] for name in metrics_of(spec) if name in self._columns}
-        points = {name: self._most_points(one) for name, one in self._metrics.items() if name not in _CONSTANT}
-        has_curves = all(points.get(one.metric, 2) > 1 for one in spec.objectives)
-        self._curved = [name for name, most in points.items() if most > 1 and has_curves]
-        self._longest = max((len(self._steps(run)) for run in history.runs), default=1)
-        self._every = -(-self._longest // MOST_EPOCHS)
 
     def _without(self, ours: str, theirs: str, more: str = "") -> SpecError:
-        near = next((name for name in self._names if likely_name(name, [ours])), likely_name(theirs, self._names))
+        of_ours = (name for name in self._names if likely_name(re.split("[./]", name)[-1], [ours]))
+        near = next(of_ours, likely_name(theirs, self._names))
         problem = f"has no {theirs}. It has {listed(self._names)}. Add --map {near or 'THEIRS'}={ours}{more}"
         return SpecError(self._history.source, (), problem)
 
@@ -121,17 +133,17 @@ class Translator:
         better = "higher" if theirs == "maximize" else "lower"
         self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
 
-    def _most_points(self, column: Column) -> int:
-        return max((len(run.curves.get(column.theirs, ())) for run in self._history.runs), default=0)
+    def _most_points(self, name: str) -> int:
+        return max((len(run.curves.get(self._columns[name].theirs, ())) for run in self._history.runs), default=0)
 
     def _steps(self, run: Run) -> list[float]:
         """Return the steps that all curves of a run have; one step for the last values, without curves."""
         curves = [set(run.curves.get(self._columns[name].theirs, ())) for name in self._curved]
         return sorted(set.intersection(*curves)) if curves else [0.0]
 
-    def trials(self) -> list[EndedTrial]:
+    def trials(self) -> list[Trial]:
         """Return the usable runs. SpecError if there are none, or if a share is in percent."""
-        trials: list[EndedTrial] = []
+        trials: list[Trial] = []
         reasons: dict[str, list[str]] = {}
         for run in self._history.runs:
             try:
@@ -145,32 +157,28 @@ class Translator:
             self.notes.append(f"of curves with up to {self._longest} points each {self._every}th point is kept")
         return trials
 
-    def _trial(self, run: Run) -> EndedTrial:
-        if run.state in {"failed", "running"}:
-            raise _LeftOutError("failed" if run.state == "failed" else "unfinished")
-        if run.state == "cut short" and not self._curved:
-            raise _LeftOutError("cut short, without a curve")
+    def _trial(self, run: Run) -> Trial:
+        if run.state in {"failed", "unfinished"} or (run.state == "cut short" and not self._curved):
+            raise _LeftOutError(run.state if run.state != "cut short" else "cut short, without a curve")
         params, steps = self._params(run), self._steps(run)[self._every - 1 :: self._every]
         column = self._columns.get(SECONDS)
-        total = run.seconds if column is None else self._number(run.values.get(column.theirs), column)
-        if not (total or 0.0) > 0.0 and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
+        seconds = run.seconds if column is None else self._number(run.values.get(column.theirs), column)
+        is_known = seconds is not None and 0 < seconds < math.inf
+        if not is_known and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
             raise _LeftOutError("without a duration", f" (--map THEIRS={SECONDS} names its column)")
         if not steps:
             raise _LeftOutError("without a curve")
-        seconds = (total or 0.0) / len(steps)
-        usd = seconds * int(params.get("world_size", 1)) * self._price / 3600
-        so_far = {"wall_seconds": seconds, "cost_usd": usd} if total else {}
-        epochs = [
-            {name: place * one for name, one in so_far.items()} | metrics
-            for place, metrics in enumerate(self._epochs(run, steps), start=1)
-        ]
         is_complete = run.state == "finished" and len(steps) == self._longest // self._every
-        state = "complete" if is_complete else "pruned"
-        return EndedTrial(params=params, state=state, epochs=epochs, seconds=seconds, nano_usd=round(usd * NANO))
+        return Trial(
+            params=params,
+            state="complete" if is_complete else "pruned",
+            epochs=[self._at(run, step) for step in steps],
+            seconds=seconds / len(steps) if seconds is not None and is_known else 0.0,
+        )
 
     def _params(self, run: Run) -> dict[str, Any]:
-        given = {name: run.values.get(one.theirs) for name, one in self._columns.items() if name in self._space}
-        known = {name: value for name, value in (self._fixed | given).items() if value is not None}
+        given = {name: run.values.get(one.theirs) for name, one in self._columns.items()}
+        known = {name: value for name, value in (dict(self._fixed) | given).items() if value is not None}
         params = {name: _typed(self._space.parameter(name), known[name]) for name in known if name in self._space}
         active = {name: params[name] for name in self._space.active(params) if name in params}
         try:
@@ -179,19 +187,18 @@ class Translator:
             raise _LeftOutError(f"outside the space of {self._spec.study}", f" ({error})") from None
         return active
 
-    def _epochs(self, run: Run, steps: Sequence[float]) -> Iterator[dict[str, float]]:
-        """Yield the metrics at each step; metrics without a curve have their last value."""
-        for step in steps:
-            values = {
-                name: self._number(
-                    run.curves[one.theirs][step] if name in self._curved else run.values.get(one.theirs), one
-                )
-                for name, one in self._metrics.items()
-            }
-            for objective in self._spec.objectives:
-                if values.get(objective.metric, 0.0) is None:
-                    raise _LeftOutError(f"without {objective.metric}")
-            yield {name: value for name, value in values.items() if value is not None}
+    def _at(self, run: Run, step: float) -> dict[str, float]:
+        """Return the metrics at a step; metrics without a curve have their last value."""
+        found_at = {
+            name: self._number(
+                run.curves[one.theirs][step] if name in self._curved else run.values.get(one.theirs), one
+            )
+            for name, one in self._metrics.items()
+        }
+        for objective in self._spec.objectives:
+            if found_at.get(objective.metric, 0.0) is None:
+                raise _LeftOutError(f"without {objective.metric}")
+        return {name: value for name, value in found_at.items() if value is not None}
 
     def _number(self, value: object, column: Column) -> float | None:
         """Return a finite value in the unit and direction of the spec, or None. SpecError for a share in percent."""
@@ -199,12 +206,11 @@ class Translator:
             number = float(value) * math.prod(UNITS.get(word, 1.0) for word in column.words)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             return None
-        if not math.isfinite(number):
-            return None
-        if is_share(column.ours, 0.0) and not 0.0 <= number <= 1.0:
+        if is_share(column.ours, 0.0) and not 0.0 <= number <= 1.0 and math.isfinite(number):
             problem = f"found {value} for {column.ours}, a share from 0 to 1. If it is in percent: "
             raise SpecError(self._history.source, (column.theirs,), f"{problem}{column.option('percent')}")
-        return 1.0 - number if column.ours in self._turned else number
+        number = 1.0 - number if column.ours in self._turned else number
+        return number if math.isfinite(number) else None
 
 
 def _typed(parameter: Parameter, value: object) -> Any:

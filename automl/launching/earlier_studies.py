@@ -251,21 +251,24 @@ def metric_names(study: optuna.Study) -> list[str] | None:
         return study.metric_names
 
 
+_IMPORT = ". `automl import` names its objectives, and takes cost_usd from its durations"
+
+
 def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives: Sequence[Objective]) -> list[int]:
     metrics, directions = [o.metric for o in objectives], [one.name.lower() for one in study.directions]
     if names is not None:
         missing = [metric for metric in metrics if metric not in names]
         if missing:
-            raise _UnfitError(found(name, f"a study with the objective {missing[0]}; this study has {listed(names)}"))
+            allowed = f"a study with the objective {missing[0]}; this study has {listed(names)}"
+            raise _UnfitError(f"{found(name, allowed)}{_IMPORT}")
         columns = [names.index(metric) for metric in metrics]
     elif len(directions) == len(metrics):
         columns = list(range(len(metrics)))
     else:
         allowed = (
-            f"a study with {len(metrics)} objectives, or metric names; this study has {len(directions)} without names. "
-            f"Name them with `automl import STUDY --from optuna:{redact(name)} --for SPEC`"
+            f"a study with {len(metrics)} objectives, or metric names; this study has {len(directions)} without names"
         )
-        raise _UnfitError(found(name, allowed))
+        raise _UnfitError(f"{found(name, allowed)}{_IMPORT}")
     for objective, column in zip(objectives, columns, strict=True):
         if directions[column] != objective.direction:
             raise _UnfitError(_other_direction(name, objective, directions[column]))

@@ -105,25 +105,18 @@ class Store:
         base_folder: str,
         at: float,
         earlier_studies: Sequence[Mapping[str, Any]] = (),
-        *,
-        columns: Mapping[str, Any] | None = None,
-        fill: Callable[[sa.Connection, int], None] = lambda *_: None,
     ) -> int:
-        """Insert a running, empty study; returns its id. `StudyExistsError` if the name is taken, also just now.
-
-        `columns` replaces values of its row. `fill` inserts further rows in the same transaction, given the study's id.
-        """
+        """Insert a running, empty study; returns its id. `StudyExistsError` if the name is taken, also just now."""
         row = {
             "uid": new_id(), "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
             "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
             "overshoot_nano_usd": 0, "revision": 0, "created_at": at, "earlier_studies": list(earlier_studies) or None,
-            **(columns or {}),
         }  # fmt: skip
-        return retry_patiently(lambda: self._insert_or_find_study(row, fill))
+        return retry_patiently(lambda: self._insert_or_find_study(row))
 
-    def _insert_or_find_study(self, row: Mapping[str, Any], fill: Callable[[sa.Connection, int], None]) -> int:
+    def _insert_or_find_study(self, row: Mapping[str, Any]) -> int:
         try:
-            return self._insert_study(row, fill)
+            return self._insert_study(row)
         except IntegrityError:
             found = self.study_row(row["name"])
             if found is None:
@@ -132,7 +125,7 @@ class Store:
                 return int(found.id)
         raise StudyExistsError(f"study: {row['name']!r} exists already in the store. Take another name")
 
-    def _insert_study(self, row: Mapping[str, Any], fill: Callable[[sa.Connection, int], None]) -> int:
+    def _insert_study(self, row: Mapping[str, Any]) -> int:
         with self.engine.begin() as connection:
             study_id = int(connection.execute(sa.insert(t.studies).returning(t.studies.c.id), row).scalar_one())
             views: list[dict[str, Any]] = [
@@ -140,7 +133,6 @@ class Store:
                 for view in ("optuna", "mlflow")
             ]
             connection.execute(sa.insert(t.view_cursors), views)
-            fill(connection, study_id)
         return study_id
 
     def change_spec(
