@@ -29,11 +29,11 @@ class ForeignRun:
 
 def wandb(folder: Path, runs: Sequence[ForeignRun], metric: str, direction: str = "minimize") -> list[str]:
     """The tables of runs and of curves that W&B exports."""
-    names = list(runs[0].params)
+    names = list(dict.fromkeys(name for run in runs for name in run.params))
     head = ["Name", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", *names, metric]
     rows = [
         [f"run-{k}", "killed" if run.is_pruned else "finished", "", "me", "", BEGIN.isoformat(), run.seconds, "",
-         *[run.params[name] for name in names], run.curve[-1]]
+         *[run.params.get(name, "") for name in names], run.curve[-1]]
         for k, run in enumerate(runs)
     ]  # fmt: skip
     write_csv(folder / "runs.csv", [head, *rows])
@@ -77,7 +77,7 @@ def optuna_study(folder: Path, runs: Sequence[ForeignRun], metric: str, directio
     for run in runs:
         trial = optuna.trial.create_trial(
             params=dict(run.params),
-            distributions={name: _distribution(value) for name, value in run.params.items()},
+            distributions={name: _distribution([one.params.get(name) for one in runs]) for name in run.params},
             state=optuna.trial.TrialState.PRUNED if run.is_pruned else optuna.trial.TrialState.COMPLETE,
             value=run.curve[-1],
             intermediate_values=dict(enumerate(run.curve)),
@@ -89,11 +89,13 @@ def optuna_study(folder: Path, runs: Sequence[ForeignRun], metric: str, directio
     return ["--from", f"optuna:{url}#mine"]
 
 
-def _distribution(value: object) -> optuna.distributions.BaseDistribution:
-    if isinstance(value, str):
-        return optuna.distributions.CategoricalDistribution(sorted({value, "sgd", "adam"}))
-    kind = optuna.distributions.IntDistribution if isinstance(value, int) else optuna.distributions.FloatDistribution
-    return kind(min(value, 0), max(value, 10**6))  # type: ignore[arg-type, type-var]
+def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
+    known = [value for value in values if value is not None]
+    if any(isinstance(value, str | bool) for value in known):
+        return optuna.distributions.CategoricalDistribution(sorted(set(known)))
+    if all(isinstance(value, int) for value in known):
+        return optuna.distributions.IntDistribution(min(known), max(known))
+    return optuna.distributions.FloatDistribution(min(known), max(known))
 
 
 def ray(folder: Path, runs: Sequence[ForeignRun], metric: str, direction: str = "minimize") -> list[str]:
