@@ -24,7 +24,7 @@ from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec, spec_to_mapping
 from studies.storage.study_store import Store
 from studies.storage.views.mirror import catch_up
-from studies.storage.writing.changes import Change, EpochMeasured, StudyChanged, TrialChanged
+from studies.storage.writing.changes import Change, EpochMeasured, StudyChanged, TrialChanged, TrialColumns
 
 _READERS = {"mlflow": read_mlflow, "optuna": read_optuna, "ray": read_ray}
 
@@ -86,8 +86,8 @@ def _write(store: Store, form: dict[str, Any], trials: Sequence[Trial], usd_per_
     for number, trial in enumerate(trials):
         world_size = int(trial.params.get("world_size", 1))
         trial_id = store.enqueue(study_id, trial.params, world_size=world_size, origin=IMPORTED)
-        row = {"number": number, "state": trial.state, "reason": IMPORTED, "started_at": at, "ended_at": at}
-        changes.append(TrialChanged(trial_id=trial_id, columns=row))  # type: ignore[typeddict-item]
+        row = TrialColumns(number=number, state=trial.state, reason=IMPORTED, started_at=at, ended_at=at)
+        changes.append(TrialChanged(trial_id=trial_id, columns=row))
         nano_usd = round(trial.seconds * world_size * usd_per_slot_hour / 3600 * NANO)
         total += nano_usd * len(trial.epochs)
         known = {"wall_seconds": trial.seconds, "cost_usd": nano_usd / NANO} if trial.seconds else {}

@@ -78,6 +78,7 @@ def read_optuna(place: str, _: Collection[str]) -> History:
             import optuna
 
             _check_name(source, "an Optuna study", name, [] if storage is None else optuna.get_all_study_names(storage))
+            assert storage is not None  # noqa: S101 - it has the study
             study = optuna.load_study(study_name=name, storage=storage)
             directions = [cast("Direction", one.name.lower()) for one in study.directions]
             several = [f"values_{column}" for column in range(len(directions))]

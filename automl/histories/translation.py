@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from automl.given_parameters import likely_name, unknown_parameter
@@ -35,8 +34,7 @@ class Column(NamedTuple):
         return f"--map {':'.join((f'{self.theirs}={self.ours}', *self.words, *more))}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """A run in terms of the spec: the metrics after each epoch, and the seconds of an epoch (0 if unknown)."""
 
     params: Mapping[str, Any]
@@ -56,20 +54,20 @@ def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
     for text in given:
         theirs, _, right = text.rpartition("=")
         ours, *words = right.split(":")
-        if not theirs or ours not in known or ours in columns:
-            problem = (
-                "is given twice" if ours in columns else unknown_parameter(ours, known, "THEIRS=OURS, OURS one of ")
-            )
+        unknown = [word for word in words if word not in words_known]
+        if not theirs or ours not in known:
+            problem = unknown_parameter(ours, known, "THEIRS=OURS, with OURS one of ")
+        else:
+            problem = found(unknown[0], listed(words_known)) if unknown else "is given twice" * (ours in columns)
+        if problem:
             raise SpecError(f"--map {text}", (), problem)
-        if unknown := [word for word in words if word not in words_known]:
-            raise SpecError(f"--map {text}", (), found(unknown[0], listed(words_known)))
         columns[ours] = Column(theirs, ours, tuple(words))
     return columns
 
 
 def metrics_of(spec: StudySpec) -> list[str]:
     """Return the metrics of all objectives and constraints."""
-    return list(dict.fromkeys(one.metric for one in (*spec.objectives, *spec.constraints)))
+    return list(dict.fromkeys(one.metric for one in (*spec.objective_records, *spec.constraint_records)))
 
 
 class Translator:
@@ -96,7 +94,7 @@ class Translator:
         curved = [name for name, of_runs in curves.items() if max(map(len, of_runs), default=0) > 1]
         has_curves = all(one.metric in curved for one in spec.objectives if one.metric in learned)
         self._curved = curved if has_curves else []
-        self._longest = max((len(self._steps(run)) for run in history.runs), default=1)
+        self._longest = max((len(self._points(run)) for run in history.runs), default=1)
         self._every = -(-self._longest // MOST_EPOCHS)
 
     def _check_names(self, given: Mapping[str, Column]) -> None:
@@ -133,10 +131,12 @@ class Translator:
         better = "higher" if theirs == "maximize" else "lower"
         self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
 
-    def _steps(self, run: Run) -> list[float]:
-        """Return the steps that all curves of a run have; one step for the last values, without curves."""
-        curves = [set(run.curves.get(self._columns[name].theirs, ())) for name in self._curved]
-        return sorted(set.intersection(*curves)) if curves else [0.0]
+    def _points(self, run: Run) -> list[dict[str, object]]:
+        """Return the metrics at each step that all curves have; metrics without a curve have their last value."""
+        curves = {name: run.curves.get(self._columns[name].theirs, {}) for name in self._curved}
+        last = {name: run.values.get(column.theirs) for name, column in self._metrics.items()}
+        steps = sorted(set.intersection(*map(set, curves.values()))) if curves else []
+        return [last | {name: curve[step] for name, curve in curves.items()} for step in steps] if curves else [last]
 
     def trials(self) -> list[Trial]:
         """Return the usable runs. SpecError if there are none, or if a share is in percent."""
@@ -149,29 +149,26 @@ class Translator:
                 reasons.setdefault(error.args[0], []).append("".join(error.args[1:]))
         self.left_out += [f"{plural(len(runs), 'run')} {reason}{runs[0]}" for reason, runs in reasons.items()]
         if not trials:
-            raise SpecError(self._history.source, (), f"has no usable run: {', '.join(self.left_out) or 'it is empty'}")
+            raise SpecError(self._history.source, (), f"has no usable run: {', '.join(self.left_out)}")
         if self._every > 1:
             self.notes.append(f"of curves with up to {self._longest} points each {self._every}th point is kept")
         return trials
 
     def _trial(self, run: Run) -> Trial:
-        if run.state in {"failed", "unfinished"} or (run.state == "cut short" and not self._curved):
-            raise _LeftOutError(run.state if run.state != "cut short" else "cut short, without a curve")
-        params, steps = self._params(run), self._steps(run)[self._every - 1 :: self._every]
-        column = self._columns.get(SECONDS)
-        seconds = run.seconds if column is None else self._number(run.values.get(column.theirs), column)
-        is_known = seconds is not None and 0 < seconds < math.inf
-        if not is_known and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
-            raise _LeftOutError("without a duration", f" (--map THEIRS={SECONDS} names its column)")
-        if not steps:
+        points, column = self._points(run)[self._every - 1 :: self._every], self._columns.get(SECONDS)
+        if run.state in {"failed", "unfinished"}:
+            raise _LeftOutError(run.state)
+        if not points or (run.state == "cut short" and not self._curved):
             raise _LeftOutError("without a curve")
-        is_complete = run.state == "finished" and len(steps) == self._longest // self._every
+        params = self._params(run)
+        seconds = (run.seconds if column is None else self._number(run.values.get(column.theirs), column)) or 0.0
+        if not 0 < seconds < math.inf and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
+            raise _LeftOutError("without a duration", f" (--map THEIRS={SECONDS} names its column)")
+        is_complete = run.state == "finished" and len(points) == self._longest // self._every
         return Trial(
-            params=params,
-            state="complete" if is_complete else "pruned",
-            epochs=[self._at(run, step) for step in steps],
-            seconds=seconds / len(steps) if seconds is not None and is_known else 0.0,
-        )
+            params, "complete" if is_complete else "pruned", [self._epoch(point) for point in points],
+            seconds / len(points) if 0 < seconds < math.inf else 0.0,
+        )  # fmt: skip
 
     def _params(self, run: Run) -> dict[str, Any]:
         given = {name: run.values.get(one.theirs) for name, one in self._columns.items()}
@@ -184,18 +181,12 @@ class Translator:
             raise _LeftOutError(f"outside the space of {self._spec.study}", f" ({error})") from None
         return active
 
-    def _at(self, run: Run, step: float) -> dict[str, float]:
-        """Return the metrics at a step; metrics without a curve have their last value."""
-        found_at = {
-            name: self._number(
-                run.curves[one.theirs][step] if name in self._curved else run.values.get(one.theirs), one
-            )
-            for name, one in self._metrics.items()
-        }
+    def _epoch(self, point: Mapping[str, object]) -> dict[str, float]:
+        numbers = {name: self._number(value, self._metrics[name]) for name, value in point.items()}
         for objective in self._spec.objectives:
-            if found_at.get(objective.metric, 0.0) is None:
+            if numbers.get(objective.metric, 0.0) is None:
                 raise _LeftOutError(f"without {objective.metric}")
-        return {name: value for name, value in found_at.items() if value is not None}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _number(self, value: object, column: Column) -> float | None:
         """Return a finite value in the unit and direction of the spec, or None. SpecError for a share in percent."""

@@ -195,7 +195,7 @@ def test_runs_that_cannot_be_used_are_counted_with_their_reason(here: InProcess)
         "left out: 1 run without a duration (--map THEIRS=seconds names its column)",
         "left out: 1 run failed",
         "left out: 1 run unfinished",
-        "left out: 1 run cut short, without a curve",
+        "left out: 1 run without a curve",
         "cost: $5.00 at $60.00 per slot-hour, paid elsewhere, in no budget here",
     ]
     assert "too few to learn from: at least 4 trials are needed" in said
