@@ -82,6 +82,7 @@ def test_the_same_runs_are_the_same_trials_whichever_tool_recorded_them(here: In
         assert trial.epochs[-1].metrics["wall_seconds"] == pytest.approx(one.seconds)
 
 
+@pytest.mark.medium
 def test_an_imported_study_is_closed_costs_nothing_and_cannot_run(here: InProcess) -> None:
     record, _ = imported(here, *foreign.wandb(here.folder, RUNS, "val_acc"), *USUAL)
     assert (record.state, record.stop_reason, record.cost_nano_usd) == ("closed", "imported", 0)
@@ -91,7 +92,10 @@ def test_an_imported_study_is_closed_costs_nothing_and_cannot_run(here: InProces
     for command in (("resume", "old"), ("confirm", "old"), ("enqueue", "old", "--param", "width=9")):
         assert "'old' was imported, so it cannot run" in here.run(*command)[2]
     assert "'old' was imported" in here.run("launch", "spec.yaml", "--set", "study=old")[2]
-    assert "The study was imported, so there is no model to take" in _report(here)
+    page = _report(here)
+    assert "The study was imported, so there is no model to take" in page
+    assert "curves.csv: another tool ran and paid its trials" in page
+    assert "automl simulate" not in page
     view = optuna.load_study(study_name="old", storage="sqlite:///automl.db")
     assert [trial.state.name for trial in view.trials].count("COMPLETE") == 7
     assert "Take another name" in here.refused("import", "old", "--for", "spec.yaml", "--from", "runs.csv", *USUAL)

@@ -59,8 +59,8 @@ def mlflow(folder: Path, runs: Sequence[ForeignRun], metric: str, direction: str
     path.write_bytes(mlflow_database())
     client = MlflowClient(f"sqlite:///{path}")
     experiment = client.create_experiment("old runs", artifact_location=str(folder))
-    for run in runs:
-        begin = int(BEGIN.timestamp() * 1000)
+    for k, run in enumerate(runs):
+        begin = int(BEGIN.timestamp() * 1000) + k
         run_id = client.create_run(experiment, start_time=begin).info.run_id
         points = [Metric(metric, value, begin + step, 50 * step) for step, value in enumerate(run.curve, start=1)]
         client.log_batch(run_id, points, [Param(name, str(value)) for name, value in run.params.items()])
