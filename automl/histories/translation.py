@@ -67,7 +67,8 @@ def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
 
 def metrics_of(spec: StudySpec) -> list[str]:
     """Return the metrics of all objectives and constraints."""
-    return list(dict.fromkeys(one.metric for one in (*spec.objective_records, *spec.constraint_records)))
+    bounded = [one.metric for one in spec.constraints]
+    return list(dict.fromkeys([*(one.metric for one in spec.objectives), *bounded]))
 
 
 class Translator:
