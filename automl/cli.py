@@ -36,6 +36,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "enqueue": "Add a trial with these parameters to a study's queue.",
         "cancel": "End a trial for good; its study goes on.",
         "price": "Change the price of a slot while a study runs.",
+        "import": "Store runs of W&B, MLflow, Ray Tune, Optuna or a table as STUDY, to learn from.",
         "simulate": "Run studies over recorded learning curves in virtual time.",
     },
     "Watch and understand": {
@@ -78,6 +79,7 @@ COMMANDS: Mapping[str, str] = {name: line for group in GROUPS.values() for name,
 
 MODULES: Mapping[str, str] = {
     "export-cluster": "export_cluster",
+    "import": "import_history",
     "list": "list_studies",
     "prune-checkpoints": "prune_checkpoints",
     "serve-model": "serve_model",

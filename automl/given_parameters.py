@@ -48,10 +48,10 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
 
 def unknown_parameter(name: str, known: Sequence[str], group: str = "the parameters ") -> str:
     """Return the problem of an unknown parameter, with the nearest known name."""
-    return found(name, f"{group}{listed(known)}", _meant(name, known))
+    return found(name, f"{group}{listed(known)}", likely_name(name, known))
 
 
-def _meant(name: str, known: Collection[str]) -> str | None:
+def likely_name(name: str, known: Collection[str]) -> str | None:
     """Return the known name of an alias or abbreviation, such as lr or learn_rate, or the nearest in spelling."""
     alias = ALIASES.get(name.lower())
     if alias in known:

@@ -28,6 +28,7 @@ from typing import Any
 from json_lines import append_line, read_lines
 from search_peers.calibration import Calibration
 from search_peers.figures import figures, printed
+from search_peers.histories import imported
 from search_peers.policies import CONTESTANTS, Contestant, available
 from search_scoring import Yardstick, steps, yardstick
 
@@ -132,6 +133,7 @@ def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
         )
         if task.place is not None or not (CONTESTANTS[policy].earlier or CONTESTANTS[policy].again)
         if second != "none" or not CONTESTANTS[policy].planar
+        if second != "size" or not CONTESTANTS[policy].history
     ]  # fmt: skip
 
 
@@ -183,6 +185,8 @@ def simulated(job: Job) -> dict[str, Any]:
     objectives = objectives_of(table, job.second)
     calibration = Calibration(table, objectives[0].metric)
     earlier = [studied(files, job.second, job.prices, job.slots, job.seed) for files in job.before]
+    if contestant.history:
+        earlier.append(imported(contestant.history, table, objectives, job.slots, EARLIER_SEED + job.seed))
     study = simulate(
         table,
         objectives=objectives,

@@ -312,7 +312,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
     """Return the archive, the recommended model first, with the command that exports each model."""
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
-    with_rate = frozenset() if study.is_simulated else with_learning_rate(study)
+    with_rate = frozenset() if study.not_trained_here else with_learning_rate(study)
     rows = []
     taken, names, seen = recommended(study), more_names(study), set[int]()
     ranked = ranked_points(study, archive)

@@ -161,7 +161,7 @@ def _params(params: Mapping[str, object]) -> str:
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
     """Return the export command for a model, or "" if none was kept; only torch modules export as a folder."""
-    if not point.checkpoint or study.is_simulated:
+    if not point.checkpoint or study.not_trained_here:
         return ""
     facts = [attempt.facts for attempt in study.started[point.trial].attempts]
     known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]

@@ -107,7 +107,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
                 return trials_of_record(record, *wanted), len(record.started)
     import optuna
 
-    with _optuna_storage(url) as storage:
+    with optuna_storage(url) as storage:
         # Optuna's tables also contain this project's studies, for Optuna Dashboard.
         names = optuna.get_all_study_names(storage) if storage is not None else []
         if storage is None or study not in names:
@@ -132,7 +132,7 @@ def _missing_file(url_text: str) -> Path | None:
 
 
 @contextmanager
-def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
+def optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
     """Yield Optuna's tables behind a URL, or None if there are none; creates nothing."""
     if not _has_table(url, "trial_values"):
         yield None
@@ -170,6 +170,9 @@ def trials_of_record(
     """Return the complete trials of a study of this project, and the incomplete trials with their forecast end."""
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:
+        for other in record.objectives:
+            if other.metric == objective.metric and other.direction != objective.direction:
+                raise _UnfitError(_other_direction(record.name, objective, other.direction))
         metrics = sorted({name for trial in measured for name in trial.epochs[-1].metrics})
         if measured and objective.metric not in metrics:
             allowed = f"studies that measured {objective.metric}; {record.name} measured {listed(metrics)}"
@@ -228,7 +231,7 @@ def trials_of_optuna(
     """Return the complete trials of an Optuna study; bounded metrics are its objectives or user attributes, if any."""
     import optuna
 
-    names = _metric_names(study)
+    names = metric_names(study)
     columns = _columns(study, names, name, objectives)
     trials = []
     for trial in study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE]):
@@ -239,7 +242,8 @@ def trials_of_optuna(
     return [one for one in trials if all(map(math.isfinite, one.values))]
 
 
-def _metric_names(study: optuna.Study) -> list[str] | None:
+def metric_names(study: optuna.Study) -> list[str] | None:
+    """Return the names that an Optuna study gives its objectives, or None."""
     import optuna
 
     with warnings.catch_warnings():
@@ -247,12 +251,16 @@ def _metric_names(study: optuna.Study) -> list[str] | None:
         return study.metric_names
 
 
+_IMPORT = ". `automl import` names its objectives, and takes cost_usd from its durations"
+
+
 def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives: Sequence[Objective]) -> list[int]:
     metrics, directions = [o.metric for o in objectives], [one.name.lower() for one in study.directions]
     if names is not None:
         missing = [metric for metric in metrics if metric not in names]
         if missing:
-            raise _UnfitError(found(name, f"a study with the objective {missing[0]}; this study has {listed(names)}"))
+            allowed = f"a study with the objective {missing[0]}; this study has {listed(names)}"
+            raise _UnfitError(f"{found(name, allowed)}{_IMPORT}")
         columns = [names.index(metric) for metric in metrics]
     elif len(directions) == len(metrics):
         columns = list(range(len(metrics)))
@@ -260,9 +268,13 @@ def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives
         allowed = (
             f"a study with {len(metrics)} objectives, or metric names; this study has {len(directions)} without names"
         )
-        raise _UnfitError(found(name, allowed))
+        raise _UnfitError(f"{found(name, allowed)}{_IMPORT}")
     for objective, column in zip(objectives, columns, strict=True):
         if directions[column] != objective.direction:
-            problem = f"a study that has to {objective.direction} {shown(objective.metric)}"
-            raise _UnfitError(found(name, f"{problem}; this study has to {directions[column]} it"))
+            raise _UnfitError(_other_direction(name, objective, directions[column]))
     return columns
+
+
+def _other_direction(name: str, objective: Objective, direction: str) -> str:
+    wanted = f"a study that has to {objective.direction} {shown(objective.metric)}"
+    return found(name, f"{wanted}; this study has to {direction} it")

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from automl.stored.pruning import orphans_of
 from studies.money.ledger import ABSORBS_ROUNDING
-from studies.records.records import NANO, OF_SAVED_MODELS, SIMULATED_TASK
+from studies.records.records import IMPORTED, NANO, NOT_TRAINED_HERE, OF_SAVED_MODELS
 from studies.storage.leases.processes import is_known_gone, left_behind
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store, StoreError
@@ -92,7 +92,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
         made.append("views")
         findings += view_findings(ask, row, is_driven=study.is_driven)
         files = _mentioned_files(ask)
-    if row.spec.get("task") != SIMULATED_TASK:
+    if row.spec.get("task") not in NOT_TRAINED_HERE:
         made += ["checkpoints", "orphans"]
         findings += _checkpoint_findings(store, row.id, files)
         try:
@@ -233,8 +233,10 @@ def _intervals(ask: Asker, _: _Study) -> _Found:
             charged_until[key] = max(charged_until.get(key, row.until), row.until)
 
 
-def _trial_costs(ask: Asker, _: _Study) -> _Found:
+def _trial_costs(ask: Asker, study: _Study) -> _Found:
     """Check that a trial's epochs cost no more than its training charges, and that each has its costs so far."""
+    if study.row.spec.get("task") == IMPORTED:  # paid elsewhere
+        return
     rows = ask(
         "SELECT t.number, e.cost, COALESCE(c.cost, 0) AS charged FROM automl_trials t "
         "JOIN (SELECT trial_id, SUM(cost_nano_usd) AS cost FROM automl_epochs GROUP BY trial_id) e "

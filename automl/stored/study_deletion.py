@@ -37,7 +37,7 @@ class Doomed:
     study_id: int
     record: StudyRecord
     checkpoints: tuple[str, ...]  # paths or URLs of checkpoints that no other study mentions
-    folder: str | None  # path or URL of its checkpoint folder, or None for a simulated study
+    folder: str | None  # path or URL of its checkpoint folder, or None if nothing was trained here
     files: tuple[Path, ...]
 
     def in_words(self) -> str:
@@ -54,7 +54,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
     row = store.require(name)
     refuse_driven(store, row)
     record = load_study(store, name)
-    if keep_files or record.is_simulated:
+    if keep_files or record.not_trained_here:
         report = () if keep_files else _there(report_path(record, Path.cwd()))
         return Doomed(study_id=row.id, record=record, checkpoints=(), folder=None, files=report)
     _check_folder(store, row)

@@ -6,7 +6,7 @@ from typing import Any
 from automl.terminal.echo import echo
 from reports.phrases import plural, usd
 from reports.state_wording import state_text
-from studies.records.records import NANO, StudyLine
+from studies.records.records import IMPORTED, NANO, StudyLine
 
 
 def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
@@ -15,6 +15,7 @@ def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
         {
             "study": line.name,
             "state": line.state,
+            "stop_reason": line.stop_reason,
             "driven": line.driven,
             "trials": line.trials,
             "cost_usd": line.cost_nano_usd / NANO,
@@ -27,7 +28,8 @@ def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
 def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print studies, one line each."""
     for row in rows:
-        state = state_text(row["study"], row["state"], driven=row["driven"])
+        why = IMPORTED if row.get("stop_reason") == IMPORTED else ""
+        state = state_text(row["study"], row["state"], driven=row["driven"], why=why)
         cost, trials = usd(row["cost_usd"]), plural(row["trials"], "trial")
         echo(f"{row['study']:30} {trials:>12}  {cost:>10}  {row['created_at']}  {state}")
 

@@ -99,7 +99,7 @@ def _first_failure(record: StudyRecord) -> str:
 def _views(record: StudyRecord) -> str:
     """Return late views. In a running study only errors count, since views always lag some commits."""
     follows = record.state == "running" and record.driven
-    late = [one for one in record.views if one.behind and (one.error or not follows) and not record.is_simulated]
+    late = [one for one in record.views if one.behind and (one.error or not follows) and not record.not_trained_here]
     return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
 
 
@@ -230,7 +230,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     for name in (*heads, *more, *([f"confirmed {names[0]}"] if with_confirmed else [])):
         table.add_column(Text(name))
     for one in rows:
-        is_gone = has_models and not one.is_kept and not one.baseline and not record.is_simulated
+        is_gone = has_models and not one.is_kept and not one.baseline and not record.not_trained_here
         state = f"{one.state}{', model not kept' if is_gone else ', recommended' if one.is_recommended else ''}"
         cells = [one.baseline or one.name, state, *(value.text for value in one.values)]
         cells += [one.test] if record.has_test_values else []
@@ -241,8 +241,8 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     console.print(table)
     left = len(points) - len(best_of_trials[:MOST_ROWS])
     told = f"{plural(left, 'more saved epoch')} in the report. " if left else ""
-    if record.is_simulated:
-        console.print(f"{told}These models were simulated, so there is nothing to export.", highlight=False)
+    if record.not_trained_here:
+        console.print(f"{told}The study {record.not_trained_here}, so there is nothing to export.", highlight=False)
         return
     best = recommended(record)
     command = command_of(record, points[0] if best is None else best.point)

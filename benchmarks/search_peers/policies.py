@@ -30,6 +30,7 @@ class Contestant:
         planar: Whether it can do two objectives only, the first one learned.
         earlier: How many other tasks it has studied before, one study each, and learns from.
         again: Whether it has studied the same task before, from another seed, and learns from that.
+        history: The kind of a history of the same task that it has imported; see `search_peers.histories`.
     """
 
     sampler: SamplerChoice
@@ -38,6 +39,7 @@ class Contestant:
     planar: bool = False
     earlier: int = 0
     again: bool = False
+    history: str = ""
 
 
 class ToldOfFinished:
@@ -99,6 +101,10 @@ CONTESTANTS: dict[str, Contestant] = {
     "botorch_momf": Contestant(sampler=momf, pruner=momf, is_baseline=True, planar=True),
     "ours_after_two": Contestant(sampler="auto", pruner="auto", earlier=2),
     "ours_again": Contestant(sampler="auto", pruner="auto", again=True),
+    **{
+        f"ours_{kind}": Contestant(sampler="auto", pruner="auto", history=kind)
+        for kind in ("wandb", "mlflow", "ray", "optuna", "shuffled", "inverted")
+    },
     # The rest of the grid: ours with other parts, and parts of ours.
     "median_random": Contestant(sampler="random", pruner="median"),
     "mo_asha_stop_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="mo_asha"),

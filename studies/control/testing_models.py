@@ -44,7 +44,7 @@ def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> 
 def test_specs(setup: StudySetup, record: StudyRecord, explain_seconds: float) -> list[TrialSpec]:
     """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
     taken = recommended(record)
-    if taken is None or record.is_simulated:
+    if taken is None or record.not_trained_here:
         return []
     point = (taken.point.trial, taken.point.epoch)
     return [

@@ -15,7 +15,7 @@ TrialState = Literal["queued", "running", "paused", "complete", "pruned", "faile
 StudyState = Literal["running", "drained", "closed", "failed"]
 StopReason = Literal[
     "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "nothing_works", "interrupted",
-    "stopped", "storage", "error",
+    "stopped", "storage", "error", "imported",
 ]  # fmt: skip
 ChargeKind = Literal["start", "train", "lost", "idle", "confirm", "test"]
 Action = Literal["continue", "pause", "stop"]
@@ -23,6 +23,9 @@ Direction = Literal["minimize", "maximize"]
 DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}  # directions by their short names
 
 SIMULATED_TASK = "recorded_curves"  # task of a simulated study
+IMPORTED: Literal["imported"] = "imported"  # task, end and origin of what `automl import` has stored
+NOT_TRAINED_HERE: Mapping[object, str] = {SIMULATED_TASK: "was simulated", IMPORTED: "was imported"}
+"""Tasks of studies that trained nothing here, in words: they have no models and cannot continue."""
 STOP_REASONS: Mapping[StopReason, str] = {
     "budget_usd": "the dollars of its budget are used up",
     "budget_hours": "the time of its budget is used up",
@@ -37,6 +40,7 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "stopped": "it was stopped; `automl resume {study}` continues it",
     "storage": "checkpoints cannot be written; it continues when they can, or with `automl resume {study}`",
     "error": "an error ended it",
+    "imported": "it was imported: another tool ran and paid its trials, so they are in no budget here",
 }
 """Reasons for a study's end as clauses for users; `why_ended` puts the study's name for `{study}`."""
 
@@ -184,7 +188,7 @@ class TrialRecord:
     world_size: int = 1
     reason: str = ""
     error: str | None = None  # traceback or message of the last failure, even if a later attempt has succeeded
-    origin: str = "sampler"  # "sampler", "enqueue" or "baseline"
+    origin: str = "sampler"  # "sampler", "enqueue", "baseline" or "imported"
     epochs: tuple[EpochRecord, ...] = ()  # ascending
     decisions: tuple[DecisionRecord, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
@@ -239,6 +243,7 @@ class StudyLine:
 
     name: str
     state: StudyState
+    stop_reason: StopReason | None
     driven: bool
     trials: int
     cost_nano_usd: int
@@ -281,9 +286,9 @@ class StudyRecord:
         return any(one.metrics for one in self.tests)
 
     @property
-    def is_simulated(self) -> bool:
-        """Return whether the study was replayed from recorded curves; it has no models and cannot be resumed."""
-        return self.spec.get("task") == SIMULATED_TASK
+    def not_trained_here(self) -> str:
+        """Return "was simulated" or "was imported" for a study without models that cannot be resumed; else empty."""
+        return NOT_TRAINED_HERE.get(self.spec.get("task"), "")
 
     @property
     def why_ended(self) -> str:

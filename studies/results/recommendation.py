@@ -266,8 +266,8 @@ def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tupl
 
 
 def takeable(study: StudyRecord) -> list[ArchivePoint]:
-    """Return the archive's points with a kept model; all points of a simulated study, which keeps no models."""
-    return [point for point in analysis.archive(study) if point.checkpoint or study.is_simulated]
+    """Return the archive's points with a kept model; all points of a study that trained nothing here."""
+    return [point for point in analysis.archive(study) if point.checkpoint or study.not_trained_here]
 
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:

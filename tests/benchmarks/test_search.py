@@ -20,6 +20,7 @@ from studies.simulation.recorded_curves import CurveTable, read_table
 from studies.simulation.setting import START_EPOCHS
 from studies.simulation.simulated_study import SimulatedStudy, simulate
 from tests.support.curve_tables import arrays, table, write
+from tests.support.foreign_histories import ForeignRun
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))
 DOLLARS = (Objective(metric="val_error"), Objective(metric="cost_usd"))
@@ -438,3 +439,18 @@ def test_a_study_scores_what_its_line_says_and_one_that_raised_is_no_result(tmp_
     monkeypatch.setitem(CONTESTANTS, "random", Contestant(sampler=lambda setting: Raises(), pruner="none"))
     with pytest.raises(RuntimeError, match="study failed"):
         search.simulated(job)
+
+
+def test_wrong_histories_have_the_runs_of_right_ones_with_other_results() -> None:
+    from search_peers.histories import _made
+
+    runs = [ForeignRun(params={"lr": 0.1 * k}, curve=[0.9, 0.1 * k], seconds=10.0 + k) for k in range(1, 5)]
+    turned = _made("inverted", runs, 0)
+    assert [one.params for one in turned] == [one.params for one in runs]
+    assert [one.curve[-1] for one in turned] == pytest.approx([one.curve[-1] for one in reversed(runs)])
+    assert [one.seconds for one in turned] == pytest.approx([one.seconds for one in reversed(runs)])
+    mixed = _made("shuffled", runs, 0)
+    assert [one.params for one in mixed] == [one.params for one in runs]
+    assert sorted(one.seconds for one in mixed) == [one.seconds for one in runs]
+    assert [one.seconds for one in mixed] != [one.seconds for one in runs]
+    assert _made("wandb", runs, 0) == runs

@@ -78,7 +78,8 @@ def list_studies(store: Store) -> list[StudyLine]:
     s, started = t.studies.c, t.trials.c
     trials = sa.select(sa.func.count()).where(started.study_id == s.id, started.number.is_not(None)).scalar_subquery()
     cost = sa.select(sa.func.sum(t.charges.c.cost_nano_usd)).where(t.charges.c.study_id == s.id).scalar_subquery()
-    query = sa.select(s.id, s.name, s.state, s.created_at, trials.label("trials"), cost.label("cost")).order_by(s.id)
+    columns = (s.id, s.name, s.state, s.stop_reason, s.created_at)
+    query = sa.select(*columns, trials.label("trials"), cost.label("cost")).order_by(s.id)
     with store.snapshot() as connection:
         driven = driven_studies(connection)
         return [

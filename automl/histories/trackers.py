@@ -1,0 +1,141 @@
+"""Runs of an MLflow experiment, an Optuna study, and a results folder of Ray Tune (read without Ray)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from automl.histories.history import Curve, History, Run, state_of
+from automl.launching.earlier_studies import metric_names, optuna_storage
+from search_spaces.wording import found, listed, nearest
+from studies.records.records import Direction
+from studies.redact import redact
+from studies.spec.spec_errors import SpecError
+from studies.storage.schema.engine import StoreError, absolute_url
+from studies.storage.views.mlflow_connect import check_database, import_quietly, in_one_line, sqlite_file
+from studies.storage.views.view_rows import ViewError
+
+if TYPE_CHECKING:
+    import optuna
+    from mlflow.entities import Run as MlflowRun
+    from mlflow.tracking import MlflowClient
+
+MOST_RUNS = 50_000  # most that MLflow returns at once
+
+
+def read_mlflow(place: str, curves_of: Collection[str]) -> History:
+    """Read the runs of `[URI#]EXPERIMENT`, by default at MLFLOW_TRACKING_URI. SpecError if there are none."""
+    uri, _, name = place.rpartition("#")
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    source = f"mlflow:{redact(uri)}#{name}"
+    import_quietly()
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        if (file := sqlite_file(uri)) is not None and not file.exists():
+            raise ViewError(f"there is no file {file}. Pass --from mlflow:URI#EXPERIMENT")
+        check_database(uri)
+        client = MlflowClient(uri)
+        ids = {one.name: one.experiment_id for one in client.search_experiments()}
+        _check_name(source, "an experiment", name, ids)
+        runs = client.search_runs([ids[name]], max_results=MOST_RUNS, order_by=["attributes.start_time ASC"])
+        return History(source=source, runs=tuple(_of_mlflow(client, one, curves_of) for one in runs))
+    except (ViewError, MlflowException) as error:
+        raise SpecError(source, (), in_one_line(error)) from None
+
+
+def _check_name(source: str, kind: str, name: str, there: Collection[str]) -> None:
+    if name not in there:
+        raise SpecError(source, (), found(name, f"{kind} ({listed(there) or 'there is none'})", nearest(name, there)))
+
+
+def _of_mlflow(client: MlflowClient, run: MlflowRun, curves_of: Collection[str]) -> Run:
+    info, metrics = run.info, run.data.metrics
+    return Run(
+        state=state_of(info.status),
+        values={**metrics, **run.data.params},  # a learning rate may be both; as a parameter it is constant
+        curves={name: _mlflow_curve(client, info.run_id, name) for name in curves_of if name in metrics},
+        seconds=None if info.end_time is None else (info.end_time - info.start_time) / 1000,
+    )
+
+
+def _mlflow_curve(client: MlflowClient, run_id: str, name: str) -> Curve:
+    points = sorted(client.get_metric_history(run_id, name), key=lambda one: (one.step, one.timestamp))
+    has_steps = len({one.step for one in points}) > 1
+    return {float(one.step if has_steps else place): one.value for place, one in enumerate(points)}
+
+
+def read_optuna(place: str, _: Collection[str]) -> History:
+    """Read the trials of `URL#NAME`; an objective without a name is `value`, one of several `values_0`."""
+    url, _, name = place.rpartition("#")
+    source = f"optuna:{redact(place)}"
+    try:
+        with optuna_storage(absolute_url(url, Path.cwd())) as storage:
+            import optuna
+
+            _check_name(source, "an Optuna study", name, [] if storage is None else optuna.get_all_study_names(storage))
+            assert storage is not None  # noqa: S101 - it has the study
+            study = optuna.load_study(study_name=name, storage=storage)
+            directions = [cast("Direction", one.name.lower()) for one in study.directions]
+            several = [f"values_{column}" for column in range(len(directions))]
+            names = metric_names(study) or (several if len(several) > 1 else ["value"])
+            runs = tuple(_of_optuna(trial, names) for trial in study.get_trials(deepcopy=False))
+    except StoreError as error:
+        raise SpecError(source, (), f"{error}. Pass --from optuna:URL#NAME") from None
+    return History(source=source, runs=runs, directions=dict(zip(names, directions, strict=True)))
+
+
+def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str]) -> Run:
+    last = dict(zip(names, trial.values or (), strict=False))
+    curve = {float(step): value for step, value in trial.intermediate_values.items()}
+    if curve and trial.values:
+        curve[max(curve)] = trial.values[0]  # an objective may return another value than its last report
+    return Run(
+        state=state_of(trial.state.name),
+        values={**trial.user_attrs, **last, **trial.params},
+        curves={names[0]: curve} if len(names) == 1 else {},
+        seconds=None if trial.duration is None else trial.duration.total_seconds(),
+    )
+
+
+def read_ray(folder: str, _: Collection[str]) -> History:
+    """Read the folders of trials in an experiment's folder. SpecError if there are none."""
+    files = sorted(Path(folder).expanduser().glob("*/result.json"))
+    if not files:
+        problem = "found no folder with a result.json, allowed: an experiment's folder, such as ray:~/ray_results/NAME"
+        raise SpecError(f"ray:{folder}", (), problem)
+    return History(source=f"ray:{folder}", runs=tuple(_of_ray(file) for file in files))
+
+
+def _of_ray(file: Path) -> Run:
+    results = list(_documents(file.read_text(encoding="utf-8").splitlines()))
+    last = results[-1] if results else {}
+    config = next(_documents([file.with_name("params.json").read_text(encoding="utf-8")]), {})
+    own = {name: value for name, value in last.items() if not name.startswith("config/")}
+    return Run(
+        state="finished" if last.get("done") or not file.with_name("error.txt").exists() else "failed",
+        values={**own, **config},
+        curves={name: {one["training_iteration"]: one[name] for one in results if name in one} for name in own},
+        seconds=last.get("time_total_s"),
+    )
+
+
+def _documents(texts: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield JSON objects up to a damaged one, as an interrupted experiment leaves it, with nested names as Ray's."""
+    for text in texts:
+        try:
+            yield dict(_flat(json.loads(text)))
+        except ValueError:
+            return
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,213 @@
+"""Runs in the terms of a spec: its parameters, and its metrics in its units and directions after each epoch."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from automl.given_parameters import likely_name, unknown_parameter
+from automl.histories.history import History, Run
+from reports.phrases import is_share, plural
+from search_spaces.parameters import Categorical, Conditional, Int, Parameter, SpaceError
+from search_spaces.space import Space
+from search_spaces.wording import found, listed
+from studies.records.records import CUMULATIVE_METRICS, DIRECTIONS, STATIC_METRICS, Direction, TrialState
+from studies.spec.spec_errors import SpecError
+from studies.spec.study_spec import StudySpec
+
+SECONDS = "seconds"
+"""Name of a run's duration, beside the names of a spec."""
+UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+MOST_EPOCHS = 200
+"""Largest number of epochs kept of a run; of longer curves each k-th point is kept."""
+
+
+class Column(NamedTuple):
+    """A name of the history for a name of the spec; `words` are its unit and its better direction, if given."""
+
+    theirs: str
+    ours: str
+    words: tuple[str, ...] = ()
+
+    def option(self, *more: str) -> str:
+        """Return the option of the column, with further words."""
+        return f"--map {':'.join((f'{self.theirs}={self.ours}', *self.words, *more))}"
+
+
+class Trial(NamedTuple):
+    """A run in terms of the spec: the metrics after each epoch, and the seconds of an epoch (0 if unknown)."""
+
+    params: Mapping[str, Any]
+    state: TrialState
+    epochs: Sequence[Mapping[str, float]]
+    seconds: float
+
+
+class _LeftOutError(Exception):
+    """A run is left out: the reason, and an example."""
+
+
+def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
+    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. SpecError names the option."""
+    columns: dict[str, Column] = {}
+    known, words_known = [*(spec.space or Space({})).names(), *metrics_of(spec), SECONDS], [*DIRECTIONS, *UNITS]
+    for text in given:
+        theirs, _, right = text.rpartition("=")
+        ours, *words = right.split(":")
+        unknown = [word for word in words if word not in words_known]
+        if not theirs or ours not in known:
+            problem = unknown_parameter(ours, known, "THEIRS=OURS, with OURS one of ")
+        else:
+            problem = found(unknown[0], listed(words_known)) if unknown else "is given twice" * (ours in columns)
+        if problem:
+            raise SpecError(f"--map {text}", (), problem)
+        columns[ours] = Column(theirs, ours, tuple(words))
+    return columns
+
+
+def metrics_of(spec: StudySpec) -> list[str]:
+    """Return the metrics of all objectives and constraints."""
+    bounded = [one.metric for one in spec.constraints]
+    return list(dict.fromkeys([*(one.metric for one in spec.objectives), *bounded]))
+
+
+class Translator:
+    """Translates a history into the terms of a spec; `left_out` and `notes` are lines for the user.
+
+    `given` has columns with other names or units, by the spec's name; `fixed` parameters that the history lacks.
+    SpecError if a name or a direction is missing; the message has the option to add.
+    """
+
+    def __init__(
+        self, history: History, spec: StudySpec, given: Mapping[str, Column], fixed: Mapping[str, Any]
+    ) -> None:
+        self._history, self._spec, self._space, self._fixed = history, spec, spec.space or Space({}), fixed
+        self._names = list(dict.fromkeys(name for run in history.runs for name in (*run.values, *run.curves)))
+        self.left_out: list[str] = []
+        self.notes: list[str] = []
+        self._turned: set[str] = set()  # shares whose history has 1 minus their value
+        wanted = [*self._space.names(), *metrics_of(spec)]
+        self._columns = {name: Column(name, name) for name in wanted if name in self._names} | dict(given)
+        self._check_names(given)
+        self._metrics = {name: self._columns[name] for name in metrics_of(spec) if name in self._columns}
+        learned = [name for name in self._metrics if name not in STATIC_METRICS | CUMULATIVE_METRICS]
+        curves = {name: [run.curves.get(self._columns[name].theirs, ()) for run in history.runs] for name in learned}
+        curved = [name for name, of_runs in curves.items() if max(map(len, of_runs), default=0) > 1]
+        has_curves = all(one.metric in curved for one in spec.objectives if one.metric in learned)
+        self._curved = curved if has_curves else []
+        self._longest = max((len(self._points(run)) for run in history.runs), default=1)
+        self._every = -(-self._longest // MOST_EPOCHS)
+
+    def _check_names(self, given: Mapping[str, Column]) -> None:
+        for name, column in given.items():
+            if column.theirs not in self._names:
+                raise self._without(name, column.theirs)
+        for name, entry in self._space.entries():
+            if name not in {*self._columns, *self._fixed} and not isinstance(entry, Conditional):
+                raise self._without(name, name, f". If all runs had one value: --param {name}=VALUE")
+        for objective in self._spec.objectives:
+            if objective.metric in self._columns:
+                self._check_direction(self._columns[objective.metric], objective.direction)
+            elif objective.metric not in CUMULATIVE_METRICS:
+                raise self._without(objective.metric, objective.metric)
+
+    def _without(self, ours: str, theirs: str, more: str = "") -> SpecError:
+        of_ours = (name for name in self._names if likely_name(re.split("[./]", name)[-1], [ours]))
+        near = next(of_ours, likely_name(theirs, self._names))
+        problem = f"has no {theirs}. It has {listed(self._names)}. Add --map {near or 'THEIRS'}={ours}{more}"
+        return SpecError(self._history.source, (), problem)
+
+    def _check_direction(self, column: Column, ours: Direction) -> None:
+        said = [DIRECTIONS[word] for word in column.words if word in DIRECTIONS]
+        theirs = said[0] if said else self._history.directions.get(column.theirs)
+        if theirs is None and column.theirs != column.ours:
+            problem = f"found no direction of {column.theirs}. Add :min if lower is better, :max if higher is better"
+            raise SpecError(column.option(), (), problem)
+        if theirs in {None, ours}:
+            return
+        if column.theirs == column.ours or not is_share(column.ours, 0.0):
+            problem = f"found {theirs}, but {self._spec.study} has to {ours} {column.ours}"
+            raise SpecError(column.option(), (), f"{problem}. Map a metric that is better in the same direction")
+        self._turned.add(column.ours)
+        better = "higher" if theirs == "maximize" else "lower"
+        self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
+
+    def _points(self, run: Run) -> list[dict[str, object]]:
+        """Return the metrics at each step that all curves have; metrics without a curve have their last value."""
+        curves = {name: run.curves.get(self._columns[name].theirs, {}) for name in self._curved}
+        last = {name: run.values.get(column.theirs) for name, column in self._metrics.items()}
+        steps = sorted(set.intersection(*map(set, curves.values()))) if curves else []
+        return [last | {name: curve[step] for name, curve in curves.items()} for step in steps] if curves else [last]
+
+    def trials(self) -> list[Trial]:
+        """Return the usable runs. SpecError if there are none, or if a share is in percent."""
+        trials: list[Trial] = []
+        reasons: dict[str, list[str]] = {}
+        for run in self._history.runs:
+            try:
+                trials.append(self._trial(run))
+            except _LeftOutError as error:
+                reasons.setdefault(error.args[0], []).append("".join(error.args[1:]))
+        self.left_out += [f"{plural(len(runs), 'run')} {reason}{runs[0]}" for reason, runs in reasons.items()]
+        if not trials:
+            raise SpecError(self._history.source, (), f"has no usable run: {', '.join(self.left_out)}")
+        if self._every > 1:
+            self.notes.append(f"of curves with up to {self._longest} points each {self._every}th point is kept")
+        return trials
+
+    def _trial(self, run: Run) -> Trial:
+        points, column = self._points(run)[self._every - 1 :: self._every], self._columns.get(SECONDS)
+        if run.state in {"failed", "unfinished"}:
+            raise _LeftOutError(run.state)
+        if not points or (run.state == "cut short" and not self._curved):
+            raise _LeftOutError("without a curve")
+        params = self._params(run)
+        seconds = (run.seconds if column is None else self._number(run.values.get(column.theirs), column)) or 0.0
+        if not 0 < seconds < math.inf and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
+            raise _LeftOutError("without a duration", f" (--map THEIRS={SECONDS} names its column)")
+        is_complete = run.state == "finished" and len(points) == self._longest // self._every
+        return Trial(
+            params, "complete" if is_complete else "pruned", [self._epoch(point) for point in points],
+            seconds / len(points) if 0 < seconds < math.inf else 0.0,
+        )  # fmt: skip
+
+    def _params(self, run: Run) -> dict[str, Any]:
+        given = {name: run.values.get(one.theirs) for name, one in self._columns.items()}
+        known = {name: value for name, value in (dict(self._fixed) | given).items() if value is not None}
+        params = {name: _typed(self._space.parameter(name), known[name]) for name in known if name in self._space}
+        active = {name: params[name] for name in self._space.active(params) if name in params}
+        try:
+            self._space.check(active)
+        except SpaceError as error:
+            raise _LeftOutError(f"outside the space of {self._spec.study}", f" ({error})") from None
+        return active
+
+    def _epoch(self, point: Mapping[str, object]) -> dict[str, float]:
+        numbers = {name: self._number(value, self._metrics[name]) for name, value in point.items()}
+        for objective in self._spec.objectives:
+            if numbers.get(objective.metric, 0.0) is None:
+                raise _LeftOutError(f"without {objective.metric}")
+        return {name: number for name, number in numbers.items() if number is not None}
+
+    def _number(self, value: object, column: Column) -> float | None:
+        """Return a finite value in the unit and direction of the spec, or None. SpecError for a share in percent."""
+        try:
+            number = float(value) * math.prod(UNITS.get(word, 1.0) for word in column.words)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return None
+        if is_share(column.ours, 0.0) and not 0.0 <= number <= 1.0 and math.isfinite(number):
+            problem = f"found {value} for {column.ours}, a share from 0 to 1. If it is in percent: "
+            raise SpecError(self._history.source, (column.theirs,), f"{problem}{column.option('percent')}")
+        number = 1.0 - number if column.ours in self._turned else number
+        return number if math.isfinite(number) else None
+
+
+def _typed(parameter: Parameter, value: object) -> Any:
+    """Return a value as the parameter has it: sources such as CSV files and MLflow have only text."""
+    if isinstance(parameter, Categorical):
+        return next((one for one in parameter.choices if str(one).lower() == str(value).lower()), value)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return value
+    return int(number) if isinstance(parameter, Int) and number.is_integer() else number
