@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import CONSTRAINTS, Space
+from search_spaces.wording import listed, shown
 
 DRAWS = 10_000
 """Number of random configurations among which one has to keep the constraints of a space."""
@@ -43,30 +44,40 @@ def draw_number(parameter: Float | Int, generator: random.Random) -> float:
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
     """Draw missing active parameters, and parents of given ones, until all constraints are kept.
 
-    SpaceError if a given parameter is unknown or out of range, or `DRAWS` draws all violate a constraint.
+    Once `DRAWS` draws of the generator violated a constraint, those of a fixed seed follow: a launch refuses a space in
+    which they fail as well, so that no later draw can fail.
+
+    SpaceError if a given parameter is unknown or out of range, or all draws violate a constraint.
     """
     implied = _implied(space, given)
 
-    def choose(name: str, parameter: Parameter) -> Value:
-        if name in given:
-            return given[name]
-        if name in implied:
-            return generator.choice(implied[name])
-        if isinstance(parameter, Categorical):
-            return generator.choice(parameter.choices)
-        return draw_number(parameter, generator)
+    def draw(generator: random.Random) -> dict[str, Value]:
+        def choose(name: str, parameter: Parameter) -> Value:
+            if name in given:
+                return given[name]
+            if name in implied:
+                return generator.choice(implied[name])
+            if isinstance(parameter, Categorical):
+                return generator.choice(parameter.choices)
+            return draw_number(parameter, generator)
+
+        return space.walk(choose)
 
     for name in given:
         space.parameter(name)
-    params = space.walk(choose)
-    draws = 1
-    while not space.allows(params) and draws < DRAWS:
-        params, draws = space.walk(choose), draws + 1
-    if not given and not space.allows(params):
-        problem = f"none of {DRAWS:,} random configurations keeps {' and '.join(space.constraints)}. Loosen one"
-        raise SpaceError(problem, (CONSTRAINTS,))
-    space.check({**given, **params})
-    return params
+    params = draw(generator)
+    space.check({**given, **params}, with_constraints=False)
+    if space.allows(params):
+        return params
+    if params.keys() <= given.keys():
+        space.check_constraints(params)
+    for source in (generator, random.Random(0)):
+        for _ in range(DRAWS):
+            if space.allows(params := draw(source)):
+                return params
+    fixed = f" with {listed(f'{name}={shown(value)}' for name, value in given.items())}" if given else ""
+    problem = f"none of {DRAWS:,} random configurations{fixed} keeps {' and '.join(space.constraints)}. Loosen one"
+    raise SpaceError(problem, (CONSTRAINTS,))
 
 
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:

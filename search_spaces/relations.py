@@ -1,7 +1,7 @@
 """Relations between parameters, such as `layers * width <= 4096`, which every tried configuration keeps."""
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,9 @@ from search_spaces.parameters import SpaceError, Value
 from search_spaces.wording import found, listed, nearest, shown
 
 LONGEST = 500
-_LOGIC = (ast.Compare, ast.BoolOp, ast.boolop, ast.Not, ast.cmpop, ast.List, ast.Tuple)
+_EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_LOGIC = (ast.Compare, ast.BoolOp, ast.boolop, ast.Not, *_EQUALITY, *_ORDER, ast.List, ast.Tuple)
 _ARITHMETIC = (
     ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.USub,
     ast.Name, ast.Constant, ast.Load,
@@ -27,8 +29,8 @@ class Relation:
     _code: Any = field(compare=False, repr=False)  # compiled; pydantic has no schema of code
 
     @classmethod
-    def of(cls, text: object, known: Collection[str]) -> "Relation":
-        """Parse a relation between known parameters. Raises SpaceError if it is anything else."""
+    def of(cls, text: object, known: Mapping[str, Collection[Value]]) -> "Relation":
+        """Parse a relation between known parameters, each with its choices; SpaceError if it is anything else."""
         if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
             raise SpaceError(found(text, _ALLOWED))
         try:
@@ -37,15 +39,22 @@ class Relation:
             raise SpaceError(f"found {shown(text)}, which is no expression. Write {_ALLOWED}") from None
         names = {node.id for node in ast.walk(tree.body) if isinstance(node, ast.Name)}
         if unknown := sorted(names - set(known)):
-            raise SpaceError(f"{shown(text)}: {found(unknown[0], listed(known), nearest(unknown[0], known))}")
+            wrong = found(unknown[0], listed(known), nearest(unknown[0], known))
+            quoted = ". Put a text in quotes" if any(unknown[0] in choices for choices in known.values()) else ""
+            raise SpaceError(f"{shown(text)}: {wrong}{quoted}")
         is_comparison = isinstance(tree.body, ast.Compare | ast.BoolOp) or _is_not(tree.body)
         if not is_comparison or not names or not all(map(_is_allowed, ast.walk(tree.body))):
             raise SpaceError(found(text, _ALLOWED))
+        for wrong, choices in _no_choices(tree, known):
+            raise SpaceError(f"{shown(text)}: {found(wrong, listed(choices), nearest(wrong, choices))}")
         computed = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.UnaryOp) and not _is_not(node)]
         numbers = {one.id for node in computed for one in ast.walk(node) if isinstance(one, ast.Name)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and type(node.value) is int:
-                node.value = float(node.value)  # too large a float is an error, too large a whole number takes forever
+                try:  # too large a float is an error, too large a whole number takes forever
+                    node.value = float(node.value)
+                except OverflowError:
+                    raise SpaceError(f"{shown(text)}: {found(node.value, 'numbers up to 1.8e308')}") from None
         return cls(text.strip(), frozenset(names), frozenset(numbers), compile(tree, "constraint", "eval"))
 
     def holds(self, params: Mapping[str, Value]) -> bool:
@@ -62,6 +71,20 @@ class Relation:
             return bool(eval(self._code, {"__builtins__": {}}, values))  # noqa: S307 - comparisons and arithmetic only
         except (ArithmeticError, TypeError):
             return False
+
+
+def _no_choices(tree: ast.AST, known: Mapping[str, Collection[Value]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield texts that are compared for equality with parameters of which no choice is this text, and the choices."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare) or not all(isinstance(one, _EQUALITY) for one in node.ops):
+            continue
+        sides = [node.left, *node.comparators]
+        choices = [str(value) for one in sides if isinstance(one, ast.Name) for value in known[one.id]]
+        parts = [part for one in sides for part in (one.elts if isinstance(one, ast.List | ast.Tuple) else [one])]
+        is_part_of_text = isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(sides[-1], ast.Name)
+        if choices and not is_part_of_text:
+            texts = [one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            yield from ((one, choices) for one in texts if one not in choices)
 
 
 def _as_float(value: Value) -> Value:

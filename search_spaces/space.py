@@ -78,10 +78,10 @@ class Space:
         object.__setattr__(self, "_entries", tuple(parameters.items()))
         object.__setattr__(self, "_children", MappingProxyType(children))
         _check_no_circle(parameters, {name for name, _ in self._preorder()})
-        relations = []
+        relations, known = [], {name: getattr(_parameter_of(one), "choices", ()) for name, one in parameters.items()}
         for index, text in enumerate(constraints):
             try:
-                relations.append(Relation.of(text, self.names()))
+                relations.append(Relation.of(text, known))
             except SpaceError as error:
                 raise error.under(f"{CONSTRAINTS}[{index}]") from None
         object.__setattr__(self, "_relations", tuple(relations))
@@ -168,7 +168,7 @@ class Space:
                 active[name] = None
         return tuple(active)
 
-    def check(self, params: Mapping[str, Any]) -> None:
+    def check(self, params: Mapping[str, Any], *, with_constraints: bool = True) -> None:
         """Check a full assignment; SpaceError names a parameter that is unknown, missing, inactive or out of range."""
         for name in params:
             if name not in self:
@@ -184,6 +184,11 @@ class Space:
                 values = " or ".join(shown(value) for value in entry.values)
                 problem = f"found {shown(params[name])}, but this parameter exists only if {entry.parent} is {values}"
                 raise SpaceError(problem, (name,))
+        if with_constraints:
+            self.check_constraints(params)
+
+    def check_constraints(self, params: Mapping[str, Any]) -> None:
+        """Raise SpaceError with the values and the constraint if a configuration violates one."""
         for relation in self._relations:
             if not relation.holds(params):
                 given = listed(f"{name}={shown(params[name])}" for name in sorted(relation.names))

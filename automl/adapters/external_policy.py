@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from search_spaces.wording import found, nearest
 from studies.control.assembly import PoolSpec, assemble
@@ -74,6 +75,7 @@ class ExternalPolicy:
         pool = PoolSpec(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
         assembled = assemble(spec, pool, source="adapter")
         self._policy = assembled.policy
+        self._space = space
         self._suggester = None if space is None else assembled.suggester
         self._objectives, self._constraints = spec.objective_records, spec.constraint_records
         self._columns, self._epochs = columns(self._objectives, self._constraints), epochs
@@ -90,11 +92,22 @@ class ExternalPolicy:
         return frozenset(self._history.paused)
 
     def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
-        """Records that a trial starts or continues; may be repeated. `world_size` is its number of ranks."""
+        """Records that a trial starts or continues; may be repeated. `world_size` is its number of ranks.
+
+        Raises:
+            SpaceError: The parameters violate a constraint of the space.
+        """
         if number not in self._trials:
+            self._check(params)
             self._trials[number] = Snapshot(number=number, params=dict(params), state="running", world_size=world_size)
         self._history.paused.pop(number, None)
         self._change(number, state="running")
+
+    def _check(self, params: Mapping[str, ParameterValue]) -> None:
+        try:
+            (self._space or Space({})).check_constraints(params)
+        except SpaceError as error:
+            raise error.under("space") from None
 
     def measured(
         self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0

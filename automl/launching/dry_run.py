@@ -155,14 +155,16 @@ _LARGE = 10**6
 
 
 def size_in_words(space: Space) -> str:
-    """Return the number of parameters by kind, their names, and the number of configurations if it is finite."""
+    """Return the number of parameters by kind, that of configurations if it is finite, the names and constraints."""
     if not len(space):
         return "no parameter, so all trials are equal"
     kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
     shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     total = configurations(space)
-    size = "" if total is None else f", {f'{total:,}' if total < _LARGE else f'about {total:.2g}'} configurations"
-    return f"{plural(len(space), 'parameter')} ({shown}){size}: {listed(space.names())}"
+    most = "at most " if space.constraints else ""
+    size = "" if total is None else f", {most}{f'{total:,}' if total < _LARGE else f'about {total:.2g}'} configurations"
+    kept = f"; every trial keeps {', '.join(space.constraints)}" if space.constraints else ""
+    return f"{plural(len(space), 'parameter')} ({shown}){size}: {listed(space.names())}{kept}"
 
 
 def configurations(space: Space) -> int | None:

@@ -143,6 +143,16 @@ class StudySpec(Section):
         check_json(options)
         return options
 
+    @field_validator("constraints", mode="before")
+    @classmethod
+    def _of_metrics(cls, given: object) -> object:
+        for index, one in enumerate(given if isinstance(given, list | tuple) else [given]):
+            if isinstance(one, str):
+                problem = f"found {shown(one)}, allowed: bounds of a metric, a mapping with the keys metric, min, max"
+                place = (index,) if isinstance(given, list | tuple) else ()
+                raise SpecValueError(f"{problem}. Put a relation of parameters into space.constraints", place)
+        return given
+
     @field_validator("objectives", "constraints")
     @classmethod
     def _all_differ(cls, listed_metrics: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ import pytest
 
 from automl.adapters.external_policy import ExternalPolicy
 from automl.adapters.for_optuna import MultiObjectivePruning
+from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from studies.records.records import Objective
 from studies.search.policy import Decision, History
@@ -416,3 +417,11 @@ def test_a_mode_of_ray_tune_that_there_is_not_is_refused() -> None:
 
     with pytest.raises(SpecError, match="found 'least', allowed: min, max"):
         MultiObjectiveScheduler(objectives=[("error", "least")], epochs=3)
+
+
+def test_a_configuration_of_an_external_sampler_that_violates_a_constraint_of_the_space_is_refused() -> None:
+    space = Space.from_dict({"layers": (1, 8), "width": (16, 256), "constraints": ["layers * width <= 512"]})
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, space=space)
+    policy.started(0, {"layers": 2, "width": 256})
+    with pytest.raises(SpaceError, match=r"^space\.constraints: found layers=8, width=256, allowed: configurations"):
+        policy.started(1, {"layers": 8, "width": 256})

@@ -2,10 +2,12 @@
 
 import math
 import random
+from contextlib import suppress
 from dataclasses import replace
 
 from search_spaces.derived_seeds import derived_seed
 from search_spaces.drawing import complete
+from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from studies.control.machine.commands import Suggest
 from studies.control.machine.finishing import Finishing
@@ -47,14 +49,21 @@ def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
 
 
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
-    """Return the suggestion with at most `most_ranks` ranks, and with parameters dropped or drawn to suit that size."""
+    """Return the suggestion with at most `most_ranks` ranks, and with parameters dropped or drawn to suit that size.
+
+    If the constraints of the space forbid the others at that size, these are drawn anew; if they forbid the size, the
+    suggestion stays as it is, and waits for devices.
+    """
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
         return suggestion
     chosen = {**params, "world_size": most_ranks}
     given = {name: chosen[name] for name in space.active(chosen) if name in chosen}
     generator = random.Random(derived_seed("narrow", setup.seed, number))
-    return replace(suggestion, params=complete(space, given, generator))
+    for kept in (given, {"world_size": most_ranks}):
+        with suppress(SpaceError):
+            return replace(suggestion, params=complete(space, kept, generator))
+    return suggestion
 
 
 MOST_TOO_WIDE = 8

@@ -241,3 +241,13 @@ def test_a_narrowed_suggestion_is_one_of_the_space() -> None:
     assert (narrow.params["world_size"], narrow.params["momentum"]) == (2, 0.5)
     assert narrow.trial_attributes == {"a": 1}
     assert narrowed(setup, narrow, 2, 8) is narrow
+
+
+def test_a_narrowed_suggestion_keeps_the_constraints_or_waits() -> None:
+    form = {"world_size": [1, 2, 4], "batch_per_rank": (8, 256)}
+    linked = Space.from_dict({**form, "constraints": ["world_size * batch_per_rank == 256"]})
+    setup: Any = SimpleNamespace(space=linked, seed=0)
+    wide = Suggestion(params={"world_size": 4, "batch_per_rank": 64})
+    assert narrowed(setup, wide, 2, 7).params == {"world_size": 2, "batch_per_rank": 128}
+    setup.space = Space.from_dict({**form, "constraints": ["world_size > 2"]})
+    assert narrowed(setup, wide, 2, 7) is wide
