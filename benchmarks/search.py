@@ -198,6 +198,7 @@ def simulated(job: Job) -> dict[str, Any]:
         finish=0.0 if contestant.is_baseline else FINISH,  # others know nothing of it
         earlier=earlier,
         on_decision=calibration.look,
+        advice=contestant.advice,
     )
     if study.record.state == "failed":
         raise RuntimeError(f"the study failed: {study.record.stop_reason}")

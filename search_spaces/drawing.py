@@ -69,15 +69,14 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
     space.check({**given, **params}, with_constraints=False)
     if space.allows(params):
         return params
-    if params.keys() <= given.keys():
-        space.check_constraints(params)
+    space.check_constraints(given)
     for source in (generator, random.Random(0)):
         for _ in range(DRAWS):
             if space.allows(params := draw(source)):
                 return params
     fixed = f" with {listed(f'{name}={shown(value)}' for name, value in given.items())}" if given else ""
-    problem = f"none of {DRAWS:,} random configurations{fixed} keeps {' and '.join(space.constraints)}. Loosen one"
-    raise SpaceError(problem, (CONSTRAINTS,))
+    problem = f"none of {DRAWS:,} random configurations{fixed} keeps {' and '.join(space.constraints)}"
+    raise SpaceError(f"{problem}. {'Give other values, or loosen' if given else 'Loosen'} one", (CONSTRAINTS,))
 
 
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:

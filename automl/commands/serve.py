@@ -1,6 +1,7 @@
 """`automl serve`."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ DEFAULT_PORT = 8765
 @click.option("--code", metavar="[NAME=]FOLDER", multiple=True, help="Folder whose tasks may run.")
 @click.option("--package", "packages", metavar="NAME", multiple=True, help="Installed package whose tasks may run.")
 @click.option("--allow-commands", is_flag=True, help="Let studies run any command on the workers.")
+@click.option(
+    "--advisor", "advisors", metavar="COMMAND", multiple=True, help="Advisor that specs may name, as a whole."
+)
 @click.option("--data", "data", type=folder_type, multiple=True, help="Folder that built-in tasks may read.")
 @click.option("--uploads", type=folder_type, help="Folder for uploaded data; without it uploads are refused.")
 @click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="Limit for each project.")
@@ -74,6 +78,7 @@ def _policy(given: dict[str, Any]) -> Any:
         code_folders=dict(_named(one) for one in given["code"]),
         packages=frozenset(given["packages"]),
         commands=given["allow_commands"],
+        advisors=frozenset(tuple(shlex.split(one)) for one in given["advisors"]),
         data_folders=tuple(folder.absolute() for folder in given["data"]),
         uploads=None if uploads is None else uploads.absolute(),
         upload_bytes=given["uploads_mib"] * 2**20,

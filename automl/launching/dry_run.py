@@ -1,6 +1,7 @@
 """`automl launch --dry-run`: prints the plan and its possible cost, and writes nothing."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -87,11 +88,14 @@ def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
     rungs = f"rungs {_listed(plan['rungs'])}" if plan["rungs"] else "no rungs"
     bounds = wanted_in_words(spec.constraint_records)
     goals = ", ".join(f"{one.metric} ({one.direction})" for one in spec.objective_records)
+    advisor = spec.search.advisor
+    advised = f"{shlex.join(advisor.command)}, at most {duration(advisor.seconds)} an answer" if advisor else ""
     return {
         "study": f"{spec.study}, in {redact(spec.store)}",
         "task": _task(prepared),
         "objectives": f"{goals}; {bounds}" if bounds else goals,
         "space": size_in_words(spec.space or Space({})),
+        **({"advisor": advised} if advised else {}),
         "training": f"{plural(spec.training.epochs, 'epoch')}, {rungs}",
         "slots": f"{plan['slots']}, {plan['price']}",
         "budget": _budget(spec.budget),

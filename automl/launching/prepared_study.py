@@ -30,7 +30,7 @@ from studies.spec.checks import (
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import StoreError, parse_url
-from trainers.commands.command import COMMAND
+from trainers.commands.command import COMMAND, Command, missing_program, search_path
 from trainers.protocol import ALWAYS_MEASURED, Diagnostics
 from trainers.trial_settings import unheeded
 
@@ -143,8 +143,10 @@ def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
 
 def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -> tuple[int, ...]:
     """Build the search as a controller does, and suggest a first trial, so that no study exists without a trial."""
-    name = spec.search.sampler
+    name, advisor = spec.search.sampler, spec.search.advisor
     is_own = ":" in name
+    if advisor is not None and (problem := missing_program(Command(parts=advisor.command), folder, search_path())):
+        raise SpecError(source, ("search", "advisor", "command"), problem)
     if is_own or ":" in spec.search.pruner.name:
         make_importable(folder)
     assembled = assemble(spec, place, source=source)

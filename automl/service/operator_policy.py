@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ class Policy:
     code_folders: Mapping[str, Path]  # folders with allowed tasks, samplers and pruners, by their names in submissions
     packages: frozenset[str] = frozenset()
     commands: bool = False
+    advisors: frozenset[tuple[str, ...]] = frozenset()  # whole commands that may run beside the controller
     data_folders: tuple[Path, ...] = ()
     uploads: Path | None = None  # folder of uploaded data, with a folder for each project; None refuses uploads
     upload_bytes: int = 2**30
@@ -77,11 +79,19 @@ class Policy:
             if ":" in name:
                 self._check_module(name, source, ("search", key), base_folder)
 
+        advisor = spec.search.advisor
+        if advisor is not None and not (advisor.command in self.advisors and self._is_named(base_folder)):
+            commands = listed(sorted(map(shlex.join, self.advisors))) or "none"
+            allowed = f"with code of the operator, one of the operator's advisors ({commands})"
+            raise SpecError(source, ("search", "advisor"), found(shlex.join(advisor.command), allowed))
+
+    def _is_named(self, base_folder: Path) -> bool:
+        return any(base_folder == folder.absolute() for folder in self.code_folders.values())
+
     def _check_module(self, name: str, source: str, path: tuple[str, ...], base_folder: Path) -> None:
         """Refuse code of other modules, and what a module only imports: `train:os.system` is nobody's task."""
         module, _, defined = name.partition(":")
-        is_named = any(base_folder == folder.absolute() for folder in self.code_folders.values())
-        folders = [base_folder] if is_named else []
+        folders = [base_folder] if self._is_named(base_folder) else []
         top = module.partition(".")[0]
         if top in self.packages and (package := importlib.util.find_spec(top)) is not None:
             folders += [Path(place).parent for place in package.submodule_search_locations or (package.origin or "",)]

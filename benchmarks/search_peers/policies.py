@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from search_peers.advice import honest, lying
 from search_peers.botorch_momf import momf
 from search_peers.hyperband import Hyperband
 from search_peers.i_epoch import IEpoch
@@ -15,7 +16,7 @@ from studies.search.observations import Observation
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.suggester import Suggester, Suggestion
 from studies.simulation.candidates import NearestCandidate
-from studies.simulation.setting import PrunerChoice, SamplerChoice, Setting
+from studies.simulation.setting import AdviceChoice, PrunerChoice, SamplerChoice, Setting
 from studies.spec.sections import PRUNERS, SAMPLERS
 
 PROMOTION: Mapping[str, object] = {"name": "mo_asha", "variant": "promotion"}
@@ -31,6 +32,7 @@ class Contestant:
         earlier: How many other tasks it has studied before, one study each, and learns from.
         again: Whether it has studied the same task before, from another seed, and learns from that.
         history: The kind of a history of the same task that it has imported; see `search_peers.histories`.
+        advice: Makes the source of an advisor's proposals.
     """
 
     sampler: SamplerChoice
@@ -40,6 +42,7 @@ class Contestant:
     earlier: int = 0
     again: bool = False
     history: str = ""
+    advice: AdviceChoice | None = None
 
 
 class ToldOfFinished:
@@ -105,6 +108,8 @@ CONTESTANTS: dict[str, Contestant] = {
         f"ours_{kind}": Contestant(sampler="auto", pruner="auto", history=kind)
         for kind in ("wandb", "mlflow", "ray", "optuna", "shuffled", "inverted")
     },
+    "ours_lying_advisor": Contestant(sampler="auto", pruner="auto", advice=lying),
+    "ours_honest_advisor": Contestant(sampler="auto", pruner="auto", advice=honest),
     # The rest of the grid: ours with other parts, and parts of ours.
     "median_random": Contestant(sampler="random", pruner="median"),
     "mo_asha_stop_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="mo_asha"),

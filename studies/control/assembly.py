@@ -19,6 +19,7 @@ from studies.search.policy import Policy, Pruner
 from studies.search.pruners.by_name import make_pruner, takes_context
 from studies.search.pruners.pruner_context import PrunerContext
 from studies.search.rungs import decision_rungs
+from studies.search.samplers.advisor import Advisor, AdvisorProgram
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.start_design import FirstTrials
 from studies.search.samplers.suggester import Suggester
@@ -62,11 +63,35 @@ def assemble(
     counted: Callable[[], SizeModel | None] = nothing_counted,
     study_attributes: Mapping[str, Any] | None = None,
     source: str = "spec",
+    advisor: Advisor | None = None,
 ) -> Assembled:
     """Build policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made."""
     problem = problem_of(spec, pool, earlier, counted)
     return assemble_search(
-        spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept_epochs
+        spec.search,
+        problem,
+        study_attributes=study_attributes,
+        source=source,
+        milestones_of=kept_epochs,
+        advisor=advisor,
+    )
+
+
+def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
+    """Return the advisor of a study, whose program runs in this folder; None without one."""
+    if spec.search.advisor is None:
+        return None
+    form = spec.model_dump(mode="json", include={"space", "objectives", "constraints"})
+    return Advisor(
+        spec.space or Space({}),
+        AdvisorProgram(
+            spec.search.advisor.command,
+            seconds=spec.search.advisor.seconds,
+            folder=folder,
+            about={**form, "epochs": spec.training.epochs},
+            metrics=[one.metric for one in spec.objective_records],
+        ),
+        seed=spec.search.seed,
     )
 
 
@@ -84,6 +109,7 @@ def assemble_search(
     is_threaded: bool = True,
     source: str = "spec",
     milestones_of: Callable[[Pruner, int], tuple[int, ...]] | None = None,
+    advisor: Advisor | None = None,
 ) -> Assembled:
     """Build policy and suggester, and a learning-curve model if one of them uses it; raises as `assemble` does.
 
@@ -104,7 +130,12 @@ def assemble_search(
             # Comes last: a pruner that uses the model has its decision epochs only now.
             model().count_milestones(milestones_of(pruner, problem.epochs))
         suggester: Suggester = (
-            ModelSuggester(model().sharing_fits() if is_threaded else model(), seed=search.seed, candidates=candidates)
+            ModelSuggester(
+                model().sharing_fits() if is_threaded else model(),
+                seed=search.seed,
+                candidates=candidates,
+                advisor=advisor,
+            )
             if fits
             else OptunaSuggester(
                 space=problem.space,

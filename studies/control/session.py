@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
+from studies.control.assembly import PoolSpec, advisor_of, assemble, checkpoint_folder, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_controllers import settle_dead_pools, settle_left
 from studies.control.files.orphans import (
@@ -100,6 +100,7 @@ class Session:
         self._controller: Controller | None = None
         self._drain_reason: str | None = None
         self._stood_by = False
+        self._advisor = advisor_of(spec, Path(row.base_folder))
 
     def drain(self, reason: str) -> None:
         """Make each gang stop at the end of its epoch, or end the wait for the lease; safe in signal handlers."""
@@ -150,8 +151,12 @@ class Session:
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
             self._controller = controller
-            with set_aside(), retrying.copied_beside(self._store.engine):
-                controller.run()
+            try:
+                with set_aside(), retrying.copied_beside(self._store.engine):
+                    controller.run()
+            finally:
+                if self._advisor is not None:
+                    self._advisor.close()
             self._controller = None
             if not self._is_to_be_tested(machine):
                 self._close_pool()
@@ -268,7 +273,12 @@ class Session:
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
         pool_spec = self._pool_spec.at_price(row.usd_per_slot_hour)
         assembled = assemble(
-            self._spec, pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
+            self._spec,
+            pool_spec,
+            earlier=earlier,
+            counted=self._counted,
+            study_attributes=row.sampler_attributes,
+            advisor=self._advisor,
         )
         setup = replace(
             setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference, folder=self._folder),

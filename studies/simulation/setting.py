@@ -9,6 +9,7 @@ from studies.results.extrapolation import milestones
 from studies.search.policy import History, Pruner
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.rungs import decision_rungs
+from studies.search.samplers.advisor import Source
 from studies.search.samplers.suggester import Suggester
 from studies.simulation.candidates import Candidates
 from studies.simulation.recorded_curves import CurvesError, CurveTable
@@ -47,6 +48,8 @@ SamplerChoice = str | Callable[[Setting], Suggester]
 """A value of `search.sampler` in a spec, or a function that makes a suggester."""
 PrunerChoice = str | Mapping[str, object] | Callable[[Setting], Pruner]
 """A value of `search.pruner` in a spec, or a function that makes a pruner."""
+AdviceChoice = Callable[[Setting], Source]
+"""Function that makes the source of an advisor's proposals."""
 DecisionListener = Callable[[Pruner, History, int, int], None]
 """Function called after each decision at a rung, with the pruner, its history, the trial's number and the rung."""
 

@@ -49,6 +49,7 @@ from studies.simulation.recording import (
 )
 from studies.simulation.setting import (
     START_EPOCHS,
+    AdviceChoice,
     DecisionListener,
     PrunerChoice,
     SamplerChoice,
@@ -250,6 +251,7 @@ def simulate(
     store: Store | None = None,
     study: str = "simulated",
     on_decision: DecisionListener | None = None,
+    advice: AdviceChoice | None = None,
 ) -> SimulatedStudy:
     """Run one study over a table's learning curves; CurvesError or SpecError if its parts do not fit together.
 
@@ -262,6 +264,7 @@ def simulate(
         fault_rate: Probability of a fault in each of a trial's first two attempts, at a random epoch of the full
             training; an attempt that ends before that epoch has no fault.
         constraints: Bounds on possible objectives; milestones that violate them do not count.
+        advice: Makes the source of an advisor's proposals, which answers at once; for the sampler `cokriging`.
     """
     began = time.perf_counter()
     check_objectives(table, objectives)
@@ -289,7 +292,14 @@ def simulate(
     pool = replaying_pool(setting, fault_rate=fault_rate, opened_at=recording.opened_at)
     try:
         parts = wired(
-            setting, spec, sampler=sampler, pruner=pruner, earlier=earlier, latencies=latencies, on_decision=on_decision
+            setting,
+            spec,
+            sampler=sampler,
+            pruner=pruner,
+            earlier=earlier,
+            latencies=latencies,
+            on_decision=on_decision,
+            advice=advice,
         )
         _controller(setting, parts, pool, recording).run()
     finally:

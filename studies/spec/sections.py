@@ -13,6 +13,7 @@ from search_spaces.wording import found, nearest, shown
 from studies.records.records import FINISH, MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
+from studies.spec.advisor_section import AdvisorSpec
 from studies.spec.section import Section, check_json
 from studies.spec.spec_errors import SpecValueError
 from trainers.checkpoints.locations import ALLOWED_FOLDER, problem_of_folder
@@ -172,6 +173,7 @@ class SearchSpec(Section):
     Attributes:
         first_trials: Parameters of the first trials; open ones are drawn at random.
         learn_space: Whether trials may request parameters outside the space; the samplers learn them.
+        advisor: Program that proposes configurations; the sampler `cokriging` values them as its own.
     """
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
@@ -189,6 +191,18 @@ class SearchSpec(Section):
         Field(description="a list of mappings of parameters to values"),
     ] = ()
     learn_space: Annotated[bool, Field(strict=True, description="true or false")] = False
+    advisor: Annotated[
+        AdvisorSpec | None, Field(description="a mapping such as {command: [python, advise.py], seconds: 30}, or null")
+    ] = None
+
+    @model_validator(mode="after")
+    def _can_value_proposals(self) -> SearchSpec:
+        if self.advisor is not None and (sampler := self.chosen.sampler) != "cokriging":
+            problem = (
+                f"the sampler {sampler} cannot value its proposals. Set sampler to cokriging, or remove the advisor"
+            )
+            raise SpecValueError(problem, ("advisor",))
+        return self
 
     @model_validator(mode="after")
     def _learns_what_can_be_learnt(self) -> SearchSpec:

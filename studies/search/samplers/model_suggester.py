@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.derived_seeds import derived_seed, derived_uniform
 from search_spaces.parameters import Int
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.acquisition.training_recipe import TrainingRecipe
@@ -12,11 +12,12 @@ from studies.search.acquisition.user_prior import UserPrior, faded
 from studies.search.arrays import Array, Rows
 from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.curve_model import CurveModel
-from studies.search.model.encoding import identity
+from studies.search.model.encoding import ABSENT, identity
 from studies.search.model.sampling import sobol_points
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers import start_design
+from studies.search.samplers.advisor import Advisor
 from studies.search.samplers.start_design import Untried
 from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities
 from trainers.protocol import ParameterValue, Params
@@ -37,6 +38,8 @@ SCREENED = 450
 """Number of configurations of a list that stay candidates until the next pass over the whole list."""
 EXACT = 150
 """Number of candidates whose index is computed exactly."""
+ADVISED_SHARE = 0.1
+"""Share of suggestions that are the best proposal of the advisor, whatever its index; others it has to win by index."""
 FULL_PASS_EVERY = 4
 """Number of suggestions from one pass over a whole list of configurations to the next."""
 
@@ -60,9 +63,16 @@ class AcquisitionOptimizer:
             self._known_good.append(self._nearest_to(params))
 
     def choose(
-        self, trials: Sequence[Snapshot], seed: int, is_barred: Callable[[Params], bool] | None = None
+        self,
+        trials: Sequence[Snapshot],
+        seed: int,
+        is_barred: Callable[[Params], bool] | None = None,
+        proposals: Sequence[Params] = (),
     ) -> dict[str, ParameterValue]:
-        """Choose parameters, avoiding configurations that are barred or started while there are others."""
+        """Choose parameters, avoiding configurations that are barred or started while there are others.
+
+        Proposals of an advisor are candidates as others.
+        """
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -82,7 +92,14 @@ class AcquisitionOptimizer:
         if is_random:
             units = rng.random((1, self._model.encoder.parameters))
             return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
-        return self._best_of_space(acquisition, trials, rng, untried, is_barred)
+        return self._best_of_space(acquisition, trials, rng, untried, is_barred=is_barred, proposals=proposals)
+
+    def best_proposal(self, trials: Sequence[Snapshot], proposals: Sequence[Params]) -> Params:
+        """Return the proposal with the largest index."""
+        acquisition = build_acquisition(self._model, trials, refit=True)
+        forecast = self._model.forecast(self._model.untried(self._model.features(proposals)))
+        found = acquisition.where_it_tells(lambda one: BatchValues(one, one.index(forecast, exact=True)))
+        return proposals[int(np.argmax(found.values))]
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
         """Return the next good configuration of earlier studies that no trial has; each is returned once."""
@@ -154,7 +171,9 @@ class AcquisitionOptimizer:
         trials: Sequence[Snapshot],
         rng: np.random.Generator,
         untried: Untried,
+        *,
         is_barred: Callable[[Params], bool] | None,
+        proposals: Sequence[Params],
     ) -> dict[str, ParameterValue]:
         encoder = self._model.encoder
         units = sobol_points(encoder.parameters, POOL, rng)
@@ -164,12 +183,17 @@ class AcquisitionOptimizer:
         if is_barred is not None:
             left = [not is_barred(encoder.decode(point)) for point in pool]
             pool = pool[left] if any(left) else pool
+        own = len(pool)
+        if proposals:
+            pool = np.vstack([pool, np.nan_to_num([encoder.units(one) for one in proposals], nan=ABSENT)])
         batch = self._model.untried(self._model.features_at(pool))
         weights = faded(self._user_prior.density_at(pool), len(trials))
         if self._is_stagnating and rng.random() < STAGNATION_SHARE:
-            return encoder.decode(pool[self._best_full_training(acquisition, batch, weights)])
-        screened, order = self._screened(acquisition, batch, weights)
-        return encoder.decode(pool[self._best(screened.acquisition, batch, order, weights)])
+            chosen = self._best_full_training(acquisition, batch, weights)
+        else:
+            screened, order = self._screened(acquisition, batch, weights)
+            chosen = self._best(screened.acquisition, batch, order, weights)
+        return encoder.decode(pool[chosen]) if chosen < own else dict(proposals[chosen - own])
 
     def _near_good(self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator) -> Array:
         encoder = self._model.encoder
@@ -205,10 +229,20 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the most valuable configuration of `candidates` (None: the space), in one thread and without Optuna."""
+    """Suggests the most valuable configuration of `candidates` (None: the space), in one thread and without Optuna.
 
-    def __init__(self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None) -> None:
-        self._model, self._space, self._seed = model, model.problem.space, seed
+    Proposals of the advisor are further candidates.
+    """
+
+    def __init__(
+        self,
+        model: CurveModel,
+        *,
+        seed: int,
+        candidates: Sequence[Params] | None = None,
+        advisor: Advisor | None = None,
+    ) -> None:
+        self._model, self._space, self._seed, self._advisor = model, model.problem.space, seed, advisor
         self._optimizer = AcquisitionOptimizer(model, candidates)
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
@@ -216,23 +250,31 @@ class ModelSuggester:
         snapshots = [observation.snapshot for observation in history if observation.snapshot is not None]
 
         tried = identities(history)
+        proposed = () if self._advisor is None else self._advisor.proposals(history)
+        proposals = [one for one in proposed if identity(one) not in tried]
 
         def draw(redraw: int) -> Params:
             # The first draw skips the check against tried configurations: in a space of numbers it rarely repeats one.
-            return self._drawn(snapshots, derived_seed("ask", self._seed, number, redraw), tried if redraw else ())
+            seed = derived_seed("ask", self._seed, number, redraw)
+            return self._drawn(snapshots, seed, tried if redraw else (), proposals)
 
         return Suggestion(
             params=draw_untried(draw, tried, self._space, derived_seed("constrained", self._seed, number))
         )
 
     @in_one_thread
-    def _drawn(self, snapshots: Sequence[Snapshot], seed: int, tried: Collection[Identity]) -> Params:
+    def _drawn(
+        self, snapshots: Sequence[Snapshot], seed: int, tried: Collection[Identity], proposals: Sequence[Params]
+    ) -> Params:
         def is_barred(chosen: Params) -> bool:
             completed = self._completed(chosen, seed)
             return not self._space.allows(completed) or identity(completed) in tried
 
+        is_advised = len(proposals) > 0 and derived_uniform("advised", seed) < ADVISED_SHARE
+        if is_advised and len(snapshots) >= INITIAL_TRIALS:
+            return self._optimizer.best_proposal(snapshots, proposals)
         bars = is_barred if tried or self._space.constraints else None
-        return self._completed(self._optimizer.choose(snapshots, seed, bars), seed)
+        return self._completed(self._optimizer.choose(snapshots, seed, bars, proposals), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
         """Return the active parameters in the space's order; parameters that an earlier study lacked are drawn."""

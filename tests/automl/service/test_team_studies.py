@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -170,6 +171,29 @@ def test_code_runs_from_the_operators_folders_alone(service: TestedService) -> N
         service.studies().submit(spec_of("b", task="absent:Moons"), code="team")
     with pytest.raises(SpecError, match="task: found 'moons:Moons'"):  # without naming the folder
         service.studies().submit(spec_of("b", task="moons:Moons"))
+
+
+def test_an_advisor_runs_if_the_operator_has_listed_its_whole_command_and_its_folder(service: TestedService) -> None:
+    """Any member may write into the folder of uploads, where `advise.py` would be looked for."""
+    code, uploads = service.folder / "code", service.folder / "uploads"
+    code.mkdir()
+    advisors = frozenset({("python", "advise.py")})
+    with_policy(service, code_folders={"team": code}, uploads=uploads, advisors=advisors, commands=True)
+
+    def advised(*command: str) -> dict[str, Any]:
+        return spec_of("a", search={"advisor": {"command": list(command)}})
+
+    refused = [
+        (advised("sh", "-c", "id"), "team"),
+        (advised("python", "advise.py", "-v"), "team"),
+        (advised("python"), "team"),
+    ]
+    for spec, folder in [*refused, (advised("python", "advise.py"), None)]:
+        with pytest.raises(
+            SpecError, match=r"search\.advisor: found .*, one of the operator's advisors \(python advise\.py\)"
+        ):
+            service.studies().submit(spec, code=folder)
+    assert service.studies().submit(advised("python", "advise.py"), code="team").state == "queued"
 
 
 def test_data_are_read_from_the_operators_folders_and_links_lead_nowhere_else(service: TestedService) -> None:

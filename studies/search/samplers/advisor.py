@@ -1,0 +1,231 @@
+"""`search.advisor`: a program of the user that proposes configurations. It is asked in a thread and never waited for.
+
+standard input    {"space": ..., "objectives": [...], "constraints": [...], "epochs": 20,
+                   "trials": [{"trial": 0, "params": {...}, "outcome": "finished", "epochs": 9, "values": {...}}]}
+standard output   [{"width": 64, "learning_rate": 0.01}, ...]
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import random
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import complete
+from search_spaces.parameters import SpaceError
+from search_spaces.space import Space
+from search_spaces.untrusted_text import last_line
+from search_spaces.wording import one_line, shown
+from studies.search.observations import Observation
+from trainers.commands.command import search_path
+from trainers.protocol import Params
+
+MOST_PROPOSALS = 20
+"""Number of proposals of one answer that are read."""
+MOST_FAILURES = 3
+"""Number of failures in a row after which an advisor is not asked again."""
+MOST_BYTES, _CHUNK_BYTES, _KEPT_ERRORS, _SHOWN = 2**20, 2**16, 2**12, 300
+_FOLLOWED_SECONDS = 0.1  # between two looks whether a silent program has ended
+_NICE = 10
+# The alarm ends a program whose study was killed, since execvp keeps it.
+_LIMITED = (
+    "import os, signal, sys; os.nice(int(sys.argv[1])); signal.alarm(int(sys.argv[2])); "
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
+log = logging.getLogger(__name__)
+
+
+class AdvisorError(Exception):
+    """An advisor gave no answer; the message says why."""
+
+
+class Source(Protocol):
+    """Where proposals come from."""
+
+    def answer(self, history: Sequence[Observation]) -> object:
+        """Return plain data, a list of mappings if all is well. Raises AdvisorError."""
+        ...
+
+    def close(self) -> None:
+        """End a question that another thread waits for."""
+        ...
+
+
+class Advisor:
+    """Keeps the proposals of the latest answer, and asks again with each suggestion once there is an answer.
+
+    Proposals outside the space are skipped. An answer without any other is a failure; the first failure is a warning.
+    """
+
+    def __init__(self, space: Space, source: Source, *, seed: int, background: bool = True) -> None:
+        self._space, self._source, self._seed, self._background = space, source, seed, background
+        self._answers = 0
+        self._failures = 0
+        self._has_warned = False
+        self._proposals: list[Params] = []
+        self._thread: threading.Thread | None = None
+
+    def proposals(self, history: Sequence[Observation]) -> Sequence[Params]:
+        """Return the latest proposals, and ask for others unless an answer is awaited."""
+        if self._failures < MOST_FAILURES and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._update, args=(history,), name="advisor", daemon=True)
+            self._thread.start()
+            if not self._background:
+                self._thread.join()
+        return self._proposals
+
+    def close(self) -> None:
+        """Ask no more, and end the question that waits."""
+        self._failures, self._has_warned = MOST_FAILURES, True
+        self._source.close()
+
+    def _update(self, history: Sequence[Observation]) -> None:
+        try:
+            self._proposals = self._checked(self._source.answer(history))
+        except Exception as error:  # noqa: BLE001 - no mistake of an advisor ends a search
+            self._failures += 1
+            told = str(error) if isinstance(error, AdvisorError) else f"{type(error).__name__}: {error}"
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "search.advisor: %s. The search goes on without its proposals; after %d failures in a row it is "
+                    "not asked again", one_line(told), MOST_FAILURES,
+                )  # fmt: skip
+        else:
+            self._failures = self._failures if self._failures == MOST_FAILURES else 0
+
+    def _checked(self, answer: object) -> list[Params]:
+        if not isinstance(answer, list) or not all(isinstance(one, dict) for one in answer):
+            raise AdvisorError(f"found {shown(answer)}, allowed: a list of mappings of parameters to values")
+        self._answers += 1
+        kept: list[Params] = []
+        problem = ""
+        for place, one in enumerate(answer[:MOST_PROPOSALS]):
+            try:
+                generator = random.Random(derived_seed("advised", self._seed, self._answers, place))
+                kept.append(complete(self._space, one, generator))
+            except SpaceError as error:
+                problem = problem or str(error)
+        if problem and not kept:
+            raise AdvisorError(f"none of its {len(answer)} proposals is in the space ({problem})")
+        return kept
+
+
+def found_program(command: Sequence[str], folder: Path) -> str | None:
+    """Return the path of a command's program, relative to a folder if it has a slash; None if there is none."""
+    return shutil.which(str(folder / command[0]) if "/" in command[0] else command[0], path=search_path())
+
+
+class AdvisorProgram:
+    """Asks a program, with a limit for its time and output. `about` is what it is told besides the trials."""
+
+    def __init__(
+        self, command: Sequence[str], *, seconds: float, folder: Path, about: Mapping[str, Any], metrics: Sequence[str]
+    ) -> None:
+        self._command, self._seconds, self._folder = tuple(command), seconds, folder
+        self._about, self._metrics = about, tuple(metrics)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    def answer(self, history: Sequence[Observation]) -> object:
+        """Return the program's answer to a history. Raises AdvisorError."""
+        question = {**self._about, "trials": [self._told(one) for one in history]}
+        with tempfile.TemporaryFile() as told:  # a program that does not read a pipe would block its writer
+            told.write(json.dumps(question).encode())
+            told.seek(0)
+            try:
+                out, err, status = self._run(told)
+            except OSError as error:
+                raise AdvisorError(f"{shown(self._command[0])} cannot be run: {error.strerror}") from None
+        if status != 0:
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+            raise AdvisorError(f"{shown(self._command[0])} {how}: {last_line(err, 'it printed no error')[-_SHOWN:]}")
+        try:
+            return json.loads(out)
+        except (ValueError, RecursionError):
+            raise AdvisorError(f"found {shown(out.strip())} on its standard output, allowed: a list in JSON") from None
+
+    def close(self) -> None:
+        """End the program, and start it no more."""
+        with self._lock:
+            self._is_closed = True
+            self._kill()
+
+    def _told(self, one: Observation) -> dict[str, Any]:
+        values = dict(zip(self._metrics, one.values or (), strict=False))
+        return {
+            "trial": one.trial_id if one.snapshot is None else one.snapshot.number,
+            "params": dict(one.params),
+            "outcome": one.outcome,
+            "epochs": 0 if one.snapshot is None else one.snapshot.epochs,
+            "values": {name: value if math.isfinite(value) else None for name, value in values.items()},
+        }
+
+    def _run(self, told: Any) -> tuple[str, str, int]:
+        program = found_program(self._command, self._folder)
+        if program is None:
+            raise AdvisorError(f"{shown(self._command[0])} is no program of this machine")
+        limited = [sys.executable, "-I", "-S", "-c", _LIMITED, str(_NICE), str(math.ceil(self._seconds) + 1)]
+        with self._lock:
+            if self._is_closed:
+                raise AdvisorError("the study has ended")
+            self._process = process = subprocess.Popen(  # noqa: S603 - code of the user, as a task is
+                [*limited, program, *self._command[1:]], cwd=self._folder, stdin=told,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        end_at = time.monotonic() + self._seconds
+        try:
+            out, err = self._read(process, end_at)
+            process.wait(max(end_at - time.monotonic(), _FOLLOWED_SECONDS))
+        except subprocess.TimeoutExpired:
+            raise AdvisorError(f"{shown(self._command[0])} took longer than {self._seconds:g} s") from None
+        finally:
+            with self._lock:
+                self._kill()
+                self._process = None
+            for stream in process.stdout, process.stderr:
+                if stream is not None:
+                    stream.close()
+        return out.decode(errors="replace"), err.decode(errors="replace"), process.returncode
+
+    def _read(self, process: subprocess.Popen[bytes], end_at: float) -> tuple[bytes, bytes]:
+        """Return the whole output and the end of the errors. TimeoutExpired if the time ends first."""
+        read = {process.stdout: b"", process.stderr: b""}
+        with selectors.DefaultSelector() as selector:
+            for stream in read:
+                selector.register(stream, selectors.EVENT_READ)  # type: ignore[arg-type]
+            while selector.get_map():
+                if (left := end_at - time.monotonic()) <= 0:
+                    raise subprocess.TimeoutExpired(self._command, self._seconds)
+                for key, _ in selector.select(left):
+                    chunk = os.read(key.fd, _CHUNK_BYTES)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                    read[key.fileobj] += chunk  # type: ignore[index]
+                read[process.stderr] = read[process.stderr][-_KEPT_ERRORS:]
+                if len(read[process.stdout]) > MOST_BYTES:
+                    raise AdvisorError(f"{shown(self._command[0])} printed more than {MOST_BYTES:,} bytes")
+        return read[process.stdout], read[process.stderr]
+
+    def _kill(self) -> None:
+        """Kill the program's processes, and wait for the program."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
