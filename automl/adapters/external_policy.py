@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from search_spaces.wording import found, nearest
 from studies.control.assembly import PoolSpec, assemble
@@ -98,16 +97,10 @@ class ExternalPolicy:
             SpaceError: The parameters violate a constraint of the space.
         """
         if number not in self._trials:
-            self._check(params)
+            (self._space or Space({})).check_constraints(params)
             self._trials[number] = Snapshot(number=number, params=dict(params), state="running", world_size=world_size)
         self._history.paused.pop(number, None)
         self._change(number, state="running")
-
-    def _check(self, params: Mapping[str, ParameterValue]) -> None:
-        try:
-            (self._space or Space({})).check_constraints(params)
-        except SpaceError as error:
-            raise error.under("space") from None
 
     def measured(
         self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0

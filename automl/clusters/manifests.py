@@ -197,7 +197,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 def _has_own_code(spec: StudySpec) -> bool:
     names = (spec.task, spec.search.sampler, spec.search.pruner.name)
-    return spec.task == COMMAND or any(":" in name for name in names)
+    return spec.task == COMMAND or spec.search.advisor is not None or any(":" in name for name in names)
 
 
 def code_beside(file: Path) -> list[Path]:

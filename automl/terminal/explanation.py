@@ -31,6 +31,7 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
         "failure": trial.failure,
         "reason": trial.reason,
         "params": analysis.jsonable(trial.params),
+        "is_advised": trial.is_advised,
         "values": analysis.jsonable(trial.values(record.objectives)),
         "epochs": len(trial.epochs),
         "cost_usd": trial.paid_nano_usd / NANO,
@@ -79,6 +80,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
 
     say(f"trial {trial.number} of {record.name} is {trial.state}: {trial_reason(trial, record.name)}", style="bold")
     say(f"  {params_text(trial.params)}  world_size={trial.world_size}")
+    if trial.is_advised:
+        say("  the advisor proposed these parameters")
     say(f"  {_figures(record, trial)}")
     if record.constraints and trial.epochs:
         kept = f"feasible: {values_text(feasibility.bounded(record, trial))}"

@@ -102,6 +102,7 @@ def _of_spec(
     form["search"] |= {
         "sampler": "random",
         "pruner": "none",
+        "advisor": None,
         "seed": options["seed"],
         "first_trials": [first | dict(params)],
     }

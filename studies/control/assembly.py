@@ -68,13 +68,9 @@ def assemble(
     """Build policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made."""
     problem = problem_of(spec, pool, earlier, counted)
     return assemble_search(
-        spec.search,
-        problem,
-        study_attributes=study_attributes,
-        source=source,
-        milestones_of=kept_epochs,
+        spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept_epochs,
         advisor=advisor,
-    )
+    )  # fmt: skip
 
 
 def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
@@ -82,17 +78,11 @@ def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
     if spec.search.advisor is None:
         return None
     form = spec.model_dump(mode="json", include={"space", "objectives", "constraints"})
-    return Advisor(
-        spec.space or Space({}),
-        AdvisorProgram(
-            spec.search.advisor.command,
-            seconds=spec.search.advisor.seconds,
-            folder=folder,
-            about={**form, "epochs": spec.training.epochs},
-            metrics=[one.metric for one in spec.objective_records],
-        ),
-        seed=spec.search.seed,
-    )
+    program = AdvisorProgram(
+        spec.search.advisor.command, seconds=spec.search.advisor.seconds, folder=folder,
+        about={**form, "epochs": spec.training.epochs}, metrics=[one.metric for one in spec.objective_records],
+    )  # fmt: skip
+    return Advisor(spec.space or Space({}), program, seed=spec.search.seed)
 
 
 def kept_epochs(pruner: Pruner, epochs: int) -> tuple[int, ...]:

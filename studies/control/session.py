@@ -273,13 +273,9 @@ class Session:
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
         pool_spec = self._pool_spec.at_price(row.usd_per_slot_hour)
         assembled = assemble(
-            self._spec,
-            pool_spec,
-            earlier=earlier,
-            counted=self._counted,
-            study_attributes=row.sampler_attributes,
+            self._spec, pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes,
             advisor=self._advisor,
-        )
+        )  # fmt: skip
         setup = replace(
             setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference, folder=self._folder),
             own_logging=self._own_logging,

@@ -196,6 +196,7 @@ class TrialRecord:
     resume_epoch: int = 0  # epoch of the checkpoint to resume from, 0 without one
     paid_nano_usd: int = 0
     asked: Mapping[str, Asked] = field(default_factory=dict)
+    is_advised: bool = False  # `search.advisor` proposed its parameters
     created_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None

@@ -14,7 +14,7 @@ from search_spaces.suggestions import Asked, Constant, Domain, are_compatible, f
 if TYPE_CHECKING:
     from studies.records.records import StudyRecord
 
-ASKED, PROPOSED = "automl:asked", "automl:proposed"
+ASKED, PROPOSED, ADVISED = "automl:asked", "automl:proposed", "automl:advised"
 """Keys in a trial's stored attributes, beside the sampler's own keys."""
 
 

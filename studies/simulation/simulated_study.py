@@ -292,15 +292,9 @@ def simulate(
     pool = replaying_pool(setting, fault_rate=fault_rate, opened_at=recording.opened_at)
     try:
         parts = wired(
-            setting,
-            spec,
-            sampler=sampler,
-            pruner=pruner,
-            earlier=earlier,
-            latencies=latencies,
-            on_decision=on_decision,
-            advice=advice,
-        )
+            setting, spec, sampler=sampler, pruner=pruner, earlier=earlier, latencies=latencies,
+            on_decision=on_decision, advice=advice,
+        )  # fmt: skip
         _controller(setting, parts, pool, recording).run()
     finally:
         recording.close(pool.now())

@@ -85,9 +85,7 @@ def wired(
         candidates=candidates.params,
         is_threaded=False,
         source="simulate",
-        advisor=None
-        if advice is None
-        else Advisor(setting.table.space, advice(setting), seed=setting.seed, background=False),
+        advisor=advice and Advisor(setting.table.space, advice(setting), seed=setting.seed, background=False),
     )
     chosen = pruner(setting) if callable(pruner) else assembled.policy.pruner
     suggester: Suggester

@@ -13,7 +13,6 @@ from search_spaces.wording import found, nearest, shown
 from studies.records.records import FINISH, MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
-from studies.spec.advisor_section import AdvisorSpec
 from studies.spec.section import Section, check_json
 from studies.spec.spec_errors import SpecValueError
 from trainers.checkpoints.locations import ALLOWED_FOLDER, problem_of_folder
@@ -165,6 +164,18 @@ class PrunerSpec(Section):
     def given(self) -> dict[str, object]:
         """Return name and options side by side."""
         return self._as_mapping()
+
+
+class AdvisorSpec(Section):
+    """A program that gets the trials so far, and prints proposals (`studies.search.samplers.advisor`)."""
+
+    command: Annotated[
+        tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
+        Field(min_length=1, description="a list of texts, such as [python, advise.py]"),
+    ]
+    seconds: Annotated[
+        float, Field(strict=True, gt=0, le=86400, description="a number of seconds above 0 and up to 86400")
+    ] = 30.0
 
 
 class SearchSpec(Section):

@@ -423,5 +423,5 @@ def test_a_configuration_of_an_external_sampler_that_violates_a_constraint_of_th
     space = Space.from_dict({"layers": (1, 8), "width": (16, 256), "constraints": ["layers * width <= 512"]})
     policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, space=space)
     policy.started(0, {"layers": 2, "width": 256})
-    with pytest.raises(SpaceError, match=r"^space\.constraints: found layers=8, width=256, allowed: configurations"):
+    with pytest.raises(SpaceError, match=r"^constraints: found layers=8, width=256, allowed: configurations"):
         policy.started(1, {"layers": 8, "width": 256})

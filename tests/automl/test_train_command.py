@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from automl.training.study_of_one_trial import _of_spec
+from studies.spec.study_spec import parse_spec
 from tests.support import optional
 from tests.support.command_line import InProcess, Workplace, message_of
 from tests.support.ray_pool import LentPool
@@ -198,6 +200,14 @@ def test_a_spec_is_trained_once_with_what_was_read_of_its_output(here: Workplace
         ("--profile: 'specs/mine.yaml' is a", ("--profile",)),
     ):
         assert words in message_of(here.run("train", "specs/mine.yaml", *given, code=2).stderr)
+
+
+def test_one_trial_of_a_spec_needs_no_advisor(tmp_path: Path) -> None:
+    text = "task: digits\nspace: {width: 16..64}\nsearch: {advisor: {command: [python, advise.py]}}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    device: Any = {"seed": 0, "device": "cpu", "backend": "gloo"}
+    form = _of_spec(str(tmp_path / "mine.yaml"), {"width": 32}, None, epochs=1, usd=None, **device)
+    assert parse_spec(form, "mine").search.advisor is None
 
 
 def test_what_is_wrong_is_told_before_anything_is_written(here: Workplace) -> None:

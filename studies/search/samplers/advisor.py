@@ -12,18 +12,17 @@ import logging
 import math
 import os
 import random
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import TemporaryFile
+from typing import IO, Any, Protocol
 
 from search_spaces.derived_seeds import derived_seed
 from search_spaces.drawing import complete
@@ -39,8 +38,8 @@ MOST_PROPOSALS = 20
 """Number of proposals of one answer that are read."""
 MOST_FAILURES = 3
 """Number of failures in a row after which an advisor is not asked again."""
-MOST_BYTES, _CHUNK_BYTES, _KEPT_ERRORS, _SHOWN = 2**20, 2**16, 2**12, 300
-_FOLLOWED_SECONDS = 0.1  # between two looks whether a silent program has ended
+MOST_BYTES, _SHOWN = 2**20, 300
+_LOOK_SECONDS = 0.05
 _NICE = 10
 # The alarm ends a program whose study was killed, since execvp keeps it.
 _LIMITED = (
@@ -126,11 +125,6 @@ class Advisor:
         return kept
 
 
-def found_program(command: Sequence[str], folder: Path) -> str | None:
-    """Return the path of a command's program, relative to a folder if it has a slash; None if there is none."""
-    return shutil.which(str(folder / command[0]) if "/" in command[0] else command[0], path=search_path())
-
-
 class AdvisorProgram:
     """Asks a program, with a limit for its time and output. `about` is what it is told besides the trials."""
 
@@ -146,20 +140,26 @@ class AdvisorProgram:
     def answer(self, history: Sequence[Observation]) -> object:
         """Return the program's answer to a history. Raises AdvisorError."""
         question = {**self._about, "trials": [self._told(one) for one in history]}
-        with tempfile.TemporaryFile() as told:  # a program that does not read a pipe would block its writer
+        # Files, since pipes would block: a program need not read, and may print without end.
+        with TemporaryFile() as told, TemporaryFile() as out, TemporaryFile() as err:
             told.write(json.dumps(question).encode())
             told.seek(0)
             try:
-                out, err, status = self._run(told)
+                status = self._run(told, out, err)
             except OSError as error:
                 raise AdvisorError(f"{shown(self._command[0])} cannot be run: {error.strerror}") from None
+            printed, complained = (_text_of(one) for one in (out, err))
         if status != 0:
             how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
-            raise AdvisorError(f"{shown(self._command[0])} {how}: {last_line(err, 'it printed no error')[-_SHOWN:]}")
+            raise AdvisorError(
+                f"{shown(self._command[0])} {how}: {last_line(complained, 'it printed no error')[-_SHOWN:]}"
+            )
         try:
-            return json.loads(out)
+            return json.loads(printed)
         except (ValueError, RecursionError):
-            raise AdvisorError(f"found {shown(out.strip())} on its standard output, allowed: a list in JSON") from None
+            raise AdvisorError(
+                f"found {shown(printed.strip())} on its standard output, allowed: a list in JSON"
+            ) from None
 
     def close(self) -> None:
         """End the program, and start it no more."""
@@ -177,55 +177,40 @@ class AdvisorProgram:
             "values": {name: value if math.isfinite(value) else None for name, value in values.items()},
         }
 
-    def _run(self, told: Any) -> tuple[str, str, int]:
-        program = found_program(self._command, self._folder)
+    def _run(self, told: IO[bytes], out: IO[bytes], err: IO[bytes]) -> int:
+        name, end_at = self._command[0], time.monotonic() + self._seconds
+        program = shutil.which(str(self._folder / name) if "/" in name else name, path=search_path())
         if program is None:
-            raise AdvisorError(f"{shown(self._command[0])} is no program of this machine")
+            raise AdvisorError(f"{shown(name)} is no program of this machine")
         limited = [sys.executable, "-I", "-S", "-c", _LIMITED, str(_NICE), str(math.ceil(self._seconds) + 1)]
         with self._lock:
             if self._is_closed:
                 raise AdvisorError("the study has ended")
             self._process = process = subprocess.Popen(  # noqa: S603 - code of the user, as a task is
-                [*limited, program, *self._command[1:]], cwd=self._folder, stdin=told,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                [*limited, program, *self._command[1:]],
+                cwd=self._folder, stdin=told, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
-        end_at = time.monotonic() + self._seconds
         try:
-            out, err = self._read(process, end_at)
-            process.wait(max(end_at - time.monotonic(), _FOLLOWED_SECONDS))
-        except subprocess.TimeoutExpired:
-            raise AdvisorError(f"{shown(self._command[0])} took longer than {self._seconds:g} s") from None
+            while process.poll() is None:
+                if time.monotonic() > end_at:
+                    raise AdvisorError(f"{shown(name)} took longer than {self._seconds:g} s")
+                if max(os.fstat(one.fileno()).st_size for one in (out, err)) > MOST_BYTES:
+                    raise AdvisorError(f"{shown(name)} printed more than {MOST_BYTES:,} bytes")
+                time.sleep(_LOOK_SECONDS)
         finally:
             with self._lock:
                 self._kill()
-                self._process = None
-            for stream in process.stdout, process.stderr:
-                if stream is not None:
-                    stream.close()
-        return out.decode(errors="replace"), err.decode(errors="replace"), process.returncode
-
-    def _read(self, process: subprocess.Popen[bytes], end_at: float) -> tuple[bytes, bytes]:
-        """Return the whole output and the end of the errors. TimeoutExpired if the time ends first."""
-        read = {process.stdout: b"", process.stderr: b""}
-        with selectors.DefaultSelector() as selector:
-            for stream in read:
-                selector.register(stream, selectors.EVENT_READ)  # type: ignore[arg-type]
-            while selector.get_map():
-                if (left := end_at - time.monotonic()) <= 0:
-                    raise subprocess.TimeoutExpired(self._command, self._seconds)
-                for key, _ in selector.select(left):
-                    chunk = os.read(key.fd, _CHUNK_BYTES)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                    read[key.fileobj] += chunk  # type: ignore[index]
-                read[process.stderr] = read[process.stderr][-_KEPT_ERRORS:]
-                if len(read[process.stdout]) > MOST_BYTES:
-                    raise AdvisorError(f"{shown(self._command[0])} printed more than {MOST_BYTES:,} bytes")
-        return read[process.stdout], read[process.stderr]
+        return process.returncode
 
     def _kill(self) -> None:
-        """Kill the program's processes, and wait for the program."""
+        """Kill the program, what it has started, and wait for it."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._process = None
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MOST_BYTES).decode(errors="replace")

@@ -6,6 +6,7 @@ import numpy as np
 
 from search_spaces.derived_seeds import derived_seed, derived_uniform
 from search_spaces.parameters import Int
+from studies.records.suggested_parameters import ADVISED
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.acquisition.user_prior import UserPrior, faded
@@ -63,16 +64,10 @@ class AcquisitionOptimizer:
             self._known_good.append(self._nearest_to(params))
 
     def choose(
-        self,
-        trials: Sequence[Snapshot],
-        seed: int,
-        is_barred: Callable[[Params], bool] | None = None,
+        self, trials: Sequence[Snapshot], seed: int, is_barred: Callable[[Params], bool] | None = None,
         proposals: Sequence[Params] = (),
-    ) -> dict[str, ParameterValue]:
-        """Choose parameters, avoiding configurations that are barred or started while there are others.
-
-        Proposals of an advisor are candidates as others.
-        """
+    ) -> dict[str, ParameterValue]:  # fmt: skip
+        """Choose parameters, perhaps proposed ones; avoids barred and started configurations while there are others."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -229,19 +224,12 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the most valuable configuration of `candidates` (None: the space), in one thread and without Optuna.
-
-    Proposals of the advisor are further candidates.
-    """
+    """Suggests the most valuable configuration of `candidates` (None: the space) and of its advisor's proposals."""
 
     def __init__(
-        self,
-        model: CurveModel,
-        *,
-        seed: int,
-        candidates: Sequence[Params] | None = None,
+        self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None,
         advisor: Advisor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._model, self._space, self._seed, self._advisor = model, model.problem.space, seed, advisor
         self._optimizer = AcquisitionOptimizer(model, candidates)
 
@@ -258,9 +246,9 @@ class ModelSuggester:
             seed = derived_seed("ask", self._seed, number, redraw)
             return self._drawn(snapshots, seed, tried if redraw else (), proposals)
 
-        return Suggestion(
-            params=draw_untried(draw, tried, self._space, derived_seed("constrained", self._seed, number))
-        )
+        params = draw_untried(draw, tried, self._space, derived_seed("constrained", self._seed, number))
+        is_advised = any(identity(params) == identity(one) for one in proposals)
+        return Suggestion(params=params, trial_attributes={ADVISED: True} if is_advised else {})
 
     @in_one_thread
     def _drawn(

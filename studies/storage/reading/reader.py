@@ -25,7 +25,7 @@ from studies.records.records import (
     TrialRecord,
     ViewRecord,
 )
-from studies.records.suggested_parameters import asked_in
+from studies.records.suggested_parameters import ADVISED, asked_in
 from studies.results.constraints import constraints_in
 from studies.storage.leases.lease import alive_seconds, driven_studies
 from studies.storage.schema import tables as t
@@ -183,6 +183,7 @@ def trial_record(
         attempts=attempts,
         paid_nano_usd=paid,
         asked=asked_in(row.sampler_attributes),
+        is_advised=ADVISED in row.sampler_attributes,
     )
 
 

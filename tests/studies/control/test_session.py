@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
@@ -437,3 +438,38 @@ def test_objects_are_set_aside_until_the_block_ends_and_nothing_is_collected_mea
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.medium
+def test_a_study_asks_its_advisor_in_its_own_folder_and_leaves_no_process(store: Store, tmp_path: Path) -> None:
+    """The second question is never answered: the study ends all the same, and so does the program."""
+    code = """
+import json, os, pathlib, sys, time
+told = json.load(sys.stdin)
+pathlib.Path(f"asked-{len(list(pathlib.Path().glob('asked-*')))}").write_text(f"{os.getpid()} {sorted(told)}")
+if len(list(pathlib.Path().glob("asked-*"))) > 1:
+    time.sleep(1000)
+print(json.dumps([{"learning_rate": 0.125}]))
+"""
+    (tmp_path / "advise.py").write_text(code, encoding="utf-8")
+    row = store.require("simulated")
+    search = {
+        "sampler": "cokriging",
+        "pruner": "none",
+        "advisor": {"command": ["python", "advise.py"], "seconds": 900.0},
+    }
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(t.studies).values(spec={**row.spec, "search": search, "budget": {"trials": 400}}))
+    asked: list[str] = []
+
+    def look(_machine: StudyMachine) -> None:
+        texts = [one.read_text(encoding="utf-8") for one in tmp_path.glob("asked-1")]
+        asked[:] = [one for one in texts if one.endswith("]")]
+        if asked:
+            session.drain("enough")
+
+    session = session_of(store, on_commit=look)
+    assert session.run() is not None
+    pid, _, keys = asked[0].partition(" ")
+    assert keys == "['constraints', 'epochs', 'objectives', 'space', 'trials']"
+    assert not psutil.pid_exists(int(pid))

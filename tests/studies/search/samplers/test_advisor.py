@@ -9,20 +9,25 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
+from automl.terminal.explanation import print_explanation
 from search_spaces.parameters import Value
 from search_spaces.space import Space
+from studies.money.budget import Limits
 from studies.search.acquisition.acquisition import INITIAL_TRIALS
 from studies.search.model.curve_model import CurveModel
 from studies.search.observations import Observation
 from studies.search.samplers.advisor import MOST_FAILURES, Advisor, AdvisorError, AdvisorProgram
 from studies.search.samplers.model_suggester import ADVISED_SHARE, ModelSuggester
 from tests.studies.search.samplers.test_model_suggester import observation, problem
+from tests.support.simulated_study import SimulatedStudy
 
 SPACE = Space.from_dict(
     {
@@ -67,6 +72,28 @@ def program(tmp_path: Path, code: str, *, seconds: float = 60.0) -> AdvisorProgr
     return AdvisorProgram(
         command, seconds=seconds, folder=tmp_path, about={"epochs": 9}, metrics=["val_error", "cost_usd"]
     )
+
+
+@pytest.mark.medium
+def test_a_study_says_which_trials_its_advisor_proposed(tmp_path: Path) -> None:
+    source = Told([{"learning_rate": 0.02, "width": width} for width in range(40, 60)])
+
+    class Advised(SimulatedStudy):
+        def _sampler(self) -> ModelSuggester:
+            advisor = Advisor(self.space, source, seed=0, background=False)
+            return ModelSuggester(CurveModel(self.problem), seed=0, advisor=advisor)
+
+    study = Advised(tmp_path)
+    study.run(Limits(trials=40))
+    record = study.record()
+    advised = [one for one in record.started if one.is_advised]
+    assert [one.number for one in advised] == [
+        one.number for one in record.started if one.params["learning_rate"] == 0.02
+    ]
+    assert 1 <= len(advised) <= 20
+    printed = StringIO()
+    print_explanation(Console(file=printed), record, advised[0])
+    assert "the advisor proposed these parameters" in printed.getvalue()
 
 
 ADVICE = [{"width": 8 + place, "depth": 8, "optimizer": "adamw"} for place in range(20)]
@@ -160,7 +187,7 @@ print(json.dumps([{"told": told}]))
         ("while True: print('nonsense ' * 1000)", "'python' printed more than 1,048,576 bytes"),
         ("import time; time.sleep(1000)", "'python' took longer than 1 s"),
         ("import os, time; os.close(1); os.close(2); time.sleep(1000)", "'python' took longer than 1 s"),
-        ("import subprocess; subprocess.Popen(['sleep', '1000'])", "'python' took longer than 1 s"),
+        ("import subprocess; subprocess.Popen(['sleep', '1000'])", "found '' on its standard output"),
     ],
 )
 def test_a_program_that_gives_no_answer_is_ended_and_the_reason_said(tmp_path: Path, code: str, says: str) -> None:

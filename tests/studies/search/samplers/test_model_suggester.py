@@ -56,9 +56,9 @@ def test_a_repeated_suggestion_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -
     asked, seeds = suggester(space), list[int]()
     choose = asked._optimizer.choose
 
-    def noted(trials: Any, seed: int, is_tried: Any) -> Any:
+    def noted(trials: Any, seed: int, is_tried: Any, proposals: Any) -> Any:
         seeds.append(seed)
-        return choose(trials, seed, is_tried)
+        return choose(trials, seed, is_tried, proposals)
 
     monkeypatch.setattr(asked._optimizer, "choose", noted)
     both = tuple(observation(n, {"depth": n + 1}) for n in range(2))
@@ -87,7 +87,7 @@ def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.Mo
 
     def first(seed: int) -> Mapping[str, Any]:
         asked = suggester(seed=seed)
-        monkeypatch.setattr(asked._optimizer, "choose", lambda trials, seed, is_tried: known)
+        monkeypatch.setattr(asked._optimizer, "choose", lambda trials, seed, is_tried, proposals: known)
         return asked.suggest(0, ()).params
 
     TREE.check(dict(first(3)))
