@@ -44,8 +44,8 @@ def draw_number(parameter: Float | Int, generator: random.Random) -> float:
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
     """Draw missing active parameters, and parents of given ones, until all constraints are kept.
 
-    Once `DRAWS` draws of the generator violated a constraint, those of a fixed seed follow: a launch refuses a space in
-    which they fail as well, so that no later draw can fail.
+    After `DRAWS` draws of the generator that violate a constraint, draws of a fixed seed follow. A launch refuses a
+    space in which these fail as well, so that no later draw can fail.
 
     SpaceError if a given parameter is unknown or out of range, or all draws violate a constraint.
     """

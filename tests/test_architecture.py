@@ -198,12 +198,13 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
     """The controller never imports torch, and a gang starts its trainer by an entry point inside the rank."""
     # Doors: a spec is checked against what trainer, task and command declare; a rank's messages are unpacked in its own
     # process; who deletes, weighs and finds checkpoints asks the place where they are, which loads no torch; slots are
-    # counted by the CPUs that ranks may use.
+    # counted by the CPUs that ranks may use; an advisor's program is looked for where a command's is.
     places = {"trainers.protocol", "trainers.checkpoints.checkpoint_stores", "trainers.checkpoints.locations"}
     allowed = {
         "studies.spec.sections": {"trainers.trainer_options"},
         "studies.spec.checks": {"trainers.trainer_options", "trainers.local.try_out_task", "trainers.commands.command"},
         "studies.spec.study_spec": {"trainers.commands.command"},
+        "studies.search.samplers.advisor": {"trainers.commands.command"},
         "studies.gangs.available_slots": {"trainers.ranks.available_cpus"},
         "studies.gangs.ray_actors": {"trainers.ranks.rank_messages", "trainers.ranks.printed_output"},
         "studies.control.files.orphans": {"trainers.checkpoints.object_store", "trainers.checkpoints.locations"},

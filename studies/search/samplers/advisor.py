@@ -54,7 +54,7 @@ class AdvisorError(Exception):
 
 
 class Source(Protocol):
-    """Where proposals come from."""
+    """Gives proposals."""
 
     def answer(self, history: Sequence[Observation]) -> object:
         """Return plain data, a list of mappings if all is well. Raises AdvisorError."""
@@ -126,7 +126,7 @@ class Advisor:
 
 
 class AdvisorProgram:
-    """Asks a program, with a limit for its time and output. `about` is what it is told besides the trials."""
+    """Asks a program, with a limit for its time and output. `about` goes to its input, beside the trials."""
 
     def __init__(
         self, command: Sequence[str], *, seconds: float, folder: Path, about: Mapping[str, Any], metrics: Sequence[str]

@@ -40,7 +40,7 @@ SCREENED = 450
 EXACT = 150
 """Number of candidates whose index is computed exactly."""
 ADVISED_SHARE = 0.1
-"""Share of suggestions that are the best proposal of the advisor, whatever its index; others it has to win by index."""
+"""Share of suggestions that are the best proposal of the advisor, at any index; it has to win others by index."""
 FULL_PASS_EVERY = 4
 """Number of suggestions from one pass over a whole list of configurations to the next."""
 
