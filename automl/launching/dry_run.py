@@ -159,7 +159,7 @@ _LARGE = 10**6
 
 
 def size_in_words(space: Space) -> str:
-    """Return the number of parameters by kind, that of configurations if it is finite, the names and constraints."""
+    """Return the numbers of parameters by kind and, if finite, of configurations; the names and the constraints."""
     if not len(space):
         return "no parameter, so all trials are equal"
     kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
