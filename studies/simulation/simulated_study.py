@@ -35,6 +35,7 @@ from studies.search.model.curve_model import EXAMPLES
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.problem import Problem
 from studies.search.policy import Policy
+from studies.search.samplers.advisor import Advisor
 from studies.search.samplers.suggester import Suggester
 from studies.simulation.candidates import Candidates, NearestCandidate, RandomCandidate
 from studies.simulation.recorded_curves import CurveTable
@@ -110,6 +111,7 @@ def wired(
     earlier: Sequence[EarlierStudy],
     latencies: Latencies,
     on_decision: DecisionListener | None,
+    advice: AdviceChoice | None = None,
 ) -> SimulatedParts:
     """Return a simulated study's parts, with one model for its single thread; SpecError if they cannot be made."""
     pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
@@ -120,6 +122,7 @@ def wired(
         candidates=candidates.params,
         is_threaded=False,
         source="simulate",
+        advisor=advice and Advisor(setting.table.space, advice(setting), seed=setting.seed, background=False),
     )
     chosen = pruner(setting) if callable(pruner) else assembled.policy.pruner
     suggester: Suggester
