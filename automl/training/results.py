@@ -125,9 +125,9 @@ def training_errors(as_json: bool) -> Iterator[None]:
     except TaskLoadError:
         raise
     except TrainingError as error:
-        message = str(error)
-        line = error_line(message)
-        echo(f"error: {line}", err=True)
-        if message.strip() != line:
-            echo(f"\n{message.strip()}", err=True)
+        message = str(error).strip()
+        is_long = "\n" in message  # a traceback, say
+        echo(f"error: {error_line(message) if is_long else message}", err=True)
+        if is_long:
+            echo(f"\n{message}", err=True)
         sys.exit(FAILED)
