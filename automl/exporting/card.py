@@ -66,7 +66,7 @@ def _about(manifest: Mapping[str, Any]) -> str:
     samples = f"{data['training_samples']} samples" if "training_samples" in data else "unknown"
     checksum = f", SHA-256 {data['sha256'][:16]}..." if "sha256" in data else ""
     rows = [
-        ("Task", f"`{_plain(manifest['task'])}`"),
+        ("Task", _code(manifest["task"])),
         ("Trained on", f"{samples}{checksum}"),
         ("Training cost", usd(manifest["cost_usd"]) if manifest.get("cost_usd") is not None else "unknown"),
         ("Study cost", usd(manifest["study_cost_usd"]) if manifest.get("study_cost_usd") is not None else "unknown"),
@@ -98,7 +98,7 @@ def _members(manifest: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, first: str, second: str, rows: Mapping[str, Any]) -> str:
-    lines = "".join(f"| `{_plain(name)}` | {_cell(value)} |\n" for name, value in rows.items())
+    lines = "".join(f"| {_code(name)} | {_cell(value)} |\n" for name, value in rows.items())
     return f"## {title}\n\n| {first} | {second} |\n|---|---|\n{lines}" if rows else ""
 
 
@@ -155,7 +155,7 @@ def _threshold(answers: Mapping[str, Any]) -> str:
     if found is None:
         return ""
     return (
-        f"The label is `{_plain(found['label'])}` from a probability of {_cell(found['at_least'])} on, the threshold "
+        f"The label is {_code(found['label'])} from a probability of {_cell(found['at_least'])} on, the threshold "
         f"with the best {found['metric']} on the validation part: {_cell(found['value'])}, and "
         f"{_cell(found['value_at_half'])} with 0.5.\n"
     )
@@ -166,8 +166,16 @@ def _cell(value: Any) -> str:
 
 
 def _plain(text: object) -> str:
-    """Return a text of the user in one line, which no Markdown or terminal interprets."""
-    return re.sub(r"([`|<>\\])", r"\\\1", one_line(str(text)))
+    """Return a text of the user in one line, in which Markdown sees no code, link, image or HTML."""
+    return re.sub(r"([`|<>\\\[\]!*])", r"\\\1", one_line(str(text)))
+
+
+def _code(text: object) -> str:
+    """Return a text of the user as a code span of one line, also inside a table."""
+    plain = one_line(str(text)).replace("|", "\\|")
+    fence = "`" * (max(map(len, re.findall("`+", plain)), default=0) + 1)
+    space = " " if "`" in plain else ""
+    return f"{fence}{space}{plain}{space}{fence}"
 
 
 EXAMPLE_IMAGE = "input_example.png"  # file name of the example in a package of an image model

@@ -22,9 +22,11 @@ from studies.redact import redact
 from studies.search.model.transfer import ENOUGH_TO_FIT
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec, spec_to_mapping
+from studies.storage.leases import lease as leases
 from studies.storage.study_store import Store
 from studies.storage.views.mirror import catch_up
 from studies.storage.writing.changes import Change, EpochMeasured, StudyChanged, TrialChanged, TrialColumns
+from studies.storage.writing.deletion import delete_rows
 
 _READERS = {"mlflow": read_mlflow, "optuna": read_optuna, "ray": read_ray}
 
@@ -81,8 +83,19 @@ def _read(sources: Sequence[str], curves_of: Sequence[str]) -> History:
 
 def _write(store: Store, form: dict[str, Any], trials: Sequence[Trial], usd_per_slot_hour: float) -> int:
     """Write the closed study, without any charge; returns what its trials have cost elsewhere, in nano-dollars."""
-    at, total, changes = time.time(), 0, list[Change]()
+    at = time.time()
     study_id = store.create_study(form["study"], form, ".", at)
+    try:
+        return _fill(store, study_id, trials, usd_per_slot_hour, at)
+    except BaseException:
+        lease = leases.acquire(store, study_id)
+        if isinstance(lease, leases.Lease):
+            delete_rows(store, study_id, lease.token)
+        raise
+
+
+def _fill(store: Store, study_id: int, trials: Sequence[Trial], usd_per_slot_hour: float, at: float) -> int:
+    total, changes = 0, list[Change]()
     for number, trial in enumerate(trials):
         world_size = int(trial.params.get("world_size", 1))
         trial_id = store.enqueue(study_id, trial.params, world_size=world_size, origin=IMPORTED)

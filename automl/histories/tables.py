@@ -18,7 +18,7 @@ _RANGES = ("__MIN", "__MAX")
 def read_tables(paths: Sequence[str]) -> History:
     """Read a table of runs, and files of curves of its runs. SpecError names file and problem."""
     tables = {path: _columns(path) for path in paths}
-    curved = [path for path, names in tables.items() if "State" not in names and any(_BETWEEN in one for one in names)]
+    curved = [path for path, names in tables.items() if _are_of_curves(list(names))]
     if len(tables) - len(curved) != 1:
         problem = f"found {len(tables) - len(curved)} tables of runs beside {len(curved)} files of curves, allowed: one"
         raise SpecError(", ".join(paths), (), f"{problem}. Add the table of the curves' runs: --from runs.csv")
@@ -36,6 +36,11 @@ def read_tables(paths: Sequence[str]) -> History:
         problem = f"found {names.count(wrong[0])} rows with the Name {wrong[0]!r}, allowed: one for each curve"
         raise SpecError(source, (), f"{problem}. Export both files again, with a Name for each run")
     return History(source=source, runs=tuple(_run(row, curves.get(row.get("Name") or "", {})) for row in rows))
+
+
+def _are_of_curves(names: Sequence[str]) -> bool:
+    """Return whether a table has a step first, and then a column for each run."""
+    return len(names) > 1 and all(_BETWEEN in one for one in names[1:])
 
 
 def _columns(path: str) -> Columns:

@@ -102,6 +102,9 @@ def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str]) -> Run:
     )
 
 
+_STEP = "training_iteration"
+
+
 def read_ray(folder: str, _: Collection[str]) -> History:
     """Read the folders of trials in an experiment's folder. SpecError if there are none."""
     files = sorted(Path(folder).expanduser().glob("*/result.json"))
@@ -114,12 +117,13 @@ def read_ray(folder: str, _: Collection[str]) -> History:
 def _of_ray(file: Path) -> Run:
     results = list(_documents(file.read_text(encoding="utf-8").splitlines()))
     last = results[-1] if results else {}
-    config = next(_documents([file.with_name("params.json").read_text(encoding="utf-8")]), {})
+    params = file.with_name("params.json")
+    config = next(_documents([params.read_text(encoding="utf-8")]), {}) if params.is_file() else {}
     own = {name: value for name, value in last.items() if not name.startswith("config/")}
     return Run(
         state="finished" if last.get("done") or not file.with_name("error.txt").exists() else "failed",
         values={**own, **config},
-        curves={name: {one["training_iteration"]: one[name] for one in results if name in one} for name in own},
+        curves={name: {one[_STEP]: one[name] for one in results if {_STEP, name} <= one.keys()} for name in own},
         seconds=last.get("time_total_s"),
     )
 
@@ -128,9 +132,12 @@ def _documents(texts: Collection[str]) -> Iterator[dict[str, Any]]:
     """Yield JSON objects up to a damaged one, as an interrupted experiment leaves it, with nested names as Ray's."""
     for text in texts:
         try:
-            yield dict(_flat(json.loads(text)))
+            document = json.loads(text)
         except ValueError:
             return
+        if not isinstance(document, Mapping):
+            return
+        yield dict(_flat(document))
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

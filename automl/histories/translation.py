@@ -156,7 +156,8 @@ class Translator:
         return trials
 
     def _trial(self, run: Run) -> Trial:
-        points, column = self._points(run)[self._every - 1 :: self._every], self._columns.get(SECONDS)
+        # From the end, so that the last value of a run stays.
+        points, column = self._points(run)[::-1][:: self._every][::-1], self._columns.get(SECONDS)
         if run.state in {"failed", "unfinished"}:
             raise _LeftOutError(run.state)
         if not points or (run.state == "cut short" and not self._curved):
@@ -165,7 +166,7 @@ class Translator:
         seconds = (run.seconds if column is None else self._number(run.values.get(column.theirs), column)) or 0.0
         if not 0 < seconds < math.inf and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
             raise _LeftOutError("without a duration", f" (--map THEIRS={SECONDS} names its column)")
-        is_complete = run.state == "finished" and len(points) == self._longest // self._every
+        is_complete = run.state == "finished" and len(points) == -(-self._longest // self._every)
         return Trial(
             params, "complete" if is_complete else "pruned", [self._epoch(point) for point in points],
             seconds / len(points) if 0 < seconds < math.inf else 0.0,
@@ -173,7 +174,7 @@ class Translator:
 
     def _params(self, run: Run) -> dict[str, Any]:
         given = {name: run.values.get(one.theirs) for name, one in self._columns.items()}
-        known = {name: value for name, value in (dict(self._fixed) | given).items() if value is not None}
+        known = dict(self._fixed) | {name: value for name, value in given.items() if value is not None}
         params = {name: _typed(self._space.parameter(name), known[name]) for name in known if name in self._space}
         active = {name: params[name] for name in self._space.active(params) if name in params}
         try:
@@ -205,9 +206,19 @@ class Translator:
 def _typed(parameter: Parameter, value: object) -> Any:
     """Return a value as the parameter has it: sources such as CSV files and MLflow have only text."""
     if isinstance(parameter, Categorical):
-        return next((one for one in parameter.choices if str(one).lower() == str(value).lower()), value)
+        return next((one for one in parameter.choices if _is_same(one, value)), value)
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return value
     return int(number) if isinstance(parameter, Int) and number.is_integer() else number
+
+
+def _is_same(choice: object, value: object) -> bool:
+    """Return whether a source means a choice: `Adam` is `adam`, and `1` or `1e0` is 1.0."""
+    if isinstance(choice, int | float) and not isinstance(choice, bool):
+        try:
+            return float(value) == choice  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return False
+    return str(choice).lower() == str(value).lower()

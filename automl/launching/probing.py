@@ -10,13 +10,12 @@ from typing import Any
 
 from search_spaces.drawing import example_params
 from search_spaces.space import Space
-from studies.records.records import CUMULATIVE_METRICS
 from studies.spec.metric_names import quality_metric
 from studies.spec.spec_errors import SpecError
 from trainers.commands.command import COMMAND, Command, missing_program, search_path
 from trainers.contract.task import Params, baselines_of, declared_metrics, first_trials_of, parameters_of, space_of
 from trainers.contract.task_loading import load_task
-from trainers.protocol import TaskError
+from trainers.protocol import OUR_METRICS, TaskError
 
 PROBE = (sys.executable, "-P", "-m", "trainers.local.try_out_task")
 """Command of the process that answers questions about a task."""
@@ -146,6 +145,7 @@ def _ending(done: subprocess.CompletedProcess[str]) -> str:
 
 def quality_of(facts: TaskFacts) -> str:
     """Return the metric of a task to optimize; for a training function a reported metric, validation metrics first."""
-    reported = [name for name in facts.reported if name not in (*CUMULATIVE_METRICS, *MEASURED_OF_FUNCTIONS)]
+    reported = [name for name in facts.reported if name not in OUR_METRICS]
+    reported = reported or [name for name in ("val_loss", "train_loss") if name in facts.reported]
     of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
     return quality_metric(facts.metrics or of_validation or ("val_error",))

@@ -54,7 +54,7 @@ def run_ddp_simulation(
     if not is_agreed(budget_usd, confirm_cost_usd):
         expected = _expected("train", ranks, machine)
         return lacks_consent("run_ddp_simulation", budget_usd, confirm_cost_usd, expected)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         arguments = ["train", task, *_parameters(batch_size, learning_rate, params), "--world-size", str(ranks)]
         arguments += ["--epochs", str(epochs), "--json"]
         arguments += [] if is_function(task) else ["--rank-logs", folder]  # the steps of a function are its own
@@ -77,7 +77,10 @@ def is_function(task: str) -> bool:
     file = Path(f"{module.replace('.', '/')}.py")
     if not name or not file.is_file():
         return False
-    body = ast.parse(file.read_bytes()).body
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError):  # which the training will say
+        return False
     return any(isinstance(one, ast.FunctionDef) and one.name == name for one in body)
 
 
@@ -135,7 +138,7 @@ def explain_ddp_concepts(
     model_parameters: Annotated[int, Field(ge=1, le=10**12, description="Model parameters.")] = 1_000_000,
     topic: Annotated[
         str | None,
-        Field(max_length=100, description="Words such as LOCAL_RANK, sampler, gloo or cures; null: this machine."),
+        Field(max_length=100, description="Words such as LOCAL_RANK, sampler, gloo or mistakes; null: this machine."),
     ] = None,
 ) -> Mapping[str, Any]:
     """Explain DDP: with figures of this machine, or by the sections of the guide about a topic."""

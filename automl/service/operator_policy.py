@@ -118,7 +118,8 @@ class Policy:
                 continue
             given = expanded(value, source, name)
             # A name that is no path below the base folder may be one below the folder of this process or a worker.
-            places = [(folder / given).resolve() for folder in (base_folder, Path.cwd())]
+            # As a task opens it: `..` is dropped as text before links are followed.
+            places = [Path(os.path.abspath(folder / given)).resolve() for folder in (base_folder, Path.cwd())]  # noqa: PTH100
             is_path = name in always or given.is_absolute() or ".." in given.parts
             places = places[:1] if is_path else [one for one in places if os.path.exists(one)]  # noqa: PTH110 - any text
             if not all(any(one == root or root in one.parents for root in roots) for one in places):

@@ -289,8 +289,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "task.command: found {learning_rte}, which no trial has. Did you mean {learning_rate}?",
     ),
     ({"command": ["python"], "metrics": "xml"}, "task.metrics: found 'xml', allowed: report, json"),
-    ({"command": ["python"], "metrics": {"pattern": "(?P<a>.)", "epoch_from": "step"}},
-     "task.metrics.epoch_from: it is no key of metrics. Write it beside metrics"),
+    (
+        {"command": ["python"], "metrics": {"pattern": "(?P<a>.)", "epoch_from": "step"}},
+        "task.metrics.epoch_from: it is no key of metrics. Write it beside metrics",
+    ),
     ({"command": ["python"], "metrics": {"pattern": "("}}, "task.metrics.pattern: found '(', which is no"),
     ({"command": ["python"], "metrics": {"pattern": "x"}}, "with a named group"),
     ({"command": ["python"], "end_seconds": 0}, "task.end_seconds: found 0, allowed: a number above 0"),

@@ -37,6 +37,11 @@ FUNCTION = """
             trial.report(train_loss=2.0, val_loss=1.0)
     usual.space = bare.space
 
+    def many(trial):
+        for epoch in trial.epochs():
+            trial.report(train_loss=2.0, val_loss=1.0, latency_ms=3.0, dice=0.5)
+    many.space = bare.space
+
     def wrong(trial):
         pass
     wrong.space = {"rate": {"type": "flaot"}}
@@ -107,6 +112,7 @@ def test_a_function_that_reports_only_losses_is_searched_for_the_validation_loss
     """Tasks are always measured by it, but a function has only what it reports."""
     spec = place.spec("loops.py:usual")
     assert [one["metric"] for one in spec["objectives"]] == ["val_loss", "cost_usd"]
+    assert place.spec("loops.py:many")["objectives"][0]["metric"] == "dice", "its own metric comes before losses"
     _, _, said = place.run("loops.py:usual", "--dry-run", "--json", "--set", "study=mine")
     assert "has to report it" not in said
     assert "named after the code" not in said

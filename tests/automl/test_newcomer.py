@@ -22,8 +22,12 @@ STAYS = "a server that stays; tests/automl starts it"
 SERVES = "a server that stays, and requests to it; tests/automl/serving starts and asks it"
 CURVES = "needs recorded curves, which are no part of the repository; tests/studies/simulation has made-up ones"
 WATCHES = "follows a study until its end; tests/automl/test_watch.py does"
+HISTORY = "needs another tool's exports; tests/automl/test_import.py makes some"
 LEFT_OUT = {
     "python examples/search_digits.py": "searches for a minute; tests/test_wheel.py runs it for two trials",
+    "automl import old --for digits.yaml --from runs.csv --from curves.csv --price 2.5 --map lr=learning_rate --map "
+    "val_acc=val_error:max:percent": HISTORY,
+    "automl launch digits.yaml --from-study old": HISTORY,
     "automl launch cluster.yaml --set resources.ray_address=10.0.0.5:6379 --set resources.slots=16": OTHER_HOST,
     "automl status cluster --watch": WATCHES,
     "automl worker --slots 8": STAYS,

@@ -211,7 +211,10 @@ def _problems_of_metrics(metrics: object, epoch_from: object) -> Iterator[Proble
         case {"pattern": str() | [str(), *_] as given, **rest} if not rest:
             yield from _problems_of_patterns([given] if isinstance(given, str) else given, epoch_name, epoch_from)
         case {"pattern": _, **rest} if rest:
-            yield ("metrics", str(next(iter(rest)))), "it is no key of metrics. Write it beside metrics, or leave it out"
+            yield (
+                ("metrics", str(next(iter(rest)))),
+                "it is no key of metrics. Write it beside metrics, or leave it out",
+            )
         case "report" | "json" | {"json_file": str()}:
             pass
         case _:

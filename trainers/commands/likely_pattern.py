@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 _WORD = r"[A-Za-z][\w/@-]*"
 _PAIR = re.compile(
-    rf"(?P<name>{_WORD}(?: {_WORD})?)(?P<between>\s*[:=]\s*|\s+)[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?(?![\w.])"
+    rf"(?P<name>{_WORD}(?: {_WORD})?)(?P<between>\s*[:=]\s*|\s+)[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?(?![\w.])", re.ASCII
 )
+_MOST_CHARACTERS = 500  # of a line: the search takes time by the square of a word's length
 _COUNTERS = {"epoch": "epoch", "epochs": "epoch", "step": "step", "steps": "step", "iter": "step", "iteration": "step"}
 
 
@@ -15,6 +16,7 @@ def likely_pattern(lines: Sequence[str]) -> str | None:
 
     It names `val loss 0.31` `val_loss`, the number after `Epoch` `epoch`, and that after `iter` `step`.
     """
+    lines = [line[:_MOST_CHARACTERS] for line in lines]
     readings = [pairs for line in reversed(lines) if _has_metric(pairs := dict(_pairs(line)))]
     for pairs in sorted(readings, key=lambda one: not one.keys() & set(_COUNTERS.values())):
         pattern = ".*?".join(pairs.values())

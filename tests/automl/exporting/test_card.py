@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from typing import Any
 
 import pytest
@@ -44,7 +45,9 @@ def test_the_interval_of_an_ensemble_does_not_hang_on_how_its_weights_are_writte
 
 
 def test_names_from_data_stay_text_in_the_card() -> None:
-    hostile = 'a", x: __import__("os").system("id"), "\n```\n<img src=x onerror=y>\x1b]0;pwn\x07|`'
+    hostile = (
+        'a", x: __import__("os").system("id"), "\n```\n<img src=x onerror=y>\x1b]0;pwn\x07|`![](http://elsewhere/x.png)'
+    )
     rows = {"kind": "table", "numbers": [{"name": hostile}], "categories": []}
     told: dict[str, Any] = {"rows": rows, "params": {hostile: hostile}, "metrics": {}, "study": hostile}
     card = card_of(MANIFEST | told | {"licence": hostile})
@@ -54,4 +57,5 @@ def test_names_from_data_stay_text_in_the_card() -> None:
     outside = card.replace(code, "").split("---\n", 2)[2]
     assert not any(character in card for character in "\x1b\x07")
     assert "\n```\n<img" not in outside
-    assert "<img" not in outside.replace("\\<img", "")
+    assert "<img" not in re.sub(r"(`+).*?(?<!`)\1(?!`)", "", outside).replace("\\<img", "")
+    assert not re.search(r"(?<!\\)\]\(", re.sub(r"(`+).*?(?<!`)\1(?!`)", "", outside))

@@ -57,7 +57,7 @@ def test_it_says_first_what_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sampler", "What is exchanged", "DistributedSampler"),
         ("gradient exchange", "What is exchanged", "during the backward pass"),
         ("gloo or NCCL", "When to use what", "each rank has its own GPU"),
-        ("common mistakes", "Common mistakes", "NCCL timeout"),
+        ("mistakes", "Common mistakes", "NCCL timeout"),
         ("workflow under torchrun", "torchrun and several nodes", "torchrun"),
     ],
 )

@@ -55,7 +55,7 @@ def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -
 @pytest.mark.medium
 def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess_questions, "WAIT_SECONDS", 0.1)
-    with TestClient(service.app(), headers=bearer(service.token(role="viewer"))) as client:
+    with TestClient(service.app(), headers=bearer(service.token())) as client:
         with others_at_work(CHECK.most):
             answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "10")

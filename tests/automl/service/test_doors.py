@@ -118,6 +118,20 @@ def test_a_checkpoint_outside_of_the_folders_is_refused_wherever_it_lies(
     policy.admit(hub, source="spec", base_folder=uploads / "vision", project="vision")
 
 
+def test_a_path_is_judged_as_it_is_opened(tmp_path: Path) -> None:
+    """Links and `..` together: the kernel follows a link first, and a program may drop `link/..` as text."""
+    data = tmp_path / "data"
+    (data / "versions" / "v1").mkdir(parents=True)
+    (data / "latest").symlink_to(data / "versions" / "v1")
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    (data / "secret.csv").write_text("a,b\n1,2\n")
+    policy = Policy(code_folders={}, data_folders=(data,))
+    options = {"train": f"{data}/latest/../../secret.csv", "target": "b"}
+    spec = parse_spec({"study": "a", "task": "tabular", "task_options": options})
+    with pytest.raises(SpecError, match=r"task_options\.train"):
+        policy.admit(spec, source="spec", base_folder=data, project="vision")
+
+
 def test_a_number_of_slots_that_no_cluster_has_is_refused_at_once() -> None:
     with pytest.raises(SpecError, match=r"resources\.slots"):
         parse_spec({"study": "a", "task": "digits", "resources": {"slots": 10**9}})

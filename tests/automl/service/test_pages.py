@@ -240,7 +240,9 @@ def test_tasks_of_code_folders_are_offered_without_running_them(tmp_path: Path) 
         ('\ufeff"a",b c\r\n1,x\r\n2,y\r\n', (("a", "b c"), ("1", "x"), "2 rows; commas between cells")),
         ("a;b\n1,5;<b>x</b>\n2,5;y\n", (("a", "b"), ("1,5", "<b>x</b>"), "semicolons")),
         ("1.5,2.5\n1.5,3.5\n", (("column_0", "column_1"), ("1.5", "2.5"), "the columns have no names")),
+        ("a,b\n" + "1,x\n" * 200_000, (("a", "b"), ("1", "x"), "the first rows; commas")),
     ],
+    ids=["commas", "semicolons", "no names", "long"],
 )
 def test_a_table_is_shown_as_a_study_would_read_it(service, client, content, read):
     columns, first, said = read
@@ -268,6 +270,7 @@ def test_a_table_that_cannot_be_read_says_why_and_changes_let_it_be_read(service
     assert checked.status_code == 200
     assert "kind: regression" in checked.text
     for change, said in (
+        ("study=a\n" * 15_000 + "task=digits", "allowed: tabular"),
         ("task_options.validation=/etc/passwd", "task_options.validation"),
         ("task=os:system", "task: found"),
         ("task_options.encoding", "path=value"),

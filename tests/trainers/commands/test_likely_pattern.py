@@ -18,6 +18,8 @@ from trainers.commands.likely_pattern import likely_pattern
         (["Test set: Average loss: 0.0513, Accuracy: 98/100"], {"average_loss": "0.0513", "accuracy": "98"}),
         (["Average loss: 0.7", "Epoch 1", "Epoch 2: loss 0.5"], {"epoch": "2", "loss": "0.5"}),
         (["Acc@1 75.2 (best)"], {"acc_1": "75.2"}),
+        (["Epoch 1: loss 0.5", "Test R²: 0.93"], {"epoch": "1", "loss": "0.5"}),
+        (["Epoch 1: loss 0.5", "a" * 60_000], {"epoch": "1", "loss": "0.5"}),
     ],
 )
 def test_a_line_with_metrics_gives_its_pattern(lines: list[str], read: dict[str, str]) -> None:
