@@ -183,7 +183,7 @@ def test_the_model_has_the_name_that_its_user_gives_it_if_that_is_a_plain_one(pl
 def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
     def asked(path: str, **headers: str) -> Any:
         cookie = {"Cookie": f"{COOKIE}={access_tokens.begin_session(service.store, service.ann, 60.0)}"}
-        return urlopen(Request(service.url + path, headers=cookie | headers), timeout=60.0)
+        return urlopen(Request(service.url + path, headers=cookie | headers), timeout=240.0)
 
     with asked("/studies/red.small") as page:
         assert 'href="/studies/red.small/models/0%402"' in page.read().decode()
