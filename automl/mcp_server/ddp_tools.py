@@ -57,13 +57,14 @@ def run_ddp_simulation(
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         arguments = ["train", task, *_parameters(batch_size, learning_rate, params), "--world-size", str(ranks)]
         arguments += ["--epochs", str(epochs), "--json"]
-        arguments += [] if is_function(task) else ["--rank-logs", folder]  # the steps of a function are its own
+        has_own_steps = is_function(task)
+        arguments += [] if has_own_steps else ["--rank-logs", folder]
         arguments += ["--store", f"sqlite:///{folder}/automl.db", "--checkpoints", folder]
         arguments += ["--mlflow", mlflow] if mlflow else []
         if ranks > machine.slots:
             arguments += ["--device", "cpu"]  # CPU ranks may share cores
         found = bounded_training.run(arguments, kind="train", ranks=ranks, budget_usd=budget_usd, machine=machine)
-        losses = None if is_function(task) else bounded_training.rank_losses(Path(folder), ranks)
+        losses = None if has_own_steps else bounded_training.rank_losses(Path(folder), ranks)
     names = ("effective_batch", "reference_batch", "base_learning_rate", "scaled_learning_rate", "lr_scaling",
              "model_parameters", "epochs", "seconds", "cost_usd")  # fmt: skip
     figures = {name: found[name] for name in names}
