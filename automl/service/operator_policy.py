@@ -122,7 +122,7 @@ class Policy:
             places = [Path(os.path.abspath(folder / given)).resolve() for folder in (base_folder, Path.cwd())]  # noqa: PTH100
             is_path = name in always or given.is_absolute() or ".." in given.parts
             places = places[:1] if is_path else [one for one in places if os.path.exists(one)]  # noqa: PTH110 - any text
-            if not all(any(one == root or root in one.parents for root in roots) for one in places):
+            if not all(any(one.is_relative_to(root) for root in roots) for one in places):
                 allowed = listed(map(str, roots)) or "no path: the operator has named no folders of data"
                 raise SpecError(source, ("task_options", name), found(value, f"a path below {allowed}"))
 
