@@ -1,7 +1,5 @@
 """What all tests share: one Ray cluster for the whole run, and a pool of two warm slots on it."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

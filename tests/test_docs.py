@@ -1,7 +1,5 @@
 """What the documentation says is there: files, commands, keys, defaults, specs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

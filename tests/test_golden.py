@@ -1,7 +1,5 @@
 """What studies decide is what they decided when tests/golden.json was recorded (tests/support/golden.py)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

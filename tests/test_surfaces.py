@@ -1,7 +1,5 @@
 """Whatever people and programs held on to is still there, or the changelog says what to use instead."""
 
-from __future__ import annotations
-
 import json
 import re
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """The programs and specs of the tutorials: pages show them as they are, and they work."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import re

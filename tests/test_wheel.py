@@ -1,7 +1,5 @@
 """What is installed from a wheel, without the checkout and in an environment of its own, works from any folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

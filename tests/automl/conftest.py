@@ -1,7 +1,5 @@
 """What tests of whole studies share: a folder with specs, whose studies train on the warm pool."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Our search inside Optuna studies and Ray Tune, with several objectives."""
 
-from __future__ import annotations
-
 import math
 import random
 import signal

@@ -1,7 +1,5 @@
 """The face towards Python: what `automl.launch` makes of specs and overrides."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The audit is silent about a study in order, and names each thing that is not."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Studies on a Ray cluster that grows and shrinks by its own autoscaler: real processes, real Ray, made-up nodes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """A backup is the store as it is at one moment, taken while a controller writes; a study goes on from it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What changed since the latest trial is said, also to a script, and mixed data are found."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What users type wrong: one line that names the place, the value and what is allowed; exit code 2; nothing written."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Studies of a command by the command line: pruned, paused, thawed, killed, resumed, exported, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """`automl compare`, and the collectives that `automl doctor --bandwidth` times."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

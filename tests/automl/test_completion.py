@@ -1,7 +1,5 @@
 """`automl completion`: the script of each shell, and what it completes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`automl confirm`: fresh seeds, the test part, and the ledger."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The first page of `automl dashboard`: every study with its links, reports drawn from the last commit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

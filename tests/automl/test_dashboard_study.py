@@ -1,7 +1,5 @@
 """What Optuna Dashboard shows of a study: pauses as pauses, the archive, and the reason of each decision."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`automl delete`: everything of a study goes, and nothing of another one."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

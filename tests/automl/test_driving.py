@@ -1,7 +1,5 @@
 """What happens around the sessions of a launch."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`automl launch --dry-run`: eight lines that say most, a cost that is expected, and nothing that is written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Warm starts: reading earlier studies, what is refused, what is stored, and whether they help or harm."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import warnings

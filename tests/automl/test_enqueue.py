@@ -1,7 +1,5 @@
 """`automl enqueue` under our own search: what people want to try starts at the next free slot, whatever it is worth."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Epochs that take long are saved within: faults and drains lose the time since then, not the epoch."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The example of a GAN: it learns on one rank and on two, goes on with the same bits, and shows its own metric."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

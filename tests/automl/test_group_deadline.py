@@ -1,7 +1,5 @@
 """Ranks of `automl train` and `automl compare` that load at different speeds, and ranks that never come."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """`automl import`: histories of other tools as closed studies, what is refused, and what a new study learns."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

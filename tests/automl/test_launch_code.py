@@ -1,7 +1,5 @@
 """`automl launch train.py:train`: what is picked for code of one's own, refused, saved, and that it runs."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Studies of objectives for Optuna whose space is learnt as trials run: killed, resumed, on two ranks, in tables."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Output of ranks that is followed while it is written, and begun anew when it is long."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The paired comparison of two models: with the weights that the study's own metrics have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

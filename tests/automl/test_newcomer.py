@@ -1,7 +1,5 @@
 """Every command of README and docs works as it is written, or stands here with the reason why it is not run."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

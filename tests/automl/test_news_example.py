@@ -1,7 +1,5 @@
 """The example of a news classifier: from a file of headlines to answers over HTTP, and the files that it takes."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Whole studies by the command line with checkpoints in a real S3 server, and faults of the store and of processes."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Terminal, JSON, page, charts, notebook, service page, agents' tool, Python and `export` name one model to take."""
 
-from __future__ import annotations
-
 import io
 import random
 import re

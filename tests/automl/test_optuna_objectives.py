@@ -1,7 +1,5 @@
 """Objectives that were written for Optuna, as trials of ours."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Names that people choose hold brackets, colons and slashes, which a terminal shows as they are."""
 
-from __future__ import annotations
-
 import importlib
 import io
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a person reads while a study runs."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`automl promote` and `automl models`: what is refused, who becomes champion, and what is noted."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

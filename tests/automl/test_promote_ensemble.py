@@ -1,7 +1,5 @@
 """`automl promote STUDY ensemble`: the models of confirmed seeds as one version, from the registry to HTTP."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

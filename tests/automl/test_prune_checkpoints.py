@@ -1,7 +1,5 @@
 """`automl prune-checkpoints`: room is freed, what is kept stays, and the study still makes sense."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

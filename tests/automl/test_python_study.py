@@ -1,7 +1,5 @@
 """A study in Python: tables, figures, the best point, and what a notebook shows of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import sys

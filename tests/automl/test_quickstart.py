@@ -1,7 +1,5 @@
 """`automl launch --task ... --data ...`: what is picked, kept, refused, and that it runs to a model."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

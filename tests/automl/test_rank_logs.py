@@ -1,7 +1,5 @@
 """`automl train --rank-logs`: the losses of each rank's batches, in processes of their own and under torchrun."""
 
-from __future__ import annotations
-
 import csv
 import json
 import resource

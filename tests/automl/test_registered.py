@@ -1,7 +1,5 @@
 """MLflow's registry as commands see it: where it is looked for, and that nothing of it is left out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Training functions of scripts and notebooks: named, saved with what they refer to, and searched from Python."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Several processes that want the same study at the same time, from the command line."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Signals, and terminals that go away: real processes, real signals, real pipes and terminals."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

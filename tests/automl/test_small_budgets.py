@@ -1,7 +1,5 @@
 """What the first trials show about a study: a budget too small for one training, a command that keeps no model."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Studies of a task whose data are streams of unknown length: refused, paused, thawed, exported."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`--quiet`, `--verbose` and `--log-file`: how much a launch tells, and where."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """TensorFlow's MultiWorkerMirroredStrategy on two ranks, in an environment of its own: a study of the example."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Numbers in terminal tables: three digits, units, and the root beside a mean squared error."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`automl train`: a study of one trial, and one rank under torchrun; what it prints where, its errors and files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

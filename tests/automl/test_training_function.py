@@ -1,7 +1,5 @@
 """Studies of a training function by the command line: pruned, paused, thawed, killed, resumed, confirmed, exported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`automl trials --sort COLUMN --top N`: which trials are listed, and in which order."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What a person sees of a study that runs: in the live picture of a launch, and by `automl status --watch`."""
 
-from __future__ import annotations
-
 import io
 import os
 import time

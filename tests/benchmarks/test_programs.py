@@ -1,7 +1,5 @@
 """`benchmarks/same_model.py` on digits, and a small part of what `benchmarks/fuzz.py` feeds to every door."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """benchmarks/search.py: the figures are what they are said to be, the contestants do what their names say."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What holds for each test on a GPU: it leaves the process as it was, and does not begin too late."""
 
-from __future__ import annotations
-
 import gc
 import os
 import time

@@ -3,8 +3,6 @@
 AUTOML_TEST_GPU=cpu lets a CPU stand in, to try out the tests themselves.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

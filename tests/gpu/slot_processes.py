@@ -1,7 +1,5 @@
 """Processes of slots that live on between trials, each with a device of its own, and who tells them to form groups."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import traceback

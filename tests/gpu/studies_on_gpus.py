@@ -1,7 +1,5 @@
 """Whole studies for the tests on GPUs: a folder with data, and the `automl` command in processes of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

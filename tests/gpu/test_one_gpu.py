@@ -1,7 +1,5 @@
 """What only a GPU can show, on one of them. `make test-gpu` runs it; elsewhere it is left out."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

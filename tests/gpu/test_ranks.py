@@ -3,8 +3,6 @@
 A CPU stands in for three GPUs, with gloo for NCCL.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

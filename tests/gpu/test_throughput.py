@@ -1,7 +1,5 @@
 """Samples a second of the trainer on a GPU, beside a loop that is tuned by hand for it."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

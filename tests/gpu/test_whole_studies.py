@@ -3,8 +3,6 @@
 They need what a study needs, so they are left out where torch alone is installed.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

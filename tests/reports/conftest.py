@@ -1,7 +1,5 @@
 """A browser for the tests that look at pages."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Baselines beside models: in words, and as lines in figures."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

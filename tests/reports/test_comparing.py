@@ -1,7 +1,5 @@
 """Several studies on one page."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

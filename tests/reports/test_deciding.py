@@ -1,7 +1,5 @@
 """What the page offers for a decision: the picker, hypervolume, marks, what pruning saved, parameters together."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

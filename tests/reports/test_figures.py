@@ -1,7 +1,5 @@
 """Forecasts, devices over time, and the picture that needs no script."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page: what it says, what is escaped, how it works in a browser, and that everybody can read it."""
 
-from __future__ import annotations
-
 import html
 import html.parser
 import json

@@ -1,7 +1,5 @@
 """The model to take, in words."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Domains of calls that ask for a parameter as a trial runs, and the values that are drawn from them."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

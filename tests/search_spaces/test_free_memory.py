@@ -1,7 +1,5 @@
 """A small file that expands without bound is refused in one line, before the memory is gone."""
 
-from __future__ import annotations
-
 import gzip
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Text from outside: what a store is given, and what a terminal is shown."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3

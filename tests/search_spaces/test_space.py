@@ -1,7 +1,5 @@
 """Search spaces: what is refused when one is made, and that trees survive a round trip and agree with themselves."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Messages for people."""
 
-from __future__ import annotations
-
 import pytest
 
 from search_spaces.wording import problem_and_cure

@@ -1,7 +1,5 @@
 """Stores for the tests of studies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

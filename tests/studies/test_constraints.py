@@ -1,7 +1,5 @@
 """Constraints: what is feasible, what is stopped for good, what every search makes of it, and what readers see."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

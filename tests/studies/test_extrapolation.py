@@ -1,7 +1,5 @@
 """A trial that was cut short costs the same in every room: its start once, its epochs to the last one."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

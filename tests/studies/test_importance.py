@@ -1,7 +1,5 @@
 """What an objective depends on, beside Optuna's functional ANOVA on the same trials."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

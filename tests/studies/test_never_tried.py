@@ -1,7 +1,5 @@
 """What the reader of a study is told of choices that no trial has tried."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """Python processes in which nothing of the project is, and of other packages only those that are named."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

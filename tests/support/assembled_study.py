@@ -1,7 +1,5 @@
 """A study put together from a spec, as `automl launch` does, on made-up curves in virtual time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

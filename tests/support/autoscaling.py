@@ -4,8 +4,6 @@ Ray's own `AutoscalingCluster` ends every cluster of the machine when it starts 
 file that Ray's package does not have. This one starts its head itself, and ends what it has started.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A browser for tests and pictures, patient enough for a machine with company."""
 
-from __future__ import annotations
-
 from typing import Any
 
 PATIENCE_MS = 120_000.0

@@ -1,7 +1,5 @@
 """A process that holds a study's lease and charges its pool until it is killed: `python -m ... URL control|confirm`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ its own loads torch four times and MLflow once before its first trial. `Workplac
 dies, gets a signal, or meets a second one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Commands as trials on one rank of this process: scripts, and what they are granted."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 import threading

@@ -1,7 +1,5 @@
 """Small tables of made-up learning curves, in the format that recorded ones have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Empty databases that are made once for the whole test run: migrating one takes longer than most tests."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Iterator, Sequence

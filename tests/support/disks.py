@@ -1,7 +1,5 @@
 """Disks that are full: small file systems of their own, where this process may mount one."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Combinations of the trainer's options, each of which must train the same in a used process as in a new one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.trainer_pool import BLOBS

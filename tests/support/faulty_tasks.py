@@ -1,7 +1,5 @@
 """Tasks that go wrong in ways that users' tasks do."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

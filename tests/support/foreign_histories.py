@@ -1,7 +1,5 @@
 """Histories as other tools leave them: W&B's CSV exports, an MLflow experiment, an Optuna study, Ray Tune's folder."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence

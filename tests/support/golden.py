@@ -13,8 +13,6 @@ Floating-point results depend on the processor's instructions and on the number 
 process of their own in which numpy, SciPy and torch are held to AVX2 and one thread.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """HTTP servers of tests."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

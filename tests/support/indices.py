@@ -1,7 +1,5 @@
 """Indices of candidates under what a model has learned, as the tests of the search ask for them."""
 
-from __future__ import annotations
-
 from studies.search.acquisition.acquisition import Acquisition, build_acquisition
 from studies.search.arrays import Array
 from studies.search.model.candidate_batch import CandidateBatch

@@ -1,7 +1,5 @@
 """Training functions with libraries, as users write them; each library is imported where it is used."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy

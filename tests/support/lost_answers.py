@@ -1,7 +1,5 @@
 """Databases whose answer to COMMIT is lost after they applied it: in the driver, and on the way from a server."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

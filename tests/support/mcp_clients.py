@@ -1,7 +1,5 @@
 """Programs that use our tools over the Model Context Protocol, by the SDK's own client."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a newcomer does: the commands of README and docs as they are written, in a folder with the files they name."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Executes the notebook of `examples`; `python -m tests.support.notebooks` writes it anew with its outputs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A real S3 server on this machine, moto's, and a proxy in front of it that fails as stores do."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging

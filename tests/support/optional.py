@@ -1,7 +1,5 @@
 """Parts that a machine may lack: tests that need them are left out there, or fail where nothing may be missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from types import ModuleType

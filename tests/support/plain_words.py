@@ -3,8 +3,6 @@
 `python -m tests.support.plain_words [FILE...]` prints each place, and exits with 1 if there is any.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

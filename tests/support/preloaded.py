@@ -5,8 +5,6 @@ such a process is a fork of one that has it loaded: `python preloaded.py SOCKET 
 `python ARGUMENTS` is, with the same output, exit code and signals.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Training functions that leave their steps to the engine, that ranks run unequally, and that keep too little."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy

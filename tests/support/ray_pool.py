@@ -1,7 +1,5 @@
 """A warm pool on Ray that several tests use one after the other, and a small driver for single trials."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 `python -m tests.support.sample_sentences [SEED]` prints 25 of each. The reader marks those read twice.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import random

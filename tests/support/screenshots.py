@@ -5,8 +5,6 @@
 Launches the demo in a temporary folder, with a store of its own, and photographs parts of its report.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

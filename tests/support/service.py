@@ -1,7 +1,5 @@
 """A service over a store of its own: for tests of its routes, its gate and its workers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sessions of controllers with a study in a store, on pools in virtual time."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

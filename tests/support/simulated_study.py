@@ -1,7 +1,5 @@
 """Studies on the simulated pool, for tests: the real controller, store and lease, virtual time, made-up curves."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,7 +1,5 @@
 """An extension of Python-Markdown for the documentation site: files outside docs/ are named there, not linked."""
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree.ElementTree import Element
 

@@ -15,8 +15,6 @@ Fixtures that tests share, and the first import of a heavy library, are not coun
 the tests that need more than their size. It takes no mark away.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import resource

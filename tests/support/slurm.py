@@ -4,8 +4,6 @@ Debian has it in `slurm-wlm` and `munge`. Nothing is installed as a service, and
 touched: keys, sockets, ports and states lie in a folder of their own.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -4,8 +4,6 @@ Whatever runs in the tests, ranks in Ray's processes as well, finds the store th
 (`tests.support.object_stores`), and keeps its copies of objects in a folder that ends with the run.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A study written straight into a store, as a controller would have left it: for tests of what reads it."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, Unpack

@@ -1,7 +1,5 @@
 """Synthetic studies: records as a store would give them, with a ledger that adds up."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small files for the built-in tasks' tests, and where the real data lie."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

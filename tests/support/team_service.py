@@ -1,7 +1,5 @@
 """A team's service as it runs: uvicorn in a thread, tokens of two projects, and a worker in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

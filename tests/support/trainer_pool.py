@@ -1,7 +1,5 @@
 """Real rank processes that the trainer's tests share, and the task they train."""
 
-from __future__ import annotations
-
 import math
 import os
 import traceback

@@ -1,7 +1,5 @@
 """Training functions as users write them, and some that are wrong."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

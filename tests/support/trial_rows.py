@@ -1,7 +1,5 @@
 """Rows of trials in warm processes of ranks, and a task that spoils its process."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

@@ -6,8 +6,6 @@ It prints what happened in each part as one line of JSON. The nodes are processe
 node dies as its raylet and its rank are killed, which for the others looks as if its host had gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

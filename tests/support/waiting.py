@@ -1,7 +1,5 @@
 """Wait for what other processes and threads do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a trial gets for parameters that it asks for as it runs, on one rank and on several."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints and exported models."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """Checkpoints that a thread writes while training goes on, and the copies of the state that it writes."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

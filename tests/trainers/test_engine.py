@@ -1,7 +1,5 @@
 """Options of one rank: each does something, the equations behind them hold, and each is declared once."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import fields

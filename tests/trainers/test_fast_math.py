@@ -1,7 +1,5 @@
 """Quicker ways to compute: what is set for a GPU, and that results stay where a CPU can show it."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints in Google Cloud Storage, as an emulator of it on this machine answers."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

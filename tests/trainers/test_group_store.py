@@ -1,7 +1,5 @@
 """Where process groups form: a store that answers who knows its secret, and ranks that wait there for each other."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Models that are counted before they are trained: the numbers, what is learned from them, and where they stay."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

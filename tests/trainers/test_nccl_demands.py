@@ -1,7 +1,5 @@
 """What NCCL wants and gloo does not, as far as CPUs show what is handed over, and interfaces that groups keep to."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from datetime import timedelta

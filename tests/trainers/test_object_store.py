@@ -1,7 +1,5 @@
 """Checkpoints in a real S3 server: wholly there or not at all, whatever the store or a process does."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a training function opens for its records ends with its trial, in a process that trains many."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

@@ -1,7 +1,5 @@
 """Figures of an epoch: rate, norm of the gradient, time of exchanges, memory; and what PowerSGD leaves as it was."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any, cast

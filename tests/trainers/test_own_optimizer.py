@@ -1,7 +1,5 @@
 """A task's own optimizer, schedule and multiples of the rate: they are followed, kept, or refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

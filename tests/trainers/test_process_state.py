@@ -1,7 +1,5 @@
 """Nothing of one trial in the next: what a trial leaves in its process is undone."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib

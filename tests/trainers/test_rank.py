@@ -1,7 +1,5 @@
 """The process of one slot: what it keeps from trial to trial, what it must not, and where its output goes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

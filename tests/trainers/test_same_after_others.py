@@ -3,8 +3,6 @@
 Its seconds are compared by `benchmarks/fresh_or_warm.py`, since a test must not depend on the machine's load.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

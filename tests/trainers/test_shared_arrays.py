@@ -1,7 +1,5 @@
 """Processes of one node hold the large arrays of a task once: real processes, and what Linux says of their memory."""
 
-from __future__ import annotations
-
 import fcntl
 from collections import Counter, namedtuple
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checkpoints that ranks write together: a main file, and a share of each rank."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Batches of one sample, passes that count nothing, and ranks that exchange statistics in each pass."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

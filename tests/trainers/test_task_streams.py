@@ -1,7 +1,5 @@
 """Streams of unknown length, of tasks and of functions: steps, shares, bits and errors are those of other data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

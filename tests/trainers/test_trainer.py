@@ -1,7 +1,5 @@
 """The trainer in one process: errors, settings, learning rates, tasks."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

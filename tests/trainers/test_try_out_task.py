@@ -1,7 +1,5 @@
 """The process that tries out a task ends with whoever asked it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Metrics that are no means over samples: on 1, 2 and 4 ranks with uneven shares as scikit-learn's on all samples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

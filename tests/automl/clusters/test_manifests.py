@@ -1,7 +1,5 @@
 """Manifests of clusters: checked by published schemas and a linter, and their commands run as plain processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

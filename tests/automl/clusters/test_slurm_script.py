@@ -3,8 +3,6 @@
 Here programs stand in for Python and `scontrol`; tests/automl/clusters/test_slurm_studies.py runs it in SLURM.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Studies through a real SLURM of two nodes: time limits, another run after each, an end from outside."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Thresholds of two classes and intervals of numbers, from the export to predictions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The model card: metadata that any YAML reader takes, whatever the licence is called."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

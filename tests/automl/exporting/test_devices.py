@@ -1,7 +1,5 @@
 """Exported models on another device than the CPU, on which they were traced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

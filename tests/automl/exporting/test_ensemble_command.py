@@ -1,7 +1,5 @@
 """`automl ensemble`: the kept models of a study as one package that predicts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

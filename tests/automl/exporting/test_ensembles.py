@@ -1,7 +1,5 @@
 """The models of all seeds, by `automl export --ensemble`, and those that a study keeps, by `automl ensemble`."""
 
-from __future__ import annotations
-
 import csv
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Greedy selection of an ensemble with replacement, against examples by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from automl.exporting.ensembles import selected

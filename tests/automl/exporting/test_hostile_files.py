@@ -1,7 +1,5 @@
 """Files of others, in the formats that are read here: they run no code, and stay within their folder and bounds."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Models for MLflow: their signature and example are there, and rows go through them as through a package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Manifests and files of a model that would hang, fill the memory or end in a traceback are refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

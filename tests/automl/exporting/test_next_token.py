@@ -1,7 +1,5 @@
 """The next token of exported language models: only the outputs that an answer needs leave the runtime's memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

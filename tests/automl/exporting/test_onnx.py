@@ -1,7 +1,5 @@
 """Models as ONNX files: ONNX Runtime alone gives the recorded metrics, and a file that does not is never written."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

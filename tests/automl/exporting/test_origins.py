@@ -1,7 +1,5 @@
 """Which models of confirmed seeds are kept, and which of them an ensemble is made of: as read from a store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`automl predict`: all kinds of files, answers as they were printed for one row, and rows that do not fit."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Program files of somebody else can run code while torch loads them: they are refused by their digest."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

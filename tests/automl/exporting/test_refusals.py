@@ -1,7 +1,5 @@
 """Models that cannot leave, and those that leave without rows of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple

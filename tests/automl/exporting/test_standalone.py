@@ -1,7 +1,5 @@
 """Exported models in processes that have neither the project nor the training code: the recorded metrics come again."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Cells of rows: a number of Python says what its text says."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Folders of images: checked by a linter and by Kubernetes' schemas, and their command run where nothing else is."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

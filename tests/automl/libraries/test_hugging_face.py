@@ -1,7 +1,5 @@
 """A Hugging Face Trainer as a trial, in real ranks."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 

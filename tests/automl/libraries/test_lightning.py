@@ -1,7 +1,5 @@
 """A Lightning module as a trial, in real ranks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

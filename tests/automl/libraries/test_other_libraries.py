@@ -1,7 +1,5 @@
 """Accelerate, Keras, scikit-learn, XGBoost and LightGBM in trials."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

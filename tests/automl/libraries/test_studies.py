@@ -1,7 +1,5 @@
 """Studies of the examples with other loops: pruned, paused, thawed, on one rank and on two, and audited."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

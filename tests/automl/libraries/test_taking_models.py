@@ -1,7 +1,5 @@
 """What is printed to take a model out of a study: for each library it gives that library's own model."""
 
-from __future__ import annotations
-
 import random
 import shlex
 from dataclasses import asdict, replace

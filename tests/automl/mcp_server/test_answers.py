@@ -1,7 +1,5 @@
 """What tools answer to programs that ask for too much, for what is not theirs, or for nonsense."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tools about DDP: real trainings on this machine, bounded by their money."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import sqlite3

@@ -1,7 +1,5 @@
 """A program drives a whole study over the Model Context Protocol, from launch to a confirmed recommendation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

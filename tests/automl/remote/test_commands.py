@@ -1,7 +1,5 @@
 """`automl --server URL`: the same commands, texts and exit codes against a service as against a store."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

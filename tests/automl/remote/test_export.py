@@ -1,7 +1,5 @@
 """`automl --server URL export`: a model of the service's study, as a file or a folder here."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

@@ -1,7 +1,5 @@
 """A study that is followed over HTTP: for how long the service may be away."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A record that goes over HTTP is the same record afterwards, but for its passwords."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The service that these tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The API: a submission with its checks, lists by project, errors of one line, and an OpenAPI document that holds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Questions in processes of their own: few at a time, and nothing stays of one that takes too long."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Jobs that confirm models: what a run has trained is there for the next one, and what is asked for stays the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The status of a study as events: whenever it changes, through a store that is away, to whom it still concerns."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """The gate: no route answers without a token, and no page of another site acts in somebody's name."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

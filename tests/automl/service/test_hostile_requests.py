@@ -1,7 +1,5 @@
 """What the service answers to programs that mean no good: never a 5xx, nothing of others, and nothing is written."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -1,7 +1,5 @@
 """The pages in a real browser: a table becomes a study that real workers run, and everybody can read it."""
 
-from __future__ import annotations
-
 import random
 import re
 import threading

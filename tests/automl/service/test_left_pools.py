@@ -1,7 +1,5 @@
 """What a controller had not charged when it died stays somebody's money, until it is charged or the study deleted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work that a request may cause has a limit before it is done, and one user's work leaves room for others'."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 import time

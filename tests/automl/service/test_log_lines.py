@@ -1,7 +1,5 @@
 """Lines of the service's log: whatever is logged is one JSON object a line, without credentials."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

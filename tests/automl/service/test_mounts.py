@@ -1,7 +1,5 @@
 """Optuna Dashboard and MLflow behind the login: a project sees its own studies there, and nothing is written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler

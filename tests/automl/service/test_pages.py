@@ -1,7 +1,5 @@
 """Pages: logging in, forms with errors of one line, and nothing of another project on any of them."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`automl doctor --service`: each thing that can be wrong around a service is told, with what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What an identity may see and change: its project's studies, in its role, within what the operator allows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

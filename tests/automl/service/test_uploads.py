@@ -1,7 +1,5 @@
 """Uploads: bounded for each project together, whole or not at all, and of a project alone."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Workers with real processes: studies run to their ends, whatever happens to the workers, and no limit is passed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

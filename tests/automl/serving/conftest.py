@@ -1,7 +1,5 @@
 """Models that were trained and exported once, and servers that several files of tests ask."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models that tests serve, and what they answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy

@@ -1,7 +1,5 @@
 """Who may ask: tokens, addresses, and pages of other names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

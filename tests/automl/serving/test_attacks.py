@@ -1,7 +1,5 @@
 """A small part of what `benchmarks/attacks.py` sends to real processes: the service, the dashboard, a model server."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

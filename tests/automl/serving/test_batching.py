@@ -1,7 +1,5 @@
 """Which rows go through the model together, and when."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence

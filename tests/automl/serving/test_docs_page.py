@@ -1,7 +1,5 @@
 """The page at /docs in a browser without a network: a request is tried, with the token where one is needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

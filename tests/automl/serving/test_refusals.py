@@ -1,7 +1,5 @@
 """Servers that cannot start say why in one line."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 import zipfile

@@ -1,7 +1,5 @@
 """A registered champion: the alias decides which version answers."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Models that are replaced, and processes that end, while clients ask: only a killed worker's requests are lost."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import http.client

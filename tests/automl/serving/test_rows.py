@@ -1,7 +1,5 @@
 """Bodies of requests: what becomes a row of each kind of model, and what is refused in a line that names the place."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Requests to a server and its answers: routes, limits, the queue, and clients that are slow or speak no HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

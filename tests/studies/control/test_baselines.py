@@ -1,7 +1,5 @@
 """Baselines are trained to their last epoch, whatever the pruner thinks of them, as long as the budget lasts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A trial that a person cancels ends at once and for good, whether it runs or waits; the study goes on without it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

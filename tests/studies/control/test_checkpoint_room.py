@@ -1,7 +1,5 @@
 """`checkpoints.max_gib`: paused trials give up their checkpoints when all files together take more room."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

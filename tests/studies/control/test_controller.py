@@ -1,7 +1,5 @@
 """The state machine and its shell on the simulated pool: faults, deaths, drains and mixed gangs, as the store tells."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

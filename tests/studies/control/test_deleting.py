@@ -1,7 +1,5 @@
 """Deletions in an object store: the controller does not wait for them, and nothing of them is lost silently."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is kept of the budget: leaders that were cut short are trained to their last epoch, and nothing is overspent."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

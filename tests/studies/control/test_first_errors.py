@@ -1,7 +1,5 @@
 """A study whose first trials all fail by an error of the user's code ends; one that works goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Disks that take nothing: no trial fails for it, and the study goes on by itself when there is room."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import threading

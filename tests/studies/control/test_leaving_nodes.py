@@ -1,7 +1,5 @@
 """Nodes that die or will be taken away, in virtual time: what the state machine does with the gangs on them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

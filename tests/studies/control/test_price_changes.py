@@ -1,7 +1,5 @@
 """A price that changes while a study runs: each second costs the price of its time, whoever lives to charge it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

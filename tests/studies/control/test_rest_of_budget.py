@@ -1,7 +1,5 @@
 """The rest of a budget: each gang is asked by itself, free slots take what is expected to fit, and nothing is over."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

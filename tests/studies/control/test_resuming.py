@@ -1,7 +1,5 @@
 """A controller that resumes a study reads a part of it, and knows what it would know from all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several controllers of one study: one drives, others stand by; a stop stops the study, a death does not."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

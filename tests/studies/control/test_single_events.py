@@ -1,7 +1,5 @@
 """A state machine on one slot that gets its events one by one, also in orders that only a race brings about."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

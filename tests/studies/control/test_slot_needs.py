@@ -1,7 +1,5 @@
 """A study whose slots an autoscaler brings, in virtual time: what it pays for, and which slots it lets go."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The folder of a study's checkpoints: no two studies share one, and copies of a store delete nothing of each other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

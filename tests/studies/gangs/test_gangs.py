@@ -1,7 +1,5 @@
 """Gangs on a real Ray: forming, faults, draining, reuse, and three hundred trials in a row."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

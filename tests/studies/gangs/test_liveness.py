@@ -1,7 +1,5 @@
 """Slow ranks and ranks that hang, on a real Ray: the counts of steps tell them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Nodes of a real Ray cluster that die, are preempted, and come back, and the trials that were on them."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

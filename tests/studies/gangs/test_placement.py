@@ -1,7 +1,5 @@
 """Which slots a gang gets."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Starting a cluster on a machine that is busy: in a process of its own, since it ends what Ray has half started."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Processes of slots on a real Ray that do not come up, die while they are idle, or lose their node or cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Money: the budget binds at every committed moment, time is charged exactly once, and what was drained goes on."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random

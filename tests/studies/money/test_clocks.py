@@ -1,7 +1,5 @@
 """Durations come from the ranks: neither a clock that is set nor a controller held up changes what an epoch costs."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

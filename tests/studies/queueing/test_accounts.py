@@ -1,7 +1,5 @@
 """No limit of a user or a project is ever passed, whichever jobs start, spend, end and go on in which order."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The queue in both kinds of stores: each job runs once at a time, comes back when its worker dies, and is paid for."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

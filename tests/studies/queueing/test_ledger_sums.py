@@ -1,7 +1,5 @@
 """Sums of ledgers that are remembered are those that the charges give, whoever has committed them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

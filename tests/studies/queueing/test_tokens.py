@@ -1,7 +1,5 @@
 """Tokens: valid until they expire or are revoked, and stored nowhere."""
 
-from __future__ import annotations
-
 import pytest
 import sqlalchemy as sa
 

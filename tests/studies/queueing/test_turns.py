@@ -1,7 +1,5 @@
 """Whose turn it is: by priority, fair shares and age; the head of the line gets its slots, and room if it may."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

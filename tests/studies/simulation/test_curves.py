@@ -1,7 +1,5 @@
 """Tables of learning curves: what is read, what is refused, and tables made of tables."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Studies over recorded curves: that they are the table's, cost what it says, and are scored on its scale."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Baselines in a spec: those of the task, or those that the user names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Differences of two specs of a study."""
 
-from __future__ import annotations
-
 import pytest
 
 from studies.spec.differences import differences, differing_keys

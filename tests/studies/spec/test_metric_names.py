@@ -1,7 +1,5 @@
 """The direction of an objective that nobody has named: what the name of its metric says, or a guess that is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Short forms of objectives, spaces and budgets mean what the long ones mean, in YAML, for `--set` and in Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Specs: what is read, what is refused and with which words, overrides, and what of a spec may change."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

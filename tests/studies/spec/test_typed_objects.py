@@ -1,7 +1,5 @@
 """Sections written in Python: the same spec, and the same words of refusal, as the YAML gives."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any, get_args
 

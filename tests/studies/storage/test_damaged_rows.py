@@ -1,7 +1,5 @@
 """What somebody has changed in a store is told from an error of this program, in one line that names the place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

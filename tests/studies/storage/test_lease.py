@@ -1,7 +1,5 @@
 """Who drives a study, seen from hosts whose clocks differ and from containers whose process ids mean nothing here."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A COMMIT whose answer is lost was applied: whoever repeats it must not write its rows a second time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A study that is over is written to an MLflow that is far away by several requests at once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@
 upgraded, written by the code of its time through all migrations up to it. Its tables are the record of what these made.
 """
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Parameters that trials asked for as they ran, in the Optuna view."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The views take a bounded share of a core, and of the lowest priority only what is idle anyway."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A study on PostgreSQL goes on when its server is stopped and started in mid-study."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A PostgreSQL that does not answer any more is given up after seconds, and waited for like one that is away."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

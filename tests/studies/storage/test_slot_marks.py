@@ -1,7 +1,5 @@
 """No slot-second is charged twice: every charge moves the marks of its slots, whoever writes it, on both databases."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """One contract for both databases: what is committed is committed whole, by whoever holds the lease, and stays."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

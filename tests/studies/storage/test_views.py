@@ -1,7 +1,5 @@
 """The Optuna and the MLflow view tell the same story as the store, whatever dies on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import posixpath

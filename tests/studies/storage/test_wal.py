@@ -1,7 +1,5 @@
 """SQLite's write-ahead log is copied beside a controller, and does not grow without bounds where nobody does that."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path

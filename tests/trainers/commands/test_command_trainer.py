@@ -1,7 +1,5 @@
 """Commands in real processes: metrics, checkpoints, ends, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Programs in forks of a process with imported modules: as in a new interpreter, and alone."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 import threading

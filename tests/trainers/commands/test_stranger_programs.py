@@ -1,7 +1,5 @@
 """Programs as strangers write them: other streams, numbers, files and flags than a script for this project has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

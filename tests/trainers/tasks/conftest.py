@@ -1,7 +1,5 @@
 """Files that tests of several tasks train on."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

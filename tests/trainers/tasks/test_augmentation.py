@@ -1,7 +1,5 @@
 """Augmentation of images: what each operation does, and that it depends on seed, epoch and image alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

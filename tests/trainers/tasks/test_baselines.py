@@ -1,7 +1,5 @@
 """What the built-in tasks name as baselines, against models that really are constant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

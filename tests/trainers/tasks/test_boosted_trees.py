@@ -1,7 +1,5 @@
 """Boosted trees as a model of `tabular`: what they predict, that they go on with the same bits, and where they stop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

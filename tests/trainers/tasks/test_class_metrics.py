@@ -1,7 +1,5 @@
 """Metrics of classes: scikit-learn's values on any number of ranks, and standard errors as of repeated draws."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

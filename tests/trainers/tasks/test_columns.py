@@ -1,7 +1,5 @@
 """Columns of a table as networks get them: scaled numbers, waves, and categories that no training row has."""
 
-from __future__ import annotations
-
 import json
 import math
 import zlib

@@ -1,7 +1,5 @@
 """Cross-validation within a trial: nothing is judged by a model that has seen it, and all models answer new rows."""
 
-from __future__ import annotations
-
 import csv
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The task `language_model`: documents, tokens, sequences, and that it learns more than a table of pairs."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

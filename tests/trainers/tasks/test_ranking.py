@@ -1,7 +1,5 @@
 """Ranking with the task `tabular`: queries, their parts, NDCG, and that models learn to rank."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables as users have them: what each way of writing means, and what is said of unusual data."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Weights of residual networks from a file: which they are, that they are used, and files that are refused."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

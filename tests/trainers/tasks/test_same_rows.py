@@ -1,7 +1,5 @@
 """What a row says is the same to the training, to a file of new rows, and to the model that was taken away."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

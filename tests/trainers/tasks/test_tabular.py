@@ -1,7 +1,5 @@
 """The task `tabular`: what files say, what is wrong with them, and that it learns."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

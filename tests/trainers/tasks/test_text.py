@@ -1,7 +1,5 @@
 """The task `text`: columns, tokens, bad data, and that it learns; also from a checkpoint."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The task `text` with a checkpoint: what its files say is what is trained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

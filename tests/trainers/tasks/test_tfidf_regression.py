@@ -1,7 +1,5 @@
 """TF-IDF with logistic regression: scikit-learn's answers, by way of epochs that may be interrupted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The task `vision`: idx files and folders of images, bad ones, augmentation, mixup, and that it learns."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

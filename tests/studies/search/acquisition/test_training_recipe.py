@@ -1,7 +1,5 @@
 """Usual learning rates: which spaces have them, where they lie, and that they only guide."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Epochs that `budget.usd_per_trial` and `budget.hours_per_trial` forbid are worth nothing to the search."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Priors of parameters: what is refused, what is drawn, and that a good one helps and a wrong one is survived."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

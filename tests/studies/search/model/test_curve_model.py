@@ -1,7 +1,5 @@
 """The model of `cokriging` and `break_even`: processes, improvements, forecasts, indices, whole studies with them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the curves of trials that were cut short let expect of their ends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

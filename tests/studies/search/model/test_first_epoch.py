@@ -1,7 +1,5 @@
 """Whether the first epoch tells how trials will rank: what it takes, and that the answer stays."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

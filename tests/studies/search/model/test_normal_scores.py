@@ -1,7 +1,5 @@
 """Scores of the first rung's values, and what they are good for: losses that hardly differ until some fall."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

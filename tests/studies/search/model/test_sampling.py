@@ -1,7 +1,5 @@
 """Subsets of trials, quasi-random points, and standardisation: each has one owner."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Forecasts as people see them: in the metric's own direction and sign."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Break-even pruning: what a free slot does when the suggestion that waits for it is a poor one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

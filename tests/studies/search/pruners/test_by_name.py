@@ -1,7 +1,5 @@
 """Pruners by name: options, the user's own beside the spec, and what is refused."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from pathlib import Path

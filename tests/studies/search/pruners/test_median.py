@@ -1,7 +1,5 @@
 """The median pruner: what a user's trials may rely on when it decides, against plain references."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import statistics

@@ -1,7 +1,5 @@
 """Correct MO-ASHA: what a user's trials may rely on when it decides, against plain references."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import random

@@ -1,7 +1,5 @@
 """Advisors: what a program is told, that its proposals compete by index, and that no mistake of it ends a search."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

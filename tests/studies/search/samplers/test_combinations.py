@@ -1,7 +1,5 @@
 """Whatever may be written into one spec works together: objectives, constraints, earlier studies, samplers, pruners."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

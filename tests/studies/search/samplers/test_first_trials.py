@@ -1,7 +1,5 @@
 """Parameters that a spec names for the first trials."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samplers of Optuna, asked for parameters that trials were found to ask for as they ran."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The suggester of our model of learning curves: seeds, repetitions, and parameters that an earlier study lacks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

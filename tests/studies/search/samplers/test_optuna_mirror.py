@@ -1,7 +1,5 @@
 """The Optuna study that is kept between suggestions is the one that would be made anew from the whole history."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The asker: seeded asks, resuming, duplicates, and what samplers are told."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping

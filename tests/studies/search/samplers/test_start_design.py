@@ -1,7 +1,5 @@
 """The start design: the first trials go through the choices of categorical parameters."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
