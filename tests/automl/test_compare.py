@@ -107,10 +107,7 @@ def test_every_poor_world_size_is_named() -> None:
             "found '1,two', allowed: whole numbers of at least 1 with commas between, for example 1,2",
         ),
         (["--world-sizes", "0,1"], "found '0,1', allowed: whole numbers"),
-        (
-            ["--backend", "nccl"],
-            "--backend: nccl is chosen for a CPU, but NCCL connects only GPUs. Choose gloo",
-        ),
+        (["--backend", "nccl"], "--backend: nccl is chosen for a CPU, but NCCL connects only GPUs. Choose gloo"),
         (["--backend", "mpi"], "'mpi' is not one of 'auto', 'nccl', 'gloo'"),
         (["--group-seconds", "0"], "Invalid value for '--group-seconds': 0.0 is not in the range x>0"),
         (["--group-seconds", "inf"], "found inf, allowed: a finite number"),

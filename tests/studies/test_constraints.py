@@ -48,15 +48,7 @@ from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.storage.schema.engine import StoreError
 from studies.storage.views.mirror import catch_up
 from tests.support.indices import indices
-from tests.support.simulated_study import (
-    OBJECTIVES,
-    SPACE,
-    FilePool,
-    Killed,
-    SimulatedStudy,
-    checked,
-    smooth_curve,
-)
+from tests.support.simulated_study import OBJECTIVES, SPACE, FilePool, Killed, SimulatedStudy, checked, smooth_curve
 from tests.support.study_factory import COST, ERROR, TWO, build_study
 
 SMALL = Constraint(metric="model_parameters", max=1600.0)

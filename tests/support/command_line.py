@@ -128,11 +128,7 @@ class Workplace:
         """Let this process work in the folder and on the pool, with its output in two buffers."""
         out, err = io.StringIO(), io.StringIO()
         self._out = out
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             patch.chdir(self.folder)
             patch.setenv("COLUMNS", "160")
             run_here(patch, self.pool)

@@ -35,8 +35,7 @@ class Samples(BaseTask):
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("classes", "sizes"),
-    [(3, [16, 128, 128, 28]), (2**14, [16] + [64] * 4 + [28]), (2**18, [16] * 18 + [12])],
+    ("classes", "sizes"), [(3, [16, 128, 128, 28]), (2**14, [16] + [64] * 4 + [28]), (2**18, [16] * 18 + [12])]
 )
 def test_an_evaluation_is_bounded_by_the_size_of_outputs(classes, sizes):
     torch.manual_seed(0)

@@ -78,8 +78,7 @@ def test_a_trial_that_goes_on_with_as_many_ranks_or_fewer_has_the_peak_of_one_th
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("task", "options"),
-    [(BLOBS, {"n": 16, "n_validation": 8}), ("tests.support.training_functions:train", {})],
+    ("task", "options"), [(BLOBS, {"n": 16, "n_validation": 8}), ("tests.support.training_functions:train", {})]
 )
 def test_the_peak_of_an_earlier_attempt_is_not_forgotten(tmp_path, task, options):
     spec = replace(spec_with(tmp_path, task=task, width=8), task_options=options)

@@ -48,8 +48,7 @@ def of_baseline(record: StudyRecord) -> Baseline:
 
 
 @pytest.mark.parametrize(
-    ("pruner", "slots"),
-    [(Stopping(), 4), (Pausing(), 1), (MoAsha(variant="promotion"), 4), (Median(), 1)],
+    ("pruner", "slots"), [(Stopping(), 4), (Pausing(), 1), (MoAsha(variant="promotion"), 4), (Median(), 1)]
 )
 def test_no_pruner_pauses_or_stops_a_baseline(tmp_path: Path, pruner: StoppingPruner, slots: int) -> None:
     study = study_with(tmp_path, policy=Policy(pruner=pruner), slots=slots)

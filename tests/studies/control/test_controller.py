@@ -49,15 +49,7 @@ from studies.storage.schema import tables as t
 from studies.storage.study_store import LeaseLostError, Store
 from studies.storage.writing.changes import AttemptOpened, StudyChanged
 from tests.support.sessions import make_study, session_of
-from tests.support.simulated_study import (
-    FilePool,
-    HoldingPool,
-    Killed,
-    SimulatedStudy,
-    checked,
-    essence,
-    smooth_curve,
-)
+from tests.support.simulated_study import FilePool, HoldingPool, Killed, SimulatedStudy, checked, essence, smooth_curve
 from trainers.protocol import Measurement
 
 EVERY_TRIAL = Policy(pruner=NoPruner())

@@ -16,14 +16,7 @@ from studies.results.recommendation import recommended
 from studies.search.policy import Decision, History, Policy, StoppingPruner
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from tests.support.simulated_study import (
-    SPACE,
-    SimulatedStudy,
-    check_ledger,
-    checked,
-    noisy_curve,
-    smooth_curve,
-)
+from tests.support.simulated_study import SPACE, SimulatedStudy, check_ledger, checked, noisy_curve, smooth_curve
 
 EPOCHS, RUNG = 9, 3
 ERROR = (Objective(metric="val_error"),)

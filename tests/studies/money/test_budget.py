@@ -23,15 +23,7 @@ from studies.records.records import NANO
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from tests.support.simulated_study import (
-    DAY,
-    SimulatedStudy,
-    check_ledger,
-    checked,
-    essence,
-    noisy_curve,
-    smooth_curve,
-)
+from tests.support.simulated_study import DAY, SimulatedStudy, check_ledger, checked, essence, noisy_curve, smooth_curve
 
 patient = settings(deadline=None)
 GANGS = Space.from_dict(

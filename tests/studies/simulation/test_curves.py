@@ -114,10 +114,7 @@ def test_a_table_may_have_choices_and_children_of_them(tmp_path: Path) -> None:
         (broken(meta_json="{"), "not JSON"),
         (other_meta(format="curves-v3"), "found 'curves-v3', allowed: curves-v1, curves-v2"),
         (other_meta(format="curves-v2"), "it has no array params_json, which the format curves-v2 requires"),
-        (
-            branching(space={"rate": {"type": "float", "low": 2.0, "high": 1.0}}),
-            "space: rate.low: found 2.0",
-        ),
+        (branching(space={"rate": {"type": "float", "low": 2.0, "high": 1.0}}), "space: rate.low: found 2.0"),
         (branching(space=["rate"]), "meta_json: space: found"),
         (branching(row={"optimizer": "adam", "momentum": 0.9}), "params_json: row 1: momentum: found 0.9, but"),
         (branching(row={"optimizer": "lion"}), "params_json: row 1: optimizer: found 'lion'"),

@@ -327,8 +327,7 @@ def test_what_is_wrong_is_said_in_one_line(
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("search", "side"),
-    [(("cokriging", "break_even"), "max"), (("tpe", "mo_asha"), "min"), (("random", "none"), "max")],
+    ("search", "side"), [(("cokriging", "break_even"), "max"), (("tpe", "mo_asha"), "min"), (("random", "none"), "max")]
 )
 def test_only_models_that_keep_the_constraints_count(tmp_path: Path, search: tuple[str, str], side: str) -> None:
     made_up = table(tmp_path)

@@ -352,10 +352,7 @@ def test_names_that_mlflow_would_merge_are_told_apart() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [("create_run", 3), ("log_batch", 4), ("delete_run", 2), ("update_run", 1)],
-)
+@pytest.mark.parametrize(("name", "call"), [("create_run", 3), ("log_batch", 4), ("delete_run", 2), ("update_run", 1)])
 def test_mlflow_view_survives_being_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, name: str, call: int
 ) -> None:

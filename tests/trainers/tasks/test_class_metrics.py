@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import (
-    average_precision_score,
-    balanced_accuracy_score,
-    f1_score,
-    log_loss,
-    roc_auc_score,
-)
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 from torch.nn.functional import one_hot
 
 from search_spaces.user_errors import UserError

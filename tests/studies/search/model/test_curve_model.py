@@ -165,8 +165,7 @@ def test_a_price_is_predicted_from_parameters_and_what_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "points"),
-    [(("lognormal", "gaussian"), 0), (("gaussian", "lognormal"), 6), (("lognormal", "certain"), 1)],
+    ("kinds", "points"), [(("lognormal", "gaussian"), 0), (("gaussian", "lognormal"), 6), (("lognormal", "certain"), 1)]
 )
 def test_the_improvement_is_that_of_sampling(kinds: tuple[str, str], points: int) -> None:
     reference = np.array([1.0, 2.0])

@@ -17,12 +17,7 @@ from studies.records.records import Objective
 from studies.search.policy import Fresh, History, Policy, Thaw
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage.schema import tables as t
-from tests.support.simulated_study import (
-    SimulatedStudy,
-    bare_machine,
-    checked,
-    drive,
-)
+from tests.support.simulated_study import SimulatedStudy, bare_machine, checked, drive
 
 patient = settings(deadline=None, max_examples=40)
 coordinate = st.integers(0, 6).map(float)
