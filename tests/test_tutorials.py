@@ -68,9 +68,7 @@ def test_every_file_is_on_a_page() -> None:
 
 @pytest.mark.ray
 @pytest.mark.medium
-def test_a_study_with_pauses_is_explained_and_its_report_is_read(
-    place: Workplace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_with_pauses_is_explained_and_its_report_is_read(place, capsys, monkeypatch):
     place.run("launch", place.spec(spec_of("pruning.yaml"), budget="6 trials", mlflow="off"))
     decisions = [one for trial in range(6) for one in place.json("explain", "pruning", trial)["decisions"]]
     assert {one["action"] for one in decisions} >= {"pause", "continue"}
@@ -96,9 +94,7 @@ def test_a_script_that_nobody_has_changed(place: Workplace) -> None:
     assert trials["complete"] + trials["pruned"] == 2
 
 
-def test_a_member_queues_a_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_queues_a_study(tmp_path, capsys, monkeypatch):
     newcomer.tutorials(tmp_path)
     here = InProcess(tmp_path, capsys, monkeypatch)
     assert here.run("submit", "team.yaml")[0] == 0
@@ -107,9 +103,7 @@ def test_a_member_queues_a_study(
     assert [job["study"] for job in json.loads(listed)] == ["team"]
 
 
-def test_what_a_cluster_reads_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_cluster_reads_is_written(tmp_path, capsys, monkeypatch):
     newcomer.tutorials(tmp_path)
     here = InProcess(tmp_path, capsys, monkeypatch)
     assert here.run("export-cluster", "slurm", "cluster.yaml", "--nodes", "2", "--out", "cluster.sbatch")[0] == 0

@@ -83,9 +83,7 @@ def test_a_wheel_has_every_file_and_the_version(installed: Path) -> None:
 
 
 @pytest.mark.large
-def test_a_wheel_alone_trains_a_model_for_a_table_and_searches_a_function(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_alone_trains_a_model_for_a_table_and_searches_a_function(installed, tmp_path, monkeypatch):
     python = environment(tmp_path, installed, PROJECT["dependencies"])
     rows = "".join(f"{number},{number % 7},{'ab'[number % 2]}\n" for number in range(200))
     (tmp_path / "table.csv").write_text(f"one,two,kind\n{rows}")

@@ -527,9 +527,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest_one(mistyped: Mistyped)
         (["trials", "moons", "--budget", "1"], "See `"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_nearest_option_or_key(
-    mistyped: Mistyped, words: list[str], cure: str
-) -> None:
+def test_an_unknown_option_is_answered_with_the_nearest_option_or_key(mistyped, words, cure):
     code, out, err = mistyped.run(*words)
     assert (code, out) == (2, "")
     assert err.startswith(f"automl: No such option '{words[-2]}'\n{cure}")

@@ -105,9 +105,7 @@ def test_only_loopback_names_get_the_page(study: StoredStudy, own: str) -> None:
     ("GET", "null", "403 Forbidden"), ("DELETE", "http://localhost:8080", "403 Forbidden"),
     ("POST", None, "403 Forbidden"), ("PUT", None, "403 Forbidden"), ("PATCH", None, "403 Forbidden"),
 ])  # fmt: skip
-def test_the_dashboard_only_reads_and_only_for_its_own_pages(
-    study: StoredStudy, method: str, origin: str | None, status: str
-) -> None:
+def test_the_dashboard_only_reads_and_only_for_its_own_pages(study, method, origin, status):
     storage = open_storage(study.store.url)
     app = application(storage, "127.0.0.1", lambda inner: with_front_page(inner, study.store, IDS.get))
     environ = {"REQUEST_METHOD": method, "PATH_INFO": "/", "HTTP_HOST": "localhost:8080"}

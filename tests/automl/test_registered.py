@@ -120,9 +120,7 @@ def test_a_version_that_is_not_there_is_told_with_those_that_are(folder: Path, u
 
 
 @pytest.mark.medium
-def test_a_version_gives_its_programs_by_its_tag_and_another_one_needs_trust(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_gives_its_programs_by_its_tag_and_another_one_needs_trust(folder, monkeypatch):
     """The reader has exported nothing on this machine."""
     made = folder / "made" / "artifacts" / "model"
     made.mkdir(parents=True)

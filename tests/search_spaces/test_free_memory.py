@@ -59,9 +59,7 @@ READERS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
 
 @pytest.mark.large
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_that_expands_beyond_the_free_memory_is_refused_in_one_line(
-    good: Path, tmp_path: Path, reader: str
-) -> None:
+def test_a_file_that_expands_beyond_the_free_memory_is_refused_in_one_line(good, tmp_path, reader):
     make, words = READERS[reader]
     path = make(tmp_path)
     command = [str(good) if word == "MODEL" else word for word in words]

@@ -316,9 +316,7 @@ def prices(model: CurveModel, *configurations: dict[str, Any]) -> list[float]:
     ],
     ids=lambda one: f"{one.metric} {one.min} {one.max}" if isinstance(one, Constraint) else "",
 )
-def test_every_kind_of_constraint_lowers_the_price_of_what_violates_it(
-    constraint: Constraint, keeps: dict[str, Any], violates: dict[str, Any]
-) -> None:
+def test_every_kind_of_constraint_lowers_the_price_of_what_violates_it(constraint, keeps, violates):
     """Bounded metrics that are objectives, and those that are not: static, cumulative and learned ones."""
     usual = {"learning_rate": 0.03}
     free, bound = learned(), learned(constraint)
@@ -572,9 +570,7 @@ def test_the_terminal_names_the_violated_constraint_with_its_value() -> None:
         ("latency_ms", 0.7, 0.9, ("0.7 ms", "0.9 ms"), "was 0.9, above the constraint's max 0.7"),
     ],
 )
-def test_a_value_that_violates_a_bound_looks_different_from_it(
-    metric: str, most: float, value: float, status: tuple[str, str], sentence: str
-) -> None:
+def test_a_value_that_violates_a_bound_looks_different_from_it(metric, most, value, status, sentence):
     trial = build_study(3, states=("complete",)).started[0]
     trial = replace(trial, epochs=tuple(replace(e, metrics={**e.metrics, metric: value}) for e in trial.epochs))
     kept = replace(trial, number=1, epochs=tuple(replace(e, metrics={**e.metrics, metric: 0.1}) for e in trial.epochs))

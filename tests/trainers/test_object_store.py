@@ -94,9 +94,7 @@ def trained_there(group: Group, spec: TrialSpec, environment: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("shard", ["full", "optimizer"])
-def test_ranks_write_their_shares_to_the_store_and_others_read_them(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Any, shard: str
-) -> None:
+def test_ranks_write_their_shares_to_the_store_and_others_read_them(object_store, tmp_path, monkeypatch, ranks, shard):
     training = {"shard": shard, "optimizer": "adamw"}
     local = spec_of(2, training=training, milestones=(1, 3), checkpoint_folder=str(tmp_path / "local"))
     whole = ranks.run(2, run_trial, local)[0]
@@ -388,9 +386,7 @@ def test_what_a_store_refuses_is_its_fault_and_not_the_trials(
     assert read_plain(URL) == {"a": 1}, "the checkpoint is as good as before"
 
 
-def test_a_bucket_that_is_gone_or_without_credentials_is_no_missing_checkpoint(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_is_gone_or_without_credentials_is_no_missing_checkpoint(object_store, tmp_path, monkeypatch):
     write_atomically({"a": 1}, URL)
     with pytest.raises(CheckpointError, match="is missing") as missing:
         read_plain(URL.replace("0001", "0002"))

@@ -199,9 +199,7 @@ def _resumed(group: Group, spec: TrialSpec) -> tuple[dict[str, Any], dict[str, A
 
 
 @pytest.mark.parametrize(("shard", "optimizer"), [("none", "sgd"), ("optimizer", "adamw"), ("full", "adamw")])
-def test_two_ranks_train_with_factors_as_one_does_and_go_on(
-    ranks: Pool, tmp_path: Path, shard: str, optimizer: str
-) -> None:
+def test_two_ranks_train_with_factors_as_one_does_and_go_on(ranks, tmp_path, shard, optimizer):
     params = ADAM | {"optimizer": optimizer}
     alone = spec_of(params=params, training=COSINE)
     one, _ = train(FactorByLayer(), alone)

@@ -138,9 +138,7 @@ def test_a_model_that_ends_its_process_is_an_error_and_the_next_rows_get_answers
 
 
 @pytest.mark.medium
-def test_an_answer_that_would_fill_the_memory_is_refused(
-    doubling: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_would_fill_the_memory_is_refused(doubling, monkeypatch):
     session = onnx_process._session(str(doubling()))
     numbers = onnx_process._written([torch.ones(3, 2).numpy()])
     monkeypatch.setattr(onnx_process, "MOST_ANSWER_BYTES", 20)

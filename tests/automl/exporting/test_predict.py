@@ -86,9 +86,7 @@ def test_answers_as_csv_parquet_and_on_stdout_are_the_same(model: Path, tmp_path
 
 @pytest.mark.medium
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
-def test_columns_that_the_model_does_not_know_are_named_and_an_id_is_kept(
-    model: Path, tmp_path: Path, ending: str
-) -> None:
+def test_columns_that_the_model_does_not_know_are_named_and_an_id_is_kept(model, tmp_path, ending):
     rows = [
         {"customer": f"c{index}", "note": "", **dict(zip(HEADER, row, strict=True))} for index, row in enumerate(ROWS)
     ]

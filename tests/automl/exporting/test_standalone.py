@@ -199,9 +199,7 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
     "params",
     [{"heads": 2, "pooling": "both"}, {"architecture": "ngrams", "longest_ngram": 3}, {"architecture": "tfidf"}],
 )
-def test_a_classifier_of_texts_needs_tokenizers_and_torch_or_onnx_runtime(
-    tmp_path: Path, params: dict[str, Any]
-) -> None:
+def test_a_classifier_of_texts_needs_tokenizers_and_torch_or_onnx_runtime(tmp_path, params):
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
     texts(train, 200, 0)

@@ -17,7 +17,6 @@ from studies.records.records import NANO
 from studies.storage.reading.reader import load_study
 from tests.support.command_line import run_here
 from tests.support.mcp_clients import over_http, over_stdio
-from tests.support.ray_pool import LentPool
 from tests.support.team_service import SPEC, TeamService, team_service
 
 LIMIT_USD = 8.0
@@ -56,9 +55,7 @@ def run_jobs_during(client: Callable[[], None], queue: JobQueue) -> None:
 
 
 @pytest.mark.large
-def test_a_study_from_launch_to_a_confirmed_recommendation(
-    service: TeamService, warm_pool: LentPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_from_launch_to_a_confirmed_recommendation(service, warm_pool, monkeypatch):
     """Ann searches, and Cat asks for the confirmation and pays for it."""
     run_here(monkeypatch, warm_pool)
     spec = yaml.safe_dump(SPEC | {"study": "whole"})

@@ -183,9 +183,7 @@ def test_every_command_asks_a_service_or_says_that_it_does_not(service: TeamServ
         (False, ("resume", "small", "--detach"), "--detach"), (False, ("confirm", "small", "--usd", "1"), "--usd"),
     ],
 )  # fmt: skip
-def test_an_option_of_the_other_form_is_refused(  # noqa: PLR0917
-    service: TeamService, study: str, run: Any, there: bool, arguments: tuple[str, ...], option: str
-) -> None:
+def test_an_option_of_the_other_form_is_refused(service, study, run, there, arguments, option):  # noqa: PLR0917
     refused = run(*arguments) if there else _local(service, *arguments)
     problem = "has no effect with --server: leave it out" if there else "needs --server"
     assert refused.exit_code == 2

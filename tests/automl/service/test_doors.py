@@ -101,9 +101,7 @@ def test_a_viewer_checks_nothing(service: TestedService, client: TestClient) -> 
 
 
 @pytest.mark.parametrize("checkpoint", ["../model", "/etc", "near/model", "~root"])
-def test_a_checkpoint_outside_of_the_folders_is_refused_wherever_it_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str
-) -> None:
+def test_a_checkpoint_outside_of_the_folders_is_refused_wherever_it_lies(tmp_path, monkeypatch, checkpoint):
     uploads, here = tmp_path / "uploads", tmp_path / "here"
     for folder in (uploads / "vision", here / "near" / "model"):
         folder.mkdir(parents=True)

@@ -126,9 +126,7 @@ def test_only_a_valid_token_in_the_header_lets_another_site_in(service, authoriz
         assert client.post("/api/v1/studies", json=spec, headers=valid).status_code == (202 if needs_token else 403)
 
 
-def test_the_first_token_ends_the_open_mode_of_a_running_service_and_its_end_does_not_begin_it_again(
-    service: TestedService,
-) -> None:
+def test_the_first_token_ends_the_open_mode_of_a_running_service_and_its_end_does_not_begin_it_again(service):
     def statuses() -> tuple[int, int]:
         found = [client.get("/api/v1/me").status_code for client in (running, anew)]
         return found[0], found[1]
@@ -209,9 +207,7 @@ def test_true_is_no_amount_of_money(service: TestedService, client: TestClient, 
         assert (answer.status_code, "usd: found " in answer.text) == (422, True), answer.text
 
 
-def test_a_store_that_hangs_is_waited_for_once(
-    service: TestedService, client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_hangs_is_waited_for_once(service, client, monkeypatch):
     """Each request would otherwise hold a thread until the database answers."""
     answers, headers = threading.Event(), bearer(service.token())
     real = access_tokens.identify
@@ -233,9 +229,7 @@ def test_a_store_that_hangs_is_waited_for_once(
         assert time.monotonic() - began < 20.0
 
 
-def test_a_frozen_postgresql_gives_503_at_once_after_the_first_wait(
-    postgres_url: str, service: TestedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_postgresql_gives_503_at_once_after_the_first_wait(postgres_url, service, monkeypatch):
     monkeypatch.setattr(gate, "STORE_SECONDS", 1.0)
     store = Store(postgres_url)
     token, _ = access_tokens.create(store, name="a", user="ann", project="a", role="viewer", days=None)

@@ -41,9 +41,7 @@ def test_unknown_keys_are_counted_in_time_that_grows_with_their_number(section: 
     {"a": [1] * SPEC_CHARS}, {f"k{n}": 1 for n in range(SPEC_CHARS // 2)},
     "a: " + "[" * 30_000, "a: " + "[" * (MOST_NESTED + 1) + "]" * (MOST_NESTED + 1), "? " * 30_000,
 ])  # fmt: skip
-def test_what_is_too_long_or_too_deep_for_a_spec_is_refused_before_it_is_checked(
-    service: TestedService, client: TestClient, spec: Any
-) -> None:
+def test_what_is_too_long_or_too_deep_for_a_spec_is_refused_before_it_is_checked(service, client, spec):
     answer = client.post("/api/v1/studies", json={"spec": spec})
     assert answer.status_code in {413, 422}, answer.text
     with pytest.raises(SpecError, match=r"more than 65,536 characters|nested|not YAML"):

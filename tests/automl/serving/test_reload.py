@@ -257,9 +257,7 @@ def _wait_until_gone(process: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_hundred_thousand_requests(  # noqa: PLR0917 - fixtures
-    place: Path, people_model: Path, later_model: Path, expected: Expected, content: Content, tmp_path: Path
-) -> None:
+def test_a_hundred_thousand_requests(place, people_model, later_model, expected, content, tmp_path):  # noqa: PLR0917
     """A reload in the middle, a worker killed and garbage all the time."""
     put(people_model, place)
     with served(tmp_path, place, "--workers", "2") as server, Load(server, 16, content) as clients:
@@ -280,9 +278,7 @@ def test_a_hundred_thousand_requests(  # noqa: PLR0917 - fixtures
     expected.check(clients.replies)
 
 
-def test_a_load_that_hangs_is_told_and_holds_up_no_other_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_hangs_is_told_and_holds_up_no_other_worker(tmp_path, monkeypatch):
     over, said = threading.Event(), list[str]()
     monkeypatch.setattr(served_model, "LOAD_SECONDS", 0.2)
     good = SimpleNamespace(version="good")

@@ -72,9 +72,7 @@ def test_a_cancelled_trial_ends_and_the_study_goes_on(tmp_path: Path, state: str
     assert {str(path) for path in (tmp_path / "kept").rglob("*.pt")} <= mentioned
 
 
-def test_the_controller_that_resumes_does_what_was_asked_of_none_and_who_cancels_hears_what_comes_of_it(
-    tmp_path: Path,
-) -> None:
+def test_the_controller_that_resumes_does_what_was_asked_of_none_and_who_cancels_hears_what_comes_of_it(tmp_path):
     stopped = study(tmp_path)
     assert stopped.run_until_killed(LIMITS, commits=60)
     before = stopped.record().started
@@ -169,9 +167,7 @@ def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Pat
     check_ledger(resting)
 
 
-def test_the_commands_tell_how_to_cancel_what_is_enqueued(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_tell_how_to_cancel_what_is_enqueued(tmp_path, capsys, monkeypatch):
     stored = StoredStudy(tmp_path)
     stored.trial(epochs=1, state="complete")
     stored.change(state="closed", stop_reason="budget_usd")

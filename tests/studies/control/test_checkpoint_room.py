@@ -57,9 +57,7 @@ def largest_total(folder: Path, most_gib: float | None) -> tuple[SimulatedStudy,
 
 
 @pytest.mark.medium
-def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room_where_that_frees_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room_where_that_frees_some(tmp_path, monkeypatch):
     """Paused trials wait at rungs, which are milestones: the files of leaders stay as models of the archive anyway."""
     freed: list[int] = []
     evict = trial_endings.evict

@@ -450,9 +450,7 @@ def test_a_killed_controller_is_gone_on_from_wherever_it_died(
         assert all(Path(path).exists() for path in kept), "a checkpoint of the archive was deleted"
 
 
-def test_a_dead_controllers_trials_show_as_lost_time_up_to_its_last_sign_of_life_and_lose_no_attempt(
-    tmp_path: Path,
-) -> None:
+def test_a_dead_controllers_trials_show_as_lost_time_up_to_its_last_sign_of_life_and_lose_no_attempt(tmp_path):
     study = study_with(tmp_path, {})
     assert study.run_until_killed(Limits(trials=3), 8)
     died_at = study.clock - 1000.0
@@ -725,9 +723,7 @@ def test_a_trial_that_stops_improving_in_an_epoch_that_it_repeats_is_complete(tm
     ("limits", "word"),
     [({"usd_per_trial": 0.004}, "usd_per_trial"), ({"hours_per_trial": 4 / 3600}, "hours_per_trial")],
 )
-def test_a_trials_own_budget_holds_across_pauses_and_deaths(
-    tmp_path: Path, limits: dict[str, float], word: str
-) -> None:
+def test_a_trials_own_budget_holds_across_pauses_and_deaths(tmp_path, limits, word):
     """Thawing counts as well: a trial cannot escape its budget by being interrupted."""
     study = SimulatedStudy(tmp_path, policy=EVERY_TRIAL, slots=1, epochs=9, curve=lambda p, w: smooth_curve(
         p, w, epochs=9, equal_epochs=True), thaw_seconds=0.75, start_seconds=0.75)  # fmt: skip
@@ -975,18 +971,14 @@ def new_study(tmp_path: Path) -> Iterator[Store]:
         ({"usd": None, "hours": None}, 3.6, math.inf),
     ],
 )
-def test_the_search_knows_what_may_be_spent(
-    new_study: Store, budget: dict[str, Any], usd_per_slot_hour: float, budget_usd: float
-) -> None:
+def test_the_search_knows_what_may_be_spent(new_study, budget, usd_per_slot_hour, budget_usd):
     spec = parse_spec({**new_study.require("simulated").spec, "budget": budget}, "simulated")
     problem = problem_of(spec, PoolSpec(device="cpu", slots=2, usd_per_slot_hour=usd_per_slot_hour))
     assert (problem.budget_usd, problem.slots) == (pytest.approx(budget_usd), 2)
 
 
 @pytest.mark.medium
-def test_a_lease_is_given_back_once_the_database_is_no_longer_locked(
-    new_study: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_is_given_back_once_the_database_is_no_longer_locked(new_study, monkeypatch):
     monkeypatch.setattr("studies.storage.schema.engine.SQLITE_BUSY_SECONDS", 0.05)
     impatient, locks = Store(new_study.url), list[sqlite3.Connection]()
 

@@ -19,9 +19,7 @@ def write_all() -> None:
         ObjectStore("s3").write(url, lambda file: file.write(b"1"))
 
 
-def test_a_store_that_gives_no_answer_keeps_nobody_waiting(
-    object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_gives_no_answer_keeps_nobody_waiting(object_store, monkeypatch, caplog):
     write_all()
     monkeypatch.setattr(stores, "ANSWER_SECONDS", 1.0)
     object_store.faults.stalls = lambda _method, _path: True

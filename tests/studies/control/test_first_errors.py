@@ -75,9 +75,7 @@ def test_a_task_that_never_reports_the_objective_works_as_little(tmp_path: Path)
         (lambda _: (1, "error"), None),
     ],
 )
-def test_a_study_that_may_work_goes_on(
-    tmp_path: Path, fails: Callable[[int], tuple[int, Failure] | None], most: int | None
-) -> None:
+def test_a_study_that_may_work_goes_on(tmp_path, fails, most):
     simulated = study(tmp_path, fails, errors_at_start=most)
     machine = simulated.run(Limits(trials=15))
     assert machine.stop_reason == "budget_trials"

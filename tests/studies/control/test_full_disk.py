@@ -26,7 +26,6 @@ from studies.storage.study_store import Store
 from studies.storage.writing.retrying import retry
 from tests.support.command_line import DIGITS, InProcess, ViewsInThisProcess, Workplace
 from tests.support.disks import fill, make_read_only, tiny_disk
-from tests.support.ray_pool import LentPool
 from tests.support.sessions import Unhurried
 from tests.support.simulated_study import DAY, Params, SimulatedStudy, smooth_curve
 from tests.support.waiting import wait_until
@@ -124,9 +123,7 @@ def test_gangs_whose_checkpoints_would_not_fit_either_do_not_train_their_epochs_
 @pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.parametrize("in_background", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(
-    tmp_path: Path, disk: Path, warm_pool: LentPool, in_background: bool
-) -> None:
+def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(tmp_path, disk, warm_pool, in_background):
     place = Workplace(tmp_path, warm_pool, has_mlflow=False)
     changes = {
         "checkpoints": {"folder": str(disk), "every_seconds": 0.001 if in_background else 60.0},
@@ -172,9 +169,7 @@ def launched(
 
 
 @pytest.mark.medium
-def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
-    tmp_path: Path, disk: Path, launched: Any
-) -> None:
+def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(tmp_path, disk, launched):
     fill(disk)
     said: list[str] = []
 

@@ -153,9 +153,7 @@ def test_epochs_on_fewer_ranks_count_for_the_ranks_that_they_had(tmp_path: Path)
         ({}, 1, (1, 4), 1), ({"shard": "full"}, 3, None, 4),
     ],
 )  # fmt: skip
-def test_fewer_ranks_take_the_same_samples_in_each_step(
-    options: dict[str, Any], most: int, sizes: tuple[int, ...] | None, ranks: int
-) -> None:
+def test_fewer_ranks_take_the_same_samples_in_each_step(options, most, sizes, ranks):
     setup: Any = SimpleNamespace(on_lost_node="shrink", world_sizes=sizes, training={"accumulate": 1})
     trial = Trial(id=1, number=0, state="paused", params=options, world_size=4, origin="sampler")
     assert ranks_for(setup, trial, most) == ranks

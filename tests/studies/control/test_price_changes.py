@@ -192,9 +192,7 @@ def test_slots_that_were_lost_cost_nothing_after_the_controllers_death(tmp_path:
     assert seconds == pytest.approx(2 * killed_at, rel=1e-6)
 
 
-def test_a_price_that_makes_no_sense_is_refused_and_another_one_of_the_spec_replaces_one_that_was_set(
-    tmp_path: Path,
-) -> None:
+def test_a_price_that_makes_no_sense_is_refused_and_another_one_of_the_spec_replaces_one_that_was_set(tmp_path):
     study = SimulatedStudy(tmp_path)
     study.run(Limits(usd=0.01))
     most = "from 0 to 1,000,000"

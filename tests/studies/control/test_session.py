@@ -93,9 +93,7 @@ def pair(store: Store) -> Iterator[Callable[[int], Pair]]:
 
 @both
 @pytest.mark.medium
-def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
-    store: Store, pair: Callable[[int], Pair]
-) -> None:
+def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(store, pair):
     study = pair(2)
     assert leases.request_stop(store, store.require("simulated").id)
     # the heart has to beat once, or the study is over before
@@ -116,9 +114,7 @@ def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
 
 
 @pytest.mark.medium
-def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(store, monkeypatch):
     """Somebody asked for a stop, the controller died before it had drained: the standby must not train on for hours."""
     row = store.require("simulated")
     held = leases.acquire(store, row.id)
@@ -148,9 +144,7 @@ def away_for(times: int, action: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("what", ["_try_acquire", "was_stopped"])
-def test_a_database_that_is_away_ends_no_controller_that_stands_by(
-    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_database_that_is_away_ends_no_controller_that_stands_by(store, monkeypatch, what):
     row, slept = store.require("simulated"), []
     held = leases.acquire(store, row.id)
     assert isinstance(held, leases.Lease)
@@ -167,9 +161,7 @@ def test_a_database_that_is_away_ends_no_controller_that_stands_by(
     leases.release(store, lease)
 
 
-def test_a_controller_that_stands_by_is_interrupted_while_the_database_is_away(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_stands_by_is_interrupted_while_the_database_is_away(store, monkeypatch):
     assert isinstance(leases.acquire(store, store.require("simulated").id), leases.Lease)
 
     def fall_silent(_: str) -> None:
@@ -279,9 +271,7 @@ def with_budget(store: Store, **budget: float) -> Session:
         ({"trials": 3}, {"trials": 4}),
     ],
 )
-def test_a_study_that_its_budget_has_closed_is_reopened_by_more_budget_alone(
-    store: Store, budget: dict[str, float], more: dict[str, float]
-) -> None:
+def test_a_study_that_its_budget_has_closed_is_reopened_by_more_budget_alone(store, budget, more):
     """It closes a little before its limit: each further launch opened it again, and asked an autoscaler for nodes."""
     assert with_budget(store, **budget).run() is not None
     ended = store.require("simulated")
@@ -319,9 +309,7 @@ def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -
 
 @both
 @pytest.mark.parametrize("next_name", ["another", "simulated"])
-def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_one(
-    store: Store, tmp_path: Path, next_name: str
-) -> None:
+def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_one(store, tmp_path, next_name):
     """In SQLite the next study has its id; with the same name and spec it is still another study."""
     row = store.require("simulated")
     held = leases.acquire(store, row.id)

@@ -150,9 +150,7 @@ class OneGoesOn(StoppingPruner):
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_a_slot_that_the_policy_has_no_use_for_is_let_go_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
-) -> None:
+def test_a_slot_that_the_policy_has_no_use_for_is_let_go_after_a_while(tmp_path, monkeypatch, world_size):
     """Trials wait for the policy, which may let them go on: it is not known that their slots are needed no more."""
     monkeypatch.setattr(autoscaling, "PATIENCE_SECONDS", 5.0)
     monkeypatch.setattr(Autoscaled, "comes_at", dict.fromkeys(range(4), 10.0))
@@ -184,7 +182,5 @@ def test_a_slot_that_the_policy_has_no_use_for_is_let_go_after_a_while(
         ({3: "a", 1: "b", 2: "b"}, (1, 2, 3), 3, (3, 1, 2)),
     ],
 )
-def test_nodes_are_emptied_whole(
-    node_of: dict[int, str], free: tuple[int, ...], count: int, expected: tuple[int, ...]
-) -> None:
+def test_nodes_are_emptied_whole(node_of, free, count, expected):
     assert least_shared(node_of, free, count) == expected

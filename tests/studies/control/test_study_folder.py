@@ -227,9 +227,7 @@ def test_objects_that_are_gone_are_told(object_store: Any) -> None:
 
 
 @pytest.mark.parametrize("seeds", ["trial-00001-seed-7"])
-def test_what_a_confirmation_has_not_told_yet_is_no_orphan_while_it_runs(
-    monkeypatch: pytest.MonkeyPatch, place: str, seeds: str
-) -> None:
+def test_what_a_confirmation_has_not_told_yet_is_no_orphan_while_it_runs(monkeypatch, place, seeds):
     monkeypatch.setattr(orphans, "YOUNG_SECONDS", -60.0)  # nothing is young
     folder = f"{place}/simulated"
     of_search, of_seed = write(folder), write(folder, f"{seeds}/epoch-0003.attempt-1.pt")
@@ -260,9 +258,7 @@ def test_a_deleted_study_leaves_no_folder(new_store: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.medium
-def test_a_folder_that_cannot_be_marked_stops_no_study(
-    new_store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_marked_stops_no_study(new_store, tmp_path, caplog):
     store = new_store("one")
     (tmp_path / "artifacts").write_text("no folder")
     assert session_of(store).run() is not None

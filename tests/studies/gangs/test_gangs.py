@@ -68,9 +68,7 @@ def test_mixed_world_sizes_share_the_slots(pool: LentPool, tmp_path: Path) -> No
 
 
 @pytest.mark.large
-def test_a_gang_that_hangs_is_killed_and_its_fresh_processes_train_to_the_weights_of_warm_ones(
-    pool: LentPool, tmp_path: Path
-) -> None:
+def test_a_gang_that_hangs_is_killed_and_its_fresh_processes_train_to_the_weights_of_warm_ones(pool, tmp_path):
     def weights(trial: int) -> dict[str, torch.Tensor]:
         spec = trial_spec(trial, tmp_path)
         path = train_to(pool, spec, (0, 1), 3)[-1].measurement.checkpoint
@@ -140,9 +138,7 @@ def test_a_fault_of_any_rank_is_called_by_its_name(
     pool.end(after.trial, 1)
 
 
-def test_slots_of_a_gang_that_diverged_come_back_once_also_if_it_is_killed_meanwhile(
-    pool: LentPool, tmp_path: Path
-) -> None:
+def test_slots_of_a_gang_that_diverged_come_back_once_also_if_it_is_killed_meanwhile(pool, tmp_path):
     """The controller may have ended the attempt by an earlier measurement, and ignores then that the gang failed."""
     pids = _pids(pool)
     pool.start(90, faulty(90, tmp_path, "diverge", at_rank=0), (0, 1), 6)
@@ -222,9 +218,7 @@ def usage(processes: list[psutil.Process]) -> dict[str, float]:
 
 
 @pytest.mark.large
-def test_a_stopped_rank_is_silent_a_killed_one_is_lost_and_a_dead_store_of_process_groups_is_replaced(
-    pool: LentPool, tmp_path: Path
-) -> None:
+def test_a_stopped_rank_is_silent_a_killed_one_is_lost_and_a_dead_store_of_process_groups_is_replaced(pool, tmp_path):
     spec = faulty(90, tmp_path, "slow", at_epoch=99)
     pool.start(90, spec, (0, 1), 6)
     collect(pool, spec, until=1)
@@ -258,9 +252,7 @@ class Leaking(Faulty):
 """
 
 
-def test_a_process_is_recycled_after_so_many_trials(
-    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_process_is_recycled_after_so_many_trials(pool, monkeypatch, tmp_path):
     first, served = _pids(pool)[0], pool.pool._slots[0].trials
     for trial, worn in ((200, ()), (201, (0,)), (202, ())):
         monkeypatch.setattr(pool.pool, "_trials_per_process", served + 2 if trial < 202 else 2)
@@ -275,9 +267,7 @@ def test_a_process_is_recycled_after_so_many_trials(
 
 
 @pytest.mark.medium
-def test_a_process_is_recycled_when_it_has_grown(
-    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_process_is_recycled_when_it_has_grown(pool, monkeypatch, tmp_path):
     """A task that keeps memory: 48 MiB a trial."""
     (tmp_path / "leaking.py").write_text(LEAKING)
     slot = pool.pool._slots[1]
@@ -297,9 +287,7 @@ def test_a_process_is_recycled_when_it_has_grown(
 
 
 @pytest.mark.medium
-def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
-    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(pool, monkeypatch, tmp_path):
     monkeypatch.setattr(pool.pool, "_group_timeout_seconds", 3.0)
     pool.pool._groups.dissolve((0, 1))  # a new group has to form
     spec = replace(
@@ -312,9 +300,7 @@ def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
 
 
 @pytest.mark.large
-def test_a_group_is_left_by_all_and_what_nobody_can_leave_is_replaced(
-    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_group_is_left_by_all_and_what_nobody_can_leave_is_replaced(pool, monkeypatch, tmp_path):
     monkeypatch.setattr(pool.pool._groups, "_leaves_together", True)
     for trial, slots in ((340, (0, 1)), (341, (1,)), (342, (0, 1))):
         spec = trial_spec(trial, tmp_path, world_size=len(slots))

@@ -92,9 +92,7 @@ def wait_for_cpus(count: int) -> None:
 
 @pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_slot_that_waits_for_a_node_takes_no_device_of_one_with_a_new_process_and_slots_let_go_stay_away(
-    warm_pool: LentPool,
-) -> None:
+def test_a_slot_that_waits_for_a_node_takes_no_device_of_one_with_a_new_process_and_slots_let_go_stay_away(warm_pool):
     """On a cluster that has room for one of the two slots."""
     import ray
 

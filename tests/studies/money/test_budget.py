@@ -107,9 +107,7 @@ def test_spent_and_reserved_never_pass_the_budget(tmp_path: Path, seed: int, slo
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("slots", "pool"), [(4, LatePool), (1, StalledPool)])
-def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
-    tmp_path: Path, slots: int, pool: type[SimulatedPool]
-) -> None:
+def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(tmp_path, slots, pool):
     """Whoever has looked late before looks ahead; what no delay before announced is at most one tick of the pool."""
     overshot = 0
 
@@ -280,18 +278,14 @@ any_portions = given(
 @pytest.mark.medium
 @settings(deadline=None, max_examples=3)
 @any_portions
-def test_wherever_the_budget_ends_equal_epochs_go_on_equally(
-    budgets: list[float], slots: int, variant: str, seed: int
-) -> None:
+def test_wherever_the_budget_ends_equal_epochs_go_on_equally(budgets, slots, variant, seed):
     check_equal_epochs(budgets, slots, variant, seed)
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @any_portions
-def test_wherever_the_budget_ends_equal_epochs_go_on_equally_many_times(
-    budgets: list[float], slots: int, variant: str, seed: int
-) -> None:
+def test_wherever_the_budget_ends_equal_epochs_go_on_equally_many_times(budgets, slots, variant, seed):
     check_equal_epochs(budgets, slots, variant, seed)
 
 

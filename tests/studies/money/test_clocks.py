@@ -65,9 +65,7 @@ def test_a_store_that_waits_is_charged_to_no_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [-60.0, 3600.0])
-def test_a_clock_that_is_set_moves_neither_the_pool_nor_the_hours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
-) -> None:
+def test_a_clock_that_is_set_moves_neither_the_pool_nor_the_hours(tmp_path, monkeypatch, step):
     real, pool, study = time.time, RayPool(), StoredStudy(tmp_path)
     lease = leases.acquire(study.store, study.id)
     before, began = pool.now(), time.monotonic()

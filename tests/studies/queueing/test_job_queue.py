@@ -123,9 +123,7 @@ def test_jobs_of_a_dead_worker_go_on_elsewhere_and_the_dead_one_learns_it(queue:
     assert queue.require("s").state == "running"
 
 
-def test_a_worker_whose_process_is_gone_here_is_not_waited_for(
-    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_whose_process_is_gone_here_is_not_waited_for(queue, monkeypatch):
     submit(queue)
     started(queue, queue.register("w", device="cpu", slots=1))
     monkeypatch.setattr("studies.storage.leases.processes.is_known_gone", lambda *_: True)
@@ -197,9 +195,7 @@ def test_a_job_whose_process_dies_again_and_again_has_failed(queue: JobQueue) ->
     assert queue.require("s").reason.startswith("its process was ended by signal 9; its process died 3 times in a row")
 
 
-def test_a_higher_priority_displaces_a_lower_one_which_goes_on_later(
-    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_higher_priority_displaces_a_lower_one_which_goes_on_later(queue, monkeypatch):
     monkeypatch.setattr("studies.queueing.turns.PATIENCE_SECONDS", 0.0)
     submit(queue, "low")
     worker = queue.register("w", device="cpu", slots=1)

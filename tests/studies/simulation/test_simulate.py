@@ -314,9 +314,7 @@ def test_what_was_simulated_cannot_go_on(tmp_path: Path) -> None:
         (("--constraint", "model_sise:max:5"), "constraint: found 'model_sise', allowed: val_loss"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: Any, says: str
-) -> None:
+def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys, monkeypatch, option, says):
     objective = () if option[0] == "--objective" else ("--objective", "val_error:min")
     words = ("simulate", str(write(tmp_path, arrays())), *objective, *option)
     assert says in InProcess(tmp_path, capsys, monkeypatch).refused(*words)
@@ -367,9 +365,7 @@ def test_a_constant_may_be_maximised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("least", "second"), [(0.0, "skipped"), (-3.0, "cost_usd")])
-def test_a_constant_that_is_not_positive_everywhere_is_as_good_as_any(
-    tmp_path: Path, least: float, second: str
-) -> None:
+def test_a_constant_that_is_not_positive_everywhere_is_as_good_as_any(tmp_path, least, second):
     content = arrays(count=40)
     content["static_skipped"] = np.arange(40.0) + least
     of = read_table(write(tmp_path, content))

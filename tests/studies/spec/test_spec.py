@@ -122,9 +122,7 @@ CLASHING = [
 
 
 @pytest.mark.parametrize(("text", "path", "parts"), CLASHING, ids=[path for _, path, _ in CLASHING])
-def test_options_that_do_not_go_together_are_refused_before_a_launch(
-    load, tmp_path: Path, text: str, path: str, parts: list[str]
-) -> None:
+def test_options_that_do_not_go_together_are_refused_before_a_launch(load, tmp_path, text, path, parts):
     with pytest.raises(SpecError) as caught:
         load(f"task: d\n{text}")
     message = str(caught.value)
@@ -409,9 +407,7 @@ BAD = [
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("text", "path", "parts"), BAD, ids=[str(text)[:60] for text, _, _ in BAD])
-def test_a_wrong_spec_is_refused_in_one_line(
-    load, tmp_path: Path, text: str | bytes, path: str, parts: list[str]
-) -> None:
+def test_a_wrong_spec_is_refused_in_one_line(load, tmp_path, text, path, parts):
     with pytest.raises(SpecError) as caught:
         load(text)
     message = str(caught.value)

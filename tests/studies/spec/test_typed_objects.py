@@ -167,9 +167,7 @@ def test_what_does_not_fit_together_is_told_as_in_a_file(spec: dict[str, object]
         ("Constraint", ("a\x00",), {"max": 1.0}, "metric: .*allowed: text without NUL"),
     ],
 )
-def test_values_without_names_are_checked(
-    section: str, values: tuple[object, ...], keys: dict[str, object], words: str
-) -> None:
+def test_values_without_names_are_checked(section, values, keys, words):
     with pytest.raises(SpecError, match=rf"^automl\.{section}: {words}"):
         getattr(automl, section)(*values, **keys)
 

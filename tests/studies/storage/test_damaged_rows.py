@@ -43,9 +43,7 @@ def test_a_value_that_is_never_written_is_named(study: SimulatedStudy) -> None:
     assert damage(study.store) == ""
 
 
-def test_a_command_says_that_its_store_is_damaged(
-    study: SimulatedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_says_that_its_store_is_damaged(study, tmp_path, capsys, monkeypatch):
     automl = InProcess(tmp_path, capsys, monkeypatch)
     with study.store.engine.begin() as connection:
         connection.execute(sa.text("UPDATE automl_epochs SET metrics = '{\"val_error\": []}' WHERE id = 2"))

@@ -41,9 +41,7 @@ def clock_that_is_wrong_by(seconds: float, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @both
-def test_a_host_with_a_wrong_clock_leaves_a_living_controller_alone(
-    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_with_a_wrong_clock_leaves_a_living_controller_alone(store, study_id, monkeypatch):
     lease = leases.acquire(store, study_id)
     assert isinstance(lease, leases.Lease)
     change_lease(store, process_space="another host")
@@ -94,9 +92,7 @@ def test_after_an_outage_a_holder_that_lives_has_the_time_to_renew_its_lease(sto
         store.commit(study_id, lease.token, [])
 
 
-def test_a_silent_holder_loses_its_lease_at_the_second_look(
-    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_holder_loses_its_lease_at_the_second_look(store, study_id, monkeypatch):
     waited: list[float] = []
     leases.acquire(store, study_id)
     monkeypatch.setattr(time, "sleep", waited.append)
@@ -108,9 +104,7 @@ def test_a_silent_holder_loses_its_lease_at_the_second_look(
     assert len(waited) == 1, "nobody waits that long for a database"
 
 
-def test_a_lease_that_its_holder_has_given_back_is_not_lost(
-    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_that_its_holder_has_given_back_is_not_lost(store, study_id, monkeypatch):
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.001)
     lost = threading.Event()
     for _ in range(3):

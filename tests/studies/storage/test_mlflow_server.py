@@ -62,9 +62,7 @@ def far_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 
 @pytest.mark.medium
-def test_the_end_of_a_study_takes_several_requests_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far_away: tuple[str, FarAway]
-) -> None:
+def test_the_end_of_a_study_takes_several_requests_at_once(tmp_path, monkeypatch, far_away):
     address, app = far_away
     study = make_study(tmp_path, monkeypatch, mlflow=address)
     drained(study, Limits(trials=12), after_ends=8)
@@ -77,9 +75,7 @@ def test_the_end_of_a_study_takes_several_requests_at_once(
 
 
 @pytest.mark.medium
-def test_what_a_server_refuses_among_several_requests_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far_away: tuple[str, FarAway]
-) -> None:
+def test_what_a_server_refuses_among_several_requests_is_written_later(tmp_path, monkeypatch, far_away):
     address, app = far_away
     study = make_study(tmp_path, monkeypatch, mlflow=address)
     study.run(Limits(trials=12))

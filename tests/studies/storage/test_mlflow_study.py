@@ -184,9 +184,7 @@ def test_the_link_lands_on_the_runs(shared_place: Place) -> None:
     assert mlflow_connect.runs_url("https://me:secret@host:8/x/", "7") == "https://host:8/x/#/experiments/7/runs"
 
 
-def test_figures_and_load_of_a_running_study_are_written_now_and_then(
-    shared_place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_and_load_of_a_running_study_are_written_now_and_then(shared_place, monkeypatch):
     now, written = 0.0, []
     monkeypatch.setattr(mlflow_study, "write", lambda *args, **_more: written.append({p.key for p in args[2:3][0]}))
     monkeypatch.setattr(mlflow_study, "_describe_spec", lambda *_: None)

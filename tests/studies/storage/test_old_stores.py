@@ -82,9 +82,7 @@ def shown_options(index: Any) -> dict[str, str]:
     return {name: str(value) for name, value in index.get("dialect_options", {}).items()}
 
 
-def test_an_upgraded_store_has_the_tables_of_a_new_one(
-    old: Store, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_an_upgraded_store_has_the_tables_of_a_new_one(old, request, tmp_path):
     """A new store is made from `tables.py`, without a migration: both ways must end in the same schema."""
     kind = old.engine.dialect.name
     new = Store(request.getfixturevalue("postgres_url") if kind == "postgresql" else f"sqlite:///{tmp_path}/new.db")

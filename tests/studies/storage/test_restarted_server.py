@@ -2,8 +2,6 @@
 
 import logging
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,9 +12,7 @@ from tests.support.simulated_study import SimulatedStudy, checked, essence
 
 
 @pytest.mark.large
-def test_a_study_goes_on_when_its_server_was_away(
-    postgres_process: Any, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_goes_on_when_its_server_was_away(postgres_process, postgres_url, tmp_path, monkeypatch):
     """The server is really gone for a while: its connections break, and new ones are refused."""
     monkeypatch.setattr(retrying, "RETRY_FIRST_SECONDS", 0.05)
     undisturbed = SimulatedStudy(tmp_path / "quiet", price=360.0, epochs=9)

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -58,9 +58,7 @@ def settings_of(connection: psycopg.Connection[Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("engine_of", [make_engine, lambda url: open_storage(url).engine], ids=["ours", "optuna"])
-def test_the_kernel_asks_whether_the_host_of_an_open_connection_is_still_there(
-    postgres_url: str, engine_of: Callable[[str], sa.Engine]
-) -> None:
+def test_the_kernel_asks_whether_the_host_of_an_open_connection_is_still_there(postgres_url, engine_of):
     with closing(CuttingProxy(postgres_url)) as proxy:
         named = parse_url(proxy.url).update_query_dict({"keepalives_idle": "60"})
         for url, own in ((proxy.url, {}), (named.render_as_string(hide_password=False), {"keepalives_idle": 60})):
@@ -73,9 +71,7 @@ def test_the_kernel_asks_whether_the_host_of_an_open_connection_is_still_there(
             engine.dispose()
 
 
-def test_a_statement_that_takes_long_is_no_host_that_is_gone(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_statement_that_takes_long_is_no_host_that_is_gone(postgres_url, monkeypatch):
     """A turn waits for the lock of another turn for as long as that takes: the kernel of the host answers meanwhile."""
     short = {"keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 1, "tcp_user_timeout": 1000}
     for name, value in short.items():

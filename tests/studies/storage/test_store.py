@@ -119,9 +119,7 @@ SET_AT_INSERTION = {
     ("columns", "table"),
     [(StudyColumns, t.studies), (TrialColumns, t.trials), (AttemptColumns, t.attempts), (PoolColumns, t.leases)],
 )
-def test_a_change_has_exactly_the_columns_that_a_controller_may_set(
-    columns: type[StudyColumns], table: sa.Table
-) -> None:
+def test_a_change_has_exactly_the_columns_that_a_controller_may_set(columns, table):
     """So a misspelt column fails at the type check, and none that a migration adds is forgotten."""
     at_insertion = SET_AT_INSERTION[table.name.removeprefix("automl_")].split()
     set_elsewhere = {"id", "study_id", "trial_id", "revision", *at_insertion}
@@ -372,9 +370,7 @@ def test_nobody_takes_the_lease_of_a_study_that_was_deleted(store: Store, study_
         leases.acquire(store, study_id)
 
 
-def test_a_heart_keeps_the_lease_and_hears_of_a_stop(
-    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heart_keeps_the_lease_and_hears_of_a_stop(store, study_id, monkeypatch):
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
     lease, stopped, looked = take(store, study_id), threading.Event(), threading.Event()
     set_lease(store, expires_at=1.0, heartbeat_at=1.0)

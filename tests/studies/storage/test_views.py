@@ -166,9 +166,7 @@ def check(study: SimulatedStudy, mlflow_uri: str = "") -> StudyRecord:
 
 
 @pytest.mark.medium
-def test_views_hold_what_the_store_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_views_hold_what_the_store_holds(tmp_path, monkeypatch, mlflow_uri, recwarn):
     monkeypatch.chdir(tmp_path)
     study = make_study(tmp_path, monkeypatch, mlflow_uri, curve=diverging)
     study.run(Limits(trials=25))
@@ -192,9 +190,7 @@ def test_views_hold_what_the_store_holds(
 
 
 @pytest.mark.medium
-def test_drained_study_keeps_paused_trials_open_and_a_reopened_one_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str
-) -> None:
+def test_drained_study_keeps_paused_trials_open_and_a_reopened_one_is_made_anew(tmp_path, monkeypatch, mlflow_uri):
     policy = Policy(pruner=MoAsha(variant="promotion"))
     study = make_study(tmp_path, monkeypatch, mlflow_uri, policy=policy)
     drained(study, Limits(trials=18), after_ends=10)
@@ -353,9 +349,7 @@ def test_names_that_mlflow_would_merge_are_told_apart() -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("name", "call"), [("create_run", 3), ("log_batch", 4), ("delete_run", 2), ("update_run", 1)])
-def test_mlflow_view_survives_being_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, name: str, call: int
-) -> None:
+def test_mlflow_view_survives_being_cut_off(tmp_path, monkeypatch, mlflow_uri, name, call):
     from mlflow.tracking import MlflowClient
 
     policy = Policy(pruner=MoAsha(variant="promotion"))
@@ -436,9 +430,7 @@ def test_only_one_process_mirrors_a_view_at_a_time(tmp_path: Path, monkeypatch: 
         mirror.lag(study.store, "nothing")
 
 
-def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(tmp_path, monkeypatch):
     """It was suspended for long: two passes would insert the same trial."""
     study = make_study(tmp_path, monkeypatch)
     study.run(Limits(trials=2))

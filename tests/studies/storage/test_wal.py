@@ -54,9 +54,7 @@ def test_the_log_is_copied_without_a_commit_that_does_it(made: tuple[Store, int]
     assert in_database_file_alone(path, tmp_path) == 5
 
 
-def test_a_thread_copies_it_beside_the_commits(
-    made: tuple[Store, int], path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_copies_it_beside_the_commits(made, path, tmp_path, monkeypatch):
     monkeypatch.setattr(retrying, "COPY_SECONDS", 0.001)
     monkeypatch.setattr(retrying, "COPY_COMMITS", 1)
     store, study_id = made
@@ -69,9 +67,7 @@ def test_a_thread_copies_it_beside_the_commits(
     assert in_database_file_alone(path, tmp_path) > 0
 
 
-def test_a_writer_that_never_rests_keeps_the_log_short(
-    made: tuple[Store, int], path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_that_never_rests_keeps_the_log_short(made, path, monkeypatch):
     """Beside it the thread never finds a log that it can copy to its end, so commits have to do that now and then."""
     monkeypatch.setattr(retrying, "COPY_SECONDS", 0.001)
     monkeypatch.setattr(retrying, "COPY_COMMITS", 1)

@@ -103,9 +103,7 @@ def test_many_classes_are_not_ranked() -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("params", [{"architecture": "mlp"}, TREES], ids=["network", "trees"])
-def test_trials_measure_them_on_any_number_of_ranks(
-    ranks: Any, tmp_path: Path, world_size: int, params: dict[str, Any]
-) -> None:
+def test_trials_measure_them_on_any_number_of_ranks(ranks, tmp_path, world_size, params):
     file = write(tmp_path / "t.csv", [HEADER, *people(301)])
     options = {"train": file, "target": "rich", "validation_share": 0.3}
     spec = replace(

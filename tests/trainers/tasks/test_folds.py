@@ -165,9 +165,7 @@ def test_weights_of_before_keep_their_mark() -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("folds", "kind"), [(1, "yes or no"), (3, "yes or no"), (1, "number"), (3, "number")])
-def test_answers_of_a_saved_model_say_what_is_wrong_and_which_columns_are_needed(
-    tmp_path: Path, folds: int, kind: str
-) -> None:
+def test_answers_of_a_saved_model_say_what_is_wrong_and_which_columns_are_needed(tmp_path, folds, kind):
     """On validation, also of rows whose fold the model has not seen; without time for all columns some are left out."""
     rows = [
         [age, city, score, rich if kind != "number" else (30 if rich == "yes" else 10) + float(age) / 10]

@@ -286,9 +286,7 @@ def test_unusual_targets_are_read_right_and_said(kind: str, tmp_path: Path) -> N
     assert said in findings(task), findings(task)
 
 
-def test_values_of_a_feature_that_stand_for_a_missing_one_are_said_with_the_option_that_reads_them(
-    tmp_path: Path,
-) -> None:
+def test_values_of_a_feature_that_stand_for_a_missing_one_are_said_with_the_option_that_reads_them(tmp_path):
     """Two codes of one column, a large number of a long tail, and a last day; honest ends of columns are not said."""
     days = [f"20{10 + i % 9}-0{1 + i % 8}-1{i % 7}" for i in ORDER]
     columns = {

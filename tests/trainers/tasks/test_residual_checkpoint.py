@@ -65,9 +65,7 @@ def test_normalisation_is_batch_norm_with_the_statistics_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(("ending", "has_bottlenecks"), [("pt", True), ("safetensors", False)])
-def test_the_body_is_the_files_and_the_head_too_if_it_has_as_many_classes(
-    folder: Path, tmp_path: Path, ending: str, has_bottlenecks: bool
-) -> None:
+def test_the_body_is_the_files_and_the_head_too_if_it_has_as_many_classes(folder, tmp_path, ending, has_bottlenecks):
     path = str(tmp_path / f"weights.{ending}")
     for classes in (2, 5):
         weights = small(classes, has_bottlenecks=has_bottlenecks)
@@ -174,9 +172,7 @@ def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> N
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_becomes_another_network_is_named_and_a_model_without_values_reads_none(
-    folder: Path, file: str
-) -> None:
+def test_a_file_that_becomes_another_network_is_named_and_a_model_without_values_reads_none(folder, file):
     task = Vision(str(folder), checkpoint=file)
     torch.save({"a": torch.zeros(1)}, file)
     with pytest.raises(TaskError, match=r"^task_options\.checkpoint: .* found weights of another network"):

@@ -58,9 +58,7 @@ def up_to_the_next_rung(forecast: BatchForecast) -> BatchForecast:
 
 
 @pytest.mark.parametrize("limits", BETWEEN)
-def test_what_a_trial_cannot_reach_adds_nothing_to_its_index_and_its_full_training_ends_there(
-    limits: TrialLimits,
-) -> None:
+def test_what_a_trial_cannot_reach_adds_nothing_to_its_index_and_its_full_training_ends_there(limits):
     model, free = searched(TrialLimits())
     _, bound = searched(limits)
     forecast = paused(model)

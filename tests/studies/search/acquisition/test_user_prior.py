@@ -162,9 +162,7 @@ def mean_log_usd(of: CurveTable, share: float, seeds: Sequence[int], sampler: st
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(1,), pytest.param(range(5), marks=pytest.mark.slow)], ids=len)
 @pytest.mark.parametrize("sampler", ["cokriging", "tpe"])
-def test_a_good_prior_saves_dollars_and_a_wrong_one_is_survived(
-    tmp_path: Path, sampler: str, seeds: Sequence[int]
-) -> None:
+def test_a_good_prior_saves_dollars_and_a_wrong_one_is_survived(tmp_path, sampler, seeds):
     plain = table(tmp_path, count=300)
     none, good, wrong = (
         mean_log_usd(of, 0.9, seeds, sampler) for of in (plain, with_prior(plain, 0.03), with_prior(plain, 1e-4))

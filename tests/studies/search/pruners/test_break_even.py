@@ -136,9 +136,7 @@ def test_a_free_slot_takes_what_the_trial_that_waits_was_compared_with(made_up: 
     assert waits
 
 
-def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_else_to_choose(
-    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_else_to_choose(made_up, monkeypatch):
     asked = list[str]()
     worked_out = Acquisition.index
     monkeypatch.setattr(Acquisition, "index", lambda *args, **kwargs: asked.append("") or worked_out(*args, **kwargs))
@@ -206,9 +204,7 @@ def test_while_nothing_promises_anything_more_trials_go_on_to_their_ends(made_up
 
 @pytest.mark.medium
 @pytest.mark.parametrize("fresh_allowed", [True, False])
-def test_the_search_stagnates_only_as_long_as_there_is_something_else_to_try(
-    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, fresh_allowed: bool
-) -> None:
+def test_the_search_stagnates_only_as_long_as_there_is_something_else_to_try(made_up, monkeypatch, fresh_allowed):
     order = by_error(made_up)
     went_on = {}
     for worthwhile in (True, False):

@@ -118,9 +118,7 @@ def test_the_fields_of_a_dataclass_are_its_options() -> None:
         ("own_pruners:Luck", {"mode": "0dd"}, "mode", "allowed: odd, even"),
     ],
 )
-def test_an_option_that_a_pruner_does_not_take_is_refused(
-    beside: Path, name: str, options: dict[str, Any], option: str, says: str
-) -> None:
+def test_an_option_that_a_pruner_does_not_take_is_refused(beside, name, options, option, says):
     with pytest.raises(SearchError) as refused:
         options_with_defaults(name, options)
     assert refused.value.path == ("pruner", option)
@@ -165,9 +163,7 @@ def built_models(monkeypatch: pytest.MonkeyPatch) -> list[CurveModel]:
         ("random", "own_pruners:Modelled", 1),
     ],
 )
-def test_a_model_is_built_only_for_those_that_look_at_it(
-    beside: Path, sampler: str, pruner: str, models: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_built_only_for_those_that_look_at_it(beside, sampler, pruner, models, monkeypatch):
     built = built_models(monkeypatch)
     chosen = spec(pruner, sampler)
     assembled = assemble(chosen, POOL)

@@ -1,7 +1,6 @@
 """The median pruner: what a user's trials may rely on when it decides, against plain references."""
 
 import itertools
-import random
 import statistics
 from pathlib import Path
 from typing import Any
@@ -48,18 +47,14 @@ def test_it_is_the_rule_that_its_name_says(at_rung: dict[int, tuple[float, float
 
 @patient
 @given(rung_of_many, st.sampled_from(COMBINATIONS), st.integers(0, 60))
-def test_a_trial_that_dominates_all_others_goes_on(
-    at_rung: dict[int, tuple[float, float]], combine: str, number: int
-) -> None:
+def test_a_trial_that_dominates_all_others_goes_on(at_rung, combine, number):
     assert action({**at_rung, number: (-1.0, -1.0)}, number, combine) == "continue"
 
 
 @pytest.mark.medium
 @patient
 @given(rung_of_many, st.randoms(use_true_random=False), st.sampled_from(COMBINATIONS))
-def test_the_order_of_arrival_does_not_change_a_decision(
-    at_rung: dict[int, tuple[float, float]], rng: random.Random, combine: Any
-) -> None:
+def test_the_order_of_arrival_does_not_change_a_decision(at_rung, rng, combine):
     items = list(at_rung.items())
     rng.shuffle(items)
     pruner = Median(combine=combine)

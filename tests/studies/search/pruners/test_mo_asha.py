@@ -41,9 +41,7 @@ def shuffled(values: dict[int, Any], rng: random.Random) -> dict[int, Any]:
 
 @patient
 @given(histories(), st.sampled_from([2, 3, 4]), st.integers(0, 60))
-def test_a_trial_that_dominates_all_others_is_never_stopped(
-    values: dict[int, tuple[float, ...]], eta: int, number: int
-) -> None:
+def test_a_trial_that_dominates_all_others_is_never_stopped(values, eta, number):
     best = (-1.0,) * len(next(iter(values.values())))
     decision = MoAsha(eta=eta).decide(History(at_rung={3: {**values, number: best}}), number, 3)
     assert decision.action == "continue"
@@ -52,9 +50,7 @@ def test_a_trial_that_dominates_all_others_is_never_stopped(
 
 @patient
 @given(histories(), st.randoms(use_true_random=False), st.sampled_from(["stopping", "promotion"]))
-def test_the_order_of_arrival_does_not_change_a_decision(
-    values: dict[int, tuple[float, ...]], rng: random.Random, variant: Any
-) -> None:
+def test_the_order_of_arrival_does_not_change_a_decision(values, rng, variant):
     pruner = MoAsha(variant=variant)
     waiting = dict.fromkeys(values, 3)
     one = History(at_rung={3: values}, paused=waiting)
@@ -87,9 +83,7 @@ def test_ranks_equal_a_plain_reference(values: dict[int, tuple[float, ...]], eta
 
 @patient
 @given(st.dictionaries(st.sampled_from([3, 9, 27]), histories(2, 2), min_size=1), st.data())
-def test_promotion_takes_the_best_that_waits_from_the_highest_rung(
-    at_rung: dict[int, Any], data: st.DataObject
-) -> None:
+def test_promotion_takes_the_best_that_waits_from_the_highest_rung(at_rung, data):
     paused = {}
     for rung, values in at_rung.items():
         for number in data.draw(st.sets(st.sampled_from(sorted(values)))):

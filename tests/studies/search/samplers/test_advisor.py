@@ -128,9 +128,7 @@ def test_without_proposals_an_advisor_changes_nothing() -> None:
         ([{"width": float("nan")}], "(width: found nan"),
     ],
 )
-def test_failures_are_one_warning_and_after_three_in_a_row_nothing_is_asked(
-    answer: object, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failures_are_one_warning_and_after_three_in_a_row_nothing_is_asked(answer, says, caplog):
     source = Told(answer)
     advisor = Advisor(SPACE, source, seed=0, background=False)
     with caplog.at_level(logging.WARNING):
@@ -203,9 +201,7 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_nothing_waits_for_a_program_and_it_ends_with_the_study(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_waits_for_a_program_and_it_ends_with_the_study(tmp_path, caplog):
     code = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(1000)"
     advisor = Advisor(SPACE, program(tmp_path, code, seconds=900.0), seed=0)
     assert list(advisor.proposals(())) == []  # this line would take 900 s

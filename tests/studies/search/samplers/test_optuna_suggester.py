@@ -178,9 +178,7 @@ def trial_of(state: Any, epochs: int, **more: Any) -> Trial:
         (trial_of("failed", 3, failure="timeout"), "failed", None),
     ],
 )
-def test_values_are_told_with_cumulative_ones_carried_on_to_the_last_epoch(
-    trial: Trial, outcome: str, values: tuple[float, ...] | None
-) -> None:
+def test_values_are_told_with_cumulative_ones_carried_on_to_the_last_epoch(trial, outcome, values):
     one = trial.observation(OBJECTIVES, 10)
     assert one.outcome == outcome
     assert one.values == (pytest.approx(values) if values else None)
