@@ -1,5 +1,4 @@
 import math
-import random
 
 import pytest
 from hypothesis import given
@@ -42,45 +41,11 @@ def test_archive_keeps_the_earliest_of_equal_points(points: list[tuple[float, ..
     assert all(points.index(points[i]) == i for i in kept)
 
 
-@given(clouds())
-def test_a_point_that_dominates_all_others_ranks_first(points: list[tuple[float, ...]]) -> None:
-    dimensions = len(points[0]) if points else 2
-    best = tuple([-1.0] * dimensions)
-    assert next(pareto.best_first([*points, best])) == len(points)
-
-
-@given(clouds(), st.randoms(use_true_random=False))
-def test_the_order_of_arrival_does_not_change_ranks(points: list[tuple[float, ...]], rng: random.Random) -> None:
-    shuffled = list(range(len(points)))
-    rng.shuffle(shuffled)
-    expected = list(pareto.best_first(points, list(range(len(points)))))
-    assert [shuffled[i] for i in pareto.best_first([points[i] for i in shuffled], shuffled)] == expected
-
-
-@given(clouds())
-def test_ranks_respect_fronts(points: list[tuple[float, ...]]) -> None:
-    layers = pareto.layers(points)
-    order = list(pareto.best_first(points))
-    assert sorted(order) == list(range(len(points)))
-    assert [layers[i] for i in order] == sorted(layers)
-
-
-@given(st.lists(st.tuples(grid), max_size=30))
-def test_with_one_objective_ranking_is_sorting(points: list[tuple[float]]) -> None:
-    assert list(pareto.best_first(points)) == sorted(range(len(points)), key=lambda i: (points[i], i))
-
-
 def test_epsilon_net_starts_at_the_knee_and_then_goes_far() -> None:
     points = [(0.0, 1.0), (0.1, 0.2), (0.15, 0.19), (1.0, 0.0)]
     # 0 and 3 are about equally far from 1; 3 is the farther one, and 2, next to the start, comes last.
     assert pareto.epsilon_net_order(points) == [1, 3, 0, 2]
     assert pareto.epsilon_net_order([(1.0, 1.0), (1.0, 1.0)], [7, 3]) == [1, 0], "ties go to the smaller number"
-
-
-def test_epsilon_net_scales_by_the_rung_not_by_the_front() -> None:
-    points = [(0.0, 10.0), (1.0, 5.0), (2.0, 0.0)]
-    assert pareto.epsilon_net_order(points, lows=(0.0, 0.0), highs=(100.0, 10.0))[0] == 2
-    assert pareto.epsilon_net_order(points, lows=(0.0, 0.0), highs=(2.0, 1000.0))[0] == 0
 
 
 def plain_hypervolume(points: list[tuple[float, float]], reference: tuple[float, float]) -> float:

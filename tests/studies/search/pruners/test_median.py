@@ -45,24 +45,6 @@ def test_it_is_the_rule_that_its_name_says(at_rung: dict[int, tuple[float, float
         assert action(at_rung, number, combine) == ("stop" if stops[combine] else "continue")
 
 
-@patient
-@given(rung_of_many, st.sampled_from(COMBINATIONS), st.integers(0, 60))
-def test_a_trial_that_dominates_all_others_goes_on(at_rung, combine, number):
-    assert action({**at_rung, number: (-1.0, -1.0)}, number, combine) == "continue"
-
-
-@pytest.mark.medium
-@patient
-@given(rung_of_many, st.randoms(use_true_random=False), st.sampled_from(COMBINATIONS))
-def test_the_order_of_arrival_does_not_change_a_decision(at_rung, rng, combine):
-    items = list(at_rung.items())
-    rng.shuffle(items)
-    pruner = Median(combine=combine)
-    for number in at_rung:
-        one = pruner.decide(History(at_rung={3: at_rung}), number, 3)
-        assert one == pruner.decide(History(at_rung={3: dict(items)}), number, 3)
-
-
 @pytest.mark.parametrize("combine", COMBINATIONS)
 def test_nobody_ends_before_there_are_enough_others(combine: str) -> None:
     at_rung = {number: (float(number), float(number)) for number in range(6)}

@@ -2,7 +2,6 @@
 
 import heapq
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -30,55 +29,19 @@ def histories(low: int = 1, high: int = 3) -> st.SearchStrategy[dict[int, tuple[
     )
 
 
-def shuffled(values: dict[int, Any], rng: random.Random) -> dict[int, Any]:
-    items = list(values.items())
-    rng.shuffle(items)
-    return dict(items)
-
-
 # ---------------------------------------------------------------------- the rule
 
 
 @patient
-@given(histories(), st.sampled_from([2, 3, 4]), st.integers(0, 60))
-def test_a_trial_that_dominates_all_others_is_never_stopped(values, eta, number):
-    best = (-1.0,) * len(next(iter(values.values())))
-    decision = MoAsha(eta=eta).decide(History(at_rung={3: {**values, number: best}}), number, 3)
-    assert decision.action == "continue"
-    assert decision.numbers["rank"] == 1
-
-
-@patient
-@given(histories(), st.randoms(use_true_random=False), st.sampled_from(["stopping", "promotion"]))
-def test_the_order_of_arrival_does_not_change_a_decision(values, rng, variant):
-    pruner = MoAsha(variant=variant)
-    waiting = dict.fromkeys(values, 3)
-    one = History(at_rung={3: values}, paused=waiting)
-    other = History(at_rung={3: shuffled(values, rng)}, paused=shuffled(waiting, rng))
-    assert pruner.thaw(one) == pruner.thaw(other)
+@given(histories(), st.sampled_from([2, 3, 4]))
+def test_ranks_equal_a_plain_reference_and_the_best_go_on(values: dict[int, tuple[float, ...]], eta: int) -> None:
+    """Whatever the order of arrival, which the reference does not know."""
+    history, allowed = History(at_rung={3: values}), max(1, len(values) // eta)
     for number in values:
-        assert pruner.decide(one, number, 3) == pruner.decide(other, number, 3)
-
-
-@patient
-@given(histories(1, 1), st.sampled_from([2, 3, 4]))
-def test_with_one_objective_it_is_asha(values: dict[int, tuple[float]], eta: int) -> None:
-    order = sorted(values, key=lambda number: (values[number][0], number))
-    allowed = max(1, math.floor(len(values) / eta))
-    pruner, history = MoAsha(eta=eta), History(at_rung={9: values})
-    for number in values:
-        goes_on = order.index(number) + 1 <= allowed
-        assert (pruner.decide(history, number, 9).action == "continue") == goes_on
-
-
-@patient
-@given(histories(2, 3), st.sampled_from([2, 3, 4]))
-def test_ranks_equal_a_plain_reference(values: dict[int, tuple[float, ...]], eta: int) -> None:
-    history = History(at_rung={3: values})
-    for number in values:
-        numbers = MoAsha(eta=eta).decide(history, number, 3).numbers
-        assert numbers["rank"] == plain_rank(values, number)
-        assert numbers["ranks_that_go_on"] == max(1, len(values) // eta)
+        decision, rank = MoAsha(eta=eta).decide(history, number, 3), plain_rank(values, number)
+        assert decision.numbers["rank"] == rank
+        assert decision.numbers["ranks_that_go_on"] == allowed
+        assert (decision.action == "continue") == (rank <= allowed)
 
 
 @patient
