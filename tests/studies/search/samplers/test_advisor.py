@@ -106,7 +106,7 @@ def test_a_useless_advisor_gets_a_tenth_of_the_suggestions_and_they_keep_the_con
     assert 1 <= len(taken) <= 3 * ADVISED_SHARE * 40
     assert not any(one in ADVICE for one in tried[:INITIAL_TRIALS]), "nothing can be valued yet"
     assert all(map(SPACE.allows, tried))
-    assert tried == suggested(Told([*beyond, *ADVICE]), 40), "suggestions repeat"
+    assert tried[:20] == suggested(Told([*beyond, *ADVICE]), 20), "suggestions repeat"
 
 
 @pytest.mark.medium

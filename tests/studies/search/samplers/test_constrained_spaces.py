@@ -34,14 +34,17 @@ def keeps(params: Any) -> bool:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2", "gp", "cokriging"])
-def test_no_suggestion_violates_a_constraint(tmp_path: Path, sampler: str) -> None:
+@pytest.mark.parametrize(
+    ("sampler", "trials"), [("random", 24), ("tpe", 24), ("nsga2", 24), ("gp", 13), ("cokriging", 14)]
+)
+def test_no_suggestion_violates_a_constraint(tmp_path: Path, sampler: str, trials: int) -> None:
+    """Optuna's `gp` takes seconds for each suggestion after its first ten."""
     study = SimulatedStudy(tmp_path, space=SPACE, sampler=sampler, policy=Policy(pruner=NoPruner()), epochs=3, slots=2)
-    study.run(Limits(trials=24))
+    study.run(Limits(trials=trials))
     tried = [trial.params for trial in study.record().started]
-    assert len(tried) == 24
+    assert len(tried) == trials
     assert all(map(keeps, tried))
-    assert len({str(sorted(params.items())) for params in tried}) > 20, "they differ all the same"
+    assert len({str(sorted(params.items())) for params in tried}) > trials - 4, "they differ all the same"
 
 
 def test_hardly_any_configuration_is_allowed_and_yet_all_suggestions_are() -> None:
