@@ -326,13 +326,16 @@ def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
         ("automl.commands.predict", {"torch", "pandas", "mlflow", "sqlalchemy", "optuna", "plotly"}),
         ("studies.control.machine.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy"}),
         ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
-        ("trainers.protocol", {"torch", "numpy"}),
+        ("trainers.contract.task, trainers.protocol, trainers.tasks.digits as it; it.Digits().space()",
+         {"torch", "numpy", "sklearn"}),
+        ("studies.results.analysis, studies.results.importance, studies.redact, studies.spec.checks",
+         {"torch", "ray", "optuna", "mlflow", "sqlalchemy", "plotly", "moocore", "sklearn", "pandas"}),
         ("trainers.checkpoints.checkpoint_stores", {"torch", "numpy", "fsspec", "pydantic"}),
         ("trainers.contract.task_loading", {"torch"}),
         ("search_spaces.space", {"numpy", "pydantic"}),
         ("automl", {"torch", "ray", "optuna", "sqlalchemy", "pydantic", "mlflow"}),
     ],
-)
+)  # fmt: skip
 def test_a_module_does_not_load_what_it_may_not_need(module: str, never: set[str], tmp_path: Path) -> None:
     code = f"import {module}\nprint('LOADED', *sorted(set(sys.argv_heavy) & set(sys.modules)))"
     assert loaded_by(code, tmp_path) & never == set()

@@ -1,18 +1,16 @@
 """The example of a GAN: it learns on one rank and on two, goes on with the same bits, and shows its own metric."""
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 import yaml
 
+from tests.support.command_line import InProcess
 from tests.support.function_trials import in_attempts, on
 from tests.support.library_trials import spec_of
-from tests.support.paths import EXAMPLES, ROOT
+from tests.support.paths import EXAMPLES
 from trainers.checkpoints.checkpoint import read_checkpoint
 
 PARAMS = {"learning_rate": 0.002, "judge_ratio": 1.0, "matching": 1.0, "width": 64, "optimizer": "adamw"}
@@ -43,17 +41,15 @@ def test_it_goes_on_with_the_same_bits(ranks, tmp_path):
 
 
 @pytest.mark.medium
-def test_a_training_shows_the_metrics_that_the_function_has_named(tmp_path):
+def test_a_training_shows_the_metrics_that_the_function_has_named(tmp_path, capsys, monkeypatch):
     for name in ("gan.py", "own_task.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():  # as under torchrun
+        monkeypatch.setenv(name, value)
     given = [f"--param={name}={value}" for name, value in PARAMS.items()]
-    done = subprocess.run(
-        [sys.executable, "-m", "automl", "train", "gan:train", "--epochs=1", *given],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "RANK": "0", "WORLD_SIZE": "1"},  # as under torchrun
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (result,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]
+    code, out, err = InProcess(tmp_path, capsys, monkeypatch).run("train", "gan:train", "--epochs=1", *given)
+    assert code == 0, err
+    (result,) = [line for line in out.splitlines() if line.startswith("result ")]
     assert result.split()[1::2] == ["distance", "judge_loss", "generator_loss"]
 
 

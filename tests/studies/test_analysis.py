@@ -3,8 +3,6 @@ import io
 import json
 import math
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -235,16 +233,6 @@ def test_redact_hides_credentials(text: str, secret: str) -> None:
 @pytest.mark.parametrize("text", ["sqlite:///automl.db", "http://localhost:5000/", "me@example.org: https://a.b/c", ""])
 def test_redact_leaves_other_text_alone(text: str) -> None:
     assert redact(text) == text
-
-
-@pytest.mark.medium
-def test_readers_of_records_load_no_heavy_library() -> None:
-    code = (
-        "import sys, studies.results.analysis, studies.results.importance, studies.redact; "
-        "print({'plotly', 'sqlalchemy', 'torch', 'ray', 'optuna', 'moocore', 'sklearn', 'pandas'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_large_growth_is_no_number() -> None:

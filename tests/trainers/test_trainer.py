@@ -171,13 +171,6 @@ def test_the_learning_rate_follows_the_effective_batch_and_is_warmed_up_to():
     assert facts.model_parameters == 4 * 16 + 16 + 16 * 3 + 3
 
 
-@pytest.mark.medium
-def test_tasks_and_protocol_load_no_torch():
-    code = "import sys, trainers.contract.task, trainers.protocol, trainers.tasks.digits as it; it.Digits().space()"
-    check = "; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code + check], check=True)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [

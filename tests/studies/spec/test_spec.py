@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -615,16 +613,6 @@ def test_the_trainers_own_defaults_are_allowed(name: str) -> None:
         problem = taker.problem(wrong)
         assert problem is not None
         assert ", allowed: " in problem
-
-
-@pytest.mark.medium
-def test_reading_a_spec_loads_nothing_heavy() -> None:
-    heavy = ("torch", "ray", "optuna", "mlflow", "sqlalchemy", "plotly")
-    code = (
-        f"import sys, studies.spec.study_spec, studies.spec.checks; print([m for m in {heavy!r} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

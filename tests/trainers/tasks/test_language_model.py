@@ -1,18 +1,13 @@
 """The task `language_model`: documents, tokens, sequences, and that it learns more than a table of pairs."""
 
 import math
-import os
 import random
-import subprocess
-import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.paths import ROOT
 from tests.support.trainer_pool import run_trial
 from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
@@ -63,20 +58,6 @@ def test_the_tokenizer_is_learned_from_the_training_texts_only(tmp_path: Path, f
     task = LanguageModel(file, validation=str(other), length=16, vocabulary=400)
     assert not any("zebra" in token for token in task.tokenizer.get_vocab())
     assert task.encode(["zebra " * 20]).shape[1] == 16
-
-
-@pytest.mark.medium
-def test_every_process_learns_the_same_tokenizer(file: str) -> None:
-    code = (
-        "import sys, zlib\nfrom trainers.tasks.language_model import LanguageModel\n"
-        "task = LanguageModel(sys.argv[1], length=16, vocabulary=500)\n"
-        "print(zlib.crc32(task.tokenizer.to_str().encode()), zlib.crc32(task._parts['train'].tobytes()))"
-    )
-    command, environment = [sys.executable, "-c", code, file], os.environ | {"PYTHONHASHSEED": "1"}
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    task = LanguageModel(file, length=16, vocabulary=500)
-    here = [zlib.crc32(task.tokenizer.to_str().encode()), zlib.crc32(task._parts["train"].tobytes())]
-    assert [int(one) for one in said.split()] == here
 
 
 def test_a_folder_of_few_documents_gives_the_end_of_each_for_validation(tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
 """What a row says is the same to the training, to a file of new rows, and to the model that was taken away."""
 
 import json
+import os
+import random
 import re
+import runpy
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -19,6 +24,7 @@ from automl.exporting.export_errors import ExportError
 from automl.predicting.row_files import rows_of
 from automl.standalone.table_rows import TableRows
 from automl.standalone.text_rows import TextRows
+from tests.support.paths import ROOT
 from tests.trainers.tasks.test_text_checkpoint import byte_tokenizer
 from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import split
@@ -65,6 +71,42 @@ def check_all_agree(task: Tabular, path: Path) -> Any:
     ours = task.encode(path).numpy()
     np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
     return ours
+
+
+@pytest.mark.medium
+def test_every_process_gets_the_same_data_and_learns_the_same_tokenizer(tmp_path: Path) -> None:
+    """Ranks whose vocabularies differ cannot train together; ties in the counts are what tells trainers apart."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 8))) for _ in range(400)]
+    lines = [" ".join(draw.choices(words, k=8)) for _ in range(300)]
+    table = csv_file(tmp_path, with_target(lines[:ROWS]) | {"z": [line[:3] for line in lines[:ROWS]]})
+    (tmp_path / "texts.tsv").write_text("".join(f"{line}\t{place % 2}\n" for place, line in enumerate(lines)))
+    (tmp_path / "all.txt").write_text("\n\n".join(lines))
+    (tmp_path / "same.py").write_text(SAME)
+    asked = [str(table), str(tmp_path / "texts.tsv"), str(tmp_path / "all.txt")]
+    command, environment = [sys.executable, tmp_path / "same.py", *asked], os.environ | {"PYTHONHASHSEED": "1"}
+    environment |= {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    here = runpy.run_path(str(tmp_path / "same.py"))["said"](*asked)
+    assert said.split() == list(map(str, here))
+
+
+SAME = """
+import sys, zlib
+from trainers.contract.task_loading import load_task
+
+def said(table, texts, documents):
+    of_rows = load_task("tabular", {"train": table, "target": "y"})
+    assert of_rows.space() and of_rows.metric_names
+    assert __name__ != "__main__" or "torch" not in sys.modules
+    of_texts = load_task("text", {"train": texts, "vocabulary": 500})
+    model = load_task("language_model", {"train": documents, "length": 16, "vocabulary": 500})
+    parts = [b"".join(array.tobytes() for array in task._parts["train"]) for task in (of_rows, of_texts)]
+    return [zlib.crc32(one) for one in (*parts, model.tokenizer.to_str().encode(), model._parts["train"].tobytes())]
+
+if __name__ == "__main__":
+    print(*said(*sys.argv[1:]))
+"""
 
 
 @pytest.mark.parametrize("words", [("True", "False"), ("TRUE", "FALSE"), ("true", "false")])

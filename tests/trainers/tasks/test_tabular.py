@@ -1,9 +1,6 @@
 """The task `tabular`: what files say, what is wrong with them, and that it learns."""
 
 import json
-import subprocess
-import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from tests.support.paths import ROOT
 from tests.support.task_files import HEADER, metrics_of, people, real, trained, write
 from trainers.checkpoints.model_export import export_model, load
 from trainers.contract.task import declared_metrics
@@ -210,20 +206,6 @@ def test_parquet_equals_csv_and_infinity_is_named_with_its_row(tmp_path: Path, f
         pa.parquet.write_table(pa.table(columns), path)
         with pytest.raises(TaskError, match=f"row 31, column '{column}': found inf, where 98% of the column"):
             Tabular(str(path), "y", kind=kind)
-
-
-@pytest.mark.medium
-def test_every_process_gets_the_same_data_and_loads_no_torch(file: str) -> None:
-    code = (
-        "import sys, zlib\nfrom trainers.contract.task_loading import load_task\n"
-        "task = load_task('tabular', {'train': sys.argv[1], 'target': 'rich'})\ntask.space(), task.metric_names\n"
-        "assert 'torch' not in sys.modules\n"
-        "print(zlib.crc32(b''.join(array.tobytes() for array in task._parts['train'])))"
-    )
-    environment = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"}
-    command = [sys.executable, "-c", code, file]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    assert int(said) == zlib.crc32(b"".join(array.tobytes() for array in Tabular(file, "rich")._parts["train"]))
 
 
 def test_the_probe_finds_nothing_wrong_copies_share_data_and_no_test_part_is_told(file: str) -> None:

@@ -1,17 +1,12 @@
 """The task `text`: columns, tokens, bad data, and that it learns; also from a checkpoint."""
 
-import os
 import random
-import subprocess
-import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support.paths import ROOT
 from tests.support.task_files import metrics_of, real, trained, write
 from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
@@ -57,22 +52,6 @@ def test_the_tokenizer_cuts_words_and_is_learned_from_the_training_texts_only(fi
     assert not any("zebra" in token for token in task._tokenizer.get_vocab())
     assert len(task.train_data({})[1]) == 100
     assert len(task.validation_data({})[1]) == 20
-
-
-@pytest.mark.medium
-def test_every_process_learns_the_same_tokenizer(tmp_path: Path) -> None:
-    """Ranks whose vocabularies differ cannot train together; ties in the counts are what tells trainers apart."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 8))) for _ in range(400)]
-    path = write(tmp_path / "t.tsv", [(" ".join(draw.choices(words, k=8)), index % 2) for index in range(300)], "\t")
-    code = (
-        "import sys, zlib\nfrom trainers.tasks.text import Text\ntask = Text(sys.argv[1], vocabulary=500)\n"
-        "print(zlib.crc32(b''.join(array.tobytes() for array in task._parts['train'])))"
-    )
-    command, environment = [sys.executable, "-c", code, path], os.environ | {"PYTHONHASHSEED": "1"}
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    here = Text(path, vocabulary=500)._parts["train"]
-    assert int(said) == zlib.crc32(b"".join(array.tobytes() for array in here))
 
 
 def test_columns_are_found_and_lone_quotation_marks_are_text(tmp_path: Path) -> None:
