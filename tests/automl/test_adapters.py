@@ -108,16 +108,13 @@ def test_what_is_paused_may_go_on_and_what_has_ended_may_not() -> None:
     assert policy.thaw() is None  # the two best of six were 5 and 4
 
 
-def test_an_objective_that_is_not_finite_ends_a_trial() -> None:
+def test_what_is_missing_is_said_in_one_line_and_an_objective_that_is_not_finite_ends_a_trial() -> None:
     policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
     policy.started(0, {})
     decision = policy.measured(0, 2, {"accuracy": math.nan})
     assert decision.action == "stop"
     policy.ended(0)
     assert policy._trials[0].state == "failed", "it stays so"
-
-
-def test_what_is_missing_is_said_in_one_line() -> None:
     with pytest.raises(SpecError, match=r"space: found null, allowed: a Space"):
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even")
     with pytest.raises(SpecError, match=r"search\.pruner: found 'asha'"):
@@ -260,7 +257,7 @@ def test_an_optuna_study_with_two_objectives_is_pruned(pruner: Any) -> None:
     assert len(finished) + len(pruned) == 60
 
 
-def test_an_optuna_study_completes_what_keeps_its_constraints() -> None:
+def test_an_optuna_study_completes_what_keeps_its_constraints_and_hears_of_metrics_that_are_not_told() -> None:
     def late(**options: Any) -> list[float]:
         """Rates of the complete trials once there are some to compare with."""
         study = optimised("mo_asha", sampler=optuna.samplers.RandomSampler(seed=0), **options)
@@ -269,9 +266,6 @@ def test_an_optuna_study_completes_what_keeps_its_constraints() -> None:
 
     assert max(late()) > 0.002
     assert 0 < max(late(constraints=[{"metric": "gap", "max": 0.002}])) <= 0.002
-
-
-def test_an_optuna_trial_that_does_not_tell_a_bounded_metric_hears_of_it() -> None:
     study = optuna.create_study(directions=["minimize", "minimize"])
     pruning = MultiObjectivePruning(study, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
     with pytest.raises(ValueError, match="constraints: found 'latency_ms'"):

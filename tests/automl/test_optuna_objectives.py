@@ -49,7 +49,7 @@ def trained(
     return course.measurements
 
 
-def test_each_report_is_an_epoch_and_the_result_is_the_last_one() -> None:
+def test_reports_are_epochs_which_wait_for_a_decision_or_are_measured_where_nobody_asks() -> None:
     expected = [0.003 + 1 / (step + 8) for step in range(4)]
     done = trained(objectives.objective)
     assert [one.epoch for one in done] == [1, 2, 3, 4]
@@ -58,18 +58,9 @@ def test_each_report_is_an_epoch_and_the_result_is_the_last_one() -> None:
     assert [one.metrics["error"] for one in longer] == pytest.approx([*expected, expected[3] / 2])
     assert longer[-1].complete, "it was planned for more epochs than it reports"
     assert trained(objectives.objective, PARAMS | {"epochs": 4}, epochs=9)[-1].epoch == 4, "the search chooses"
-
-
-def test_it_waits_after_a_report_for_the_decision() -> None:
     assert [one.epoch for one in trained(objectives.objective, until=2)] == [1, 2]
-
-
-def test_an_objective_without_reports_is_one_epoch_long() -> None:
     (only,) = trained(objectives.without_reports, metrics=("a", "b"), params=RATE)
     assert (only.metrics["a"], only.metrics["b"], only.complete) == (0.5, 3.0, True)
-
-
-def test_reports_that_nobody_asks_about_are_measured_too() -> None:
     done = trained(objectives.reports_without_asking, RATE)
     assert [one.metrics["error"] for one in done] == [0.5, 1.5, 0.25]
 

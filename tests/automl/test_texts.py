@@ -63,7 +63,7 @@ def test_the_summary_tells_of_percent_and_json_stays_raw() -> None:
     assert document["hypervolume"] == analysis.hypervolume(study)
 
 
-def test_confirmed_figures_have_them() -> None:
+def test_confirmed_figures_and_their_deviations_have_units_unless_all_trainings_failed() -> None:
     spread = {"mean": 2.5, "deviation": 0.125}
     row = {"trial": 1, "epoch": 6, "search": {"val_mse": 2.25}, "validation": {"val_mse": spread}, "test": {}}
     console = Console(file=io.StringIO(), width=200)
@@ -71,18 +71,12 @@ def test_confirmed_figures_have_them() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2.25 (RMSE 1.5)" in said
     assert "2.5 (RMSE 1.58) ± 0.125" in said
-
-
-def test_where_all_trainings_failed_nothing_is_said_of_the_part_they_were_measured_on() -> None:
     spread = {"val_error": {"mean": 0.5}}
     failed: dict[str, Any] = {"test": {}, "validation": {}}
     assert measured_on([failed, failed]) is None
     assert measured_on([failed, {**failed, "validation": spread}]) == "validation"
     assert measured_on([{"validation": spread, "test": spread}, failed]) == "test"
     assert str(confirmed_table({"study": "s", "seeds": 1, "trials": []}).title) == "s: each point with 1 fresh seed"
-
-
-def test_a_deviation_has_the_unit_of_its_mean() -> None:
     spreads = {"val_error": {"mean": 1.2, "deviation": 0.3}, "val_absolute_error": {"mean": 0.2, "deviation": 0.1}}
     assert confirmed_value({"metrics": spreads}, "val_error") == "1.2 ± 0.3"
     assert confirmed_value({"metrics": spreads}, "val_absolute_error") == "0.2 ± 0.1"

@@ -218,7 +218,7 @@ def test_a_fault_is_a_mark_with_its_reason() -> None:
     assert "there was 1 fault" in timeline_line(replace(study, trials=(trial, *study.trials[1:])))
 
 
-def test_a_long_study_is_divided_into_parts_that_add_up() -> None:
+def test_bars_of_a_long_study_add_up_and_sentences_count_the_time_of_all_devices() -> None:
     charges = []
     for number in range(3 * MOST_BARS):
         charges += [charge("start", number, (0,), 10 * number, 10 * number + 2)]
@@ -228,9 +228,6 @@ def test_a_long_study_is_divided_into_parts_that_add_up() -> None:
     assert sum(len(trace["x"]) for trace in drawn) <= MOST_BARS
     assert sum(sum(trace["x"]) for trace in drawn) == pytest.approx(30 * MOST_BARS / 3600, rel=1e-3)
     assert "train 80 %" in drawn[0]["hovertext"][5]
-
-
-def test_sentences_count_the_time_of_all_devices_in_full() -> None:
     study = study_of(
         charge("train", 0, (0, 1), 0, 30), charge("idle", None, (0,), 30, 60), charge("idle", None, (1,), 30, 40)
     )

@@ -29,16 +29,13 @@ def space(*constraints: Any) -> Space:
     return Space.from_dict({**FORM, "constraints": list(constraints)})
 
 
-def test_constraints_are_part_of_a_space() -> None:
+def test_constraints_are_part_of_a_space_and_kept_by_random_configurations() -> None:
     one = space(*KEPT)
     assert one.constraints == tuple(KEPT)
     assert one.names() == tuple(FORM)
     assert one != Space.from_dict(FORM)
     for same in (Space.from_dict(one.to_dict()), pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
         assert (same, hash(same)) == (one, hash(one))
-
-
-def test_random_configurations_keep_all_constraints() -> None:
     one = space(*KEPT)
     drawn: list[Any] = [complete(one, {}, random.Random(seed)) for seed in range(300)]
     assert all(params["layers"] * params["width"] <= 1024 for params in drawn)
@@ -46,17 +43,14 @@ def test_random_configurations_keep_all_constraints() -> None:
     assert {params["optimizer"] for params in drawn} == {"sgd", "adam"}
 
 
-def test_a_relation_with_an_absent_parameter_holds_and_one_that_cannot_be_computed_does_not() -> None:
+def test_a_relation_with_an_absent_parameter_holds_one_that_cannot_be_computed_does_not_and_both_end() -> None:
     assert space("momentum > 2").allows({"layers": 1, "width": 16, "optimizer": "adam"})
     assert not space("momentum > 2").allows({"layers": 1, "width": 16, "optimizer": "sgd", "momentum": 0.1})
     assert not space("layers / (width - width) > 0").allows({"layers": 1, "width": 16, "optimizer": "adam"})
     assert not space("layers * optimizer != 3").allows({"layers": 10**9, "width": 16, "optimizer": "adam"})
     assert space("'sg' in optimizer").allows({"layers": 1, "width": 16, "optimizer": "sgd", "momentum": 0.1})
     assert not space("layers < optimizer").allows({"layers": 1, "width": 16, "optimizer": "adam"})
-
-
-def test_huge_numbers_end_at_once() -> None:
-    """With whole numbers of Python each of these would take all memory or all day."""
+    # With whole numbers of Python each of these would take all memory or all day.
     towers = ["9**9**9**9 > layers", "((((layers**99)**99)**99)**99)**99 > 1", "width ** (width ** width) != 1"]
     assert not any(space(one).allows({"layers": 8, "width": 64, "optimizer": "adam"}) for one in towers)
 
@@ -75,13 +69,10 @@ def test_given_parameters_are_refused_with_the_values_and_the_constraint() -> No
     assert drawn["width"] <= 32
 
 
-def test_what_no_configuration_keeps_is_said() -> None:
+def test_a_space_that_a_launch_accepts_can_always_be_drawn_from_and_others_are_said() -> None:
     with pytest.raises(SpaceError, match="none of 10,000 random configurations keeps width > 5000"):
         complete(space("width > 5000"), {}, random.Random(0))
-
-
-def test_a_space_that_a_launch_accepts_can_always_be_drawn_from() -> None:
-    """One draw in 1,009 is allowed: some seeds would find none in 10,000, and the study would fail half way."""
+    # One draw in 1,009 is allowed: some seeds would find none in 10,000, and the study would fail half way.
 
     class Unlucky(random.Random):
         def randint(self, low: int, high: int) -> int:

@@ -60,13 +60,10 @@ def test_front_equals_optunas_best_trials(objectives: tuple[Objective, ...]) -> 
     assert {p.trial for p in analysis.front(study)} == best
 
 
-def test_front_keeps_equal_points_and_the_archive_the_earliest() -> None:
+def test_of_equal_points_the_front_has_all_and_the_archive_the_earliest_whose_model_is_kept() -> None:
     study = study_of(trial(0, (0.5, 1.0)), trial(1, (0.5, 1.0)), trial(2, (0.6, 2.0)))
     assert [p.trial for p in analysis.front(study)] == [0, 1]
     assert [(p.trial, p.epoch) for p in analysis.archive(study)] == [(0, 1)]
-
-
-def test_of_equal_points_the_archive_has_one_whose_model_is_kept() -> None:
     gone = trial(0, (0.5, 1.0))
     gone = replace(gone, epochs=(replace(gone.epochs[0], checkpoint=None),))
     study = study_of(gone, trial(1, (0.5, 1.0)))
@@ -84,17 +81,14 @@ def test_archive_holds_milestones_of_pruned_and_failed_trials() -> None:
     assert [p.trial for p in analysis.front(study)] == [0]
 
 
-def test_reference_point_extrapolates_cumulative_objectives_and_drops_outliers() -> None:
+def test_reference_point_extrapolates_what_a_trial_that_goes_on_will_cost_and_drops_outliers() -> None:
     # Each epoch costs 0.1, so a milestone at epoch 2 becomes 0.2 + 8 * 0.1 = 1.0 at epoch 10.
     trials = [trial(i, (0.5 + i / 100, 0.1), (0.3 + i / 100, 0.2), state="pruned") for i in range(5)]
     trials.append(trial(5, (1e6, 0.1), state="pruned"))
     found = reference_point(trials, (ERROR, COST), 10)
     assert found["val_error"] == pytest.approx(0.54 + 0.1 * (0.54 - 0.3))
     assert found["cost_usd"] == pytest.approx(1.0 + 0.1 * 0.1 * 1.0)
-
-
-def test_the_reference_point_takes_a_complete_trial_at_what_it_cost() -> None:
-    """Also one that stopped improving: it never was to train on."""
+    # Also one that stopped improving: it never was to train on.
     trials = [trial(i, (0.5 + i / 100, 0.1), (0.3 + i / 100, 0.2)) for i in range(5)]
     found = reference_point(trials, (ERROR, COST), 10)
     assert found["cost_usd"] == pytest.approx(0.2 + 0.1 * 0.1 * 0.2)
@@ -129,7 +123,7 @@ def _mirrored(reference: dict[str, float] | None) -> dict[str, float]:
     return {"val_error": 1 - reference["val_accuracy"], "cost_usd": reference["cost_usd"]}
 
 
-def test_hypervolume_curve_rises_to_the_archives_at_the_studys_cost() -> None:
+def test_hypervolume_curve_rises_to_the_archives_at_the_studys_cost_also_without_charges() -> None:
     study = build_study(60)
     curve = analysis.hypervolume_curve(study)
     dollars, volumes = [p.cost_usd for p in curve], [p.hypervolume for p in curve]
@@ -139,9 +133,6 @@ def test_hypervolume_curve_rises_to_the_archives_at_the_studys_cost() -> None:
     assert volumes[-1] == pytest.approx(analysis.hypervolume(study))
     # The first milestone is epoch 3 of trial 0: nothing can have been found before its charge.
     assert dollars[1] == pytest.approx(study.started[0].epochs[2].metrics["cost_usd"])
-
-
-def test_hypervolume_curve_survives_missing_charges() -> None:
     study = replace(build_study(20), charges=())
     assert analysis.hypervolume_curve(study)[-1].hypervolume == pytest.approx(analysis.hypervolume(study))
     assert analysis.hypervolume_curve(build_study(0)) == []

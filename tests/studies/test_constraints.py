@@ -348,14 +348,11 @@ def test_the_models_archive_holds_feasible_milestones_only() -> None:
     assert len(next_points(model, some)) == 1, "an infeasible one is not expected in the archive"
 
 
-def test_where_nothing_can_be_feasible_the_model_still_tells_configurations_apart() -> None:
+def test_where_nothing_is_feasible_yet_configurations_are_told_apart_and_bounds_approached() -> None:
     model = learned(Constraint(metric="model_parameters", max=1.0))
     good, bad = prices(model, {"learning_rate": 0.03, "width": 64}, {"learning_rate": 1e-4, "width": 64})
     assert good > bad > 0
-
-
-def test_a_bound_that_nothing_has_reached_yet_is_approached() -> None:
-    """As long as all losses lie beyond the bound, they are not taken for equally bad."""
+    # As long as all losses lie beyond the bound, they are not taken for equally bad.
     model = learned(Constraint(metric="val_loss", max=0.01))
     near, far = model.limits.far_end(2, np.array([0.5, 0.7, 0.9])), model.limits.far_end(2, np.zeros(0))
     assert (near, far) == (0.7, 0.01)

@@ -24,16 +24,13 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> StudyRecord:
     return simulate(made_up, objectives=objectives, **settings).record  # type: ignore[arg-type]
 
 
-def test_an_interval_holds_its_share_of_the_values() -> None:
+def test_intervals_hold_their_share_and_what_is_certain_or_not_measured_has_no_quantile() -> None:
     low, high = NORMAL.interval(0, 0.8)
     assert (low, high) == pytest.approx((0.3 - 0.128155, 0.3 + 0.128155), abs=1e-5)
     assert NORMAL.quantile_of(0, low) == pytest.approx(0.1)
     below, above = LOG.interval(0, 0.8)
     assert above / LOG.median(0) == pytest.approx(LOG.median(0) / below)
     assert LOG.quantile_of(0, above) == pytest.approx(0.9)
-
-
-def test_what_is_known_for_certain_or_was_not_measured_has_no_quantile() -> None:
     certain = Forecast(epochs=(5,), mean=(2.0,), deviation=(0.0,))
     assert certain.quantile_of(0, 2.0) is None
     assert NORMAL.quantile_of(0, math.nan) is None

@@ -67,7 +67,7 @@ class Tied(nn.Module):
         vars(self.head.weight)["is_marked"] = True
 
 
-def test_parameters_in_common_stay_one_and_buffers_are_built_as_ever():
+def test_common_parameters_stay_one_buffers_are_built_and_torchs_layers_are_built_by_module():
     module = built(Tied)
     assert module.head.weight is module.embedding.weight
     assert vars(module.head.weight) == {"is_marked": True}
@@ -76,9 +76,6 @@ def test_parameters_in_common_stay_one_and_buffers_are_built_as_ever():
     assert torch.equal(module.table, again.table)
     module = built(Shared)
     assert module.one.weight is module.other.weight
-
-
-def test_torchs_own_layers_can_be_built_by_module():
     module = built(lambda: nn.TransformerEncoderLayer(8, 2, 16))
     assert module.self_attn.out_proj.bias.eq(0).all(), "the attention's own reset comes after its child's"
     assert module.norm1.weight.eq(1).all()

@@ -102,21 +102,15 @@ def test_sys_exit_at_the_end_of_a_script_is_a_return(code):
         trained(too_early)
 
 
-def test_other_errors_pass():
+def test_other_errors_pass_and_known_slips_say_their_key_or_place():
     def raises(_trial):
         raise ValueError("the user's own")
 
     with pytest.raises(TaskError, match="ValueError: the user's own"):
         trained(raises)
-
-
-def test_an_objective_says_where_its_attributes_go():
     trial = SimpleNamespace(params={}, epochs=lambda: iter([1]))
     with pytest.raises(AttributeError, match=r"which has params, report, .* Report numbers by trial.report, and print"):
         ObjectiveTrial(trial, ["val_error"], 1).set_user_attr("a", 1)
-
-
-def test_a_study_that_is_called_name_says_its_key():
     with pytest.raises(SpecError, match=r"found the unknown key 'name'; write study: NAME"):
         parse_spec({"name": "mine", "task": "digits"})
 

@@ -270,23 +270,17 @@ class Silence:
         return JobState(state=state)
 
 
-def test_a_job_is_followed_through_its_runs() -> None:
+def test_a_job_is_followed_through_its_runs_and_ten_minutes_without_slurm_at_a_time() -> None:
     slurm = Silence(["PENDING", "RUNNING", "RUNNING", "PENDING", "RUNNING", "COMPLETED"])
     assert slurm.followed() == "COMPLETED"
     assert slurm.told == ["pending", "running", "pending", "running", "completed"]
     assert slurm.now == 1000.0 + 5 * 5.0
-
-
-def test_slurm_may_be_silent_for_ten_minutes_at_a_time() -> None:
     silent = [None] * 100
     slurm = Silence([*silent, "PENDING", "RUNNING", *silent, "RUNNING", None, "COMPLETED"])
     assert slurm.followed() == "COMPLETED"
     unknown = slurm.told[0]
     assert "unknown state now (SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller)" in unknown
     assert slurm.told[1:] == ["pending", "running", unknown, "running", unknown, "completed"]
-
-
-def test_who_follows_gives_up_after_ten_minutes_without_slurm() -> None:
     slurm = Silence(["RUNNING", *[None] * 200])
     with pytest.raises(RunError, match="Unable to contact slurm controller"):
         slurm.followed()

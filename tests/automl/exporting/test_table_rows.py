@@ -30,22 +30,16 @@ def test_a_float_is_what_its_text_is(others: dict[str, Any]) -> None:
     assert numbers(rows, 3.0) == numbers(rows, 3) == numbers(rows, "3")
 
 
-def test_a_number_may_be_a_word_for_nothing() -> None:
+def test_a_number_may_be_a_word_for_nothing_but_not_infinite_and_a_date_is_read_as_text() -> None:
     rows = rows_of("-999")
     nothing = numbers(rows, None)
     assert nothing[1] == 1.0
     assert numbers(rows, -999.0) == numbers(rows, -999) == numbers(rows, "-999") == nothing
     assert numbers(rows_of(), -999.0) != numbers(rows_of(), None)
     assert numbers(rows_of(), float("nan")) == numbers(rows_of(), None)
-
-
-def test_infinity_is_no_number() -> None:
     for cell in (float("inf"), float("-inf"), "inf", 10**400):
         with pytest.raises(InputError, match=r"column 'size': found .*, allowed: a finite number"):
             numbers(rows_of(), cell)
-
-
-def test_a_date_is_read_as_text() -> None:
     date = {"name": "size", "is_date": True, "mean": 0.0, "deviation": 1e5, "median": 0.0, "marks": False}
     with pytest.raises(InputError, match=r"found '20240101', allowed: a date such as 2024-12-31"):
         numbers(rows_of(numbers=[date]), 20240101.0)

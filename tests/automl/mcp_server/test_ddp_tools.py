@@ -146,16 +146,13 @@ def test_what_is_wrong_is_told() -> None:
         bounded_training.run(["no-such-command"], kind="train", ranks=1, budget_usd=10.0, machine=MACHINE)
 
 
-def test_the_concepts_have_figures() -> None:
+def test_the_concepts_have_figures_that_are_measured_here() -> None:
     figures = explained(MACHINE, 1e6, 4, 32, 0.001, 1000)["figures"]
     assert figures["effective_batch"] == 128
     assert figures["scaled_learning_rates"] == pytest.approx({"linear": 0.002, "sqrt": 0.001 * 2**0.5, "none": 0.001})
     assert figures["bytes_sent_by_each_rank_and_step"] == 6000
     assert figures["least_seconds_of_an_exchange"] == pytest.approx(0.006)
     assert figures["usd_an_hour"] == pytest.approx(14.4)
-
-
-def test_the_concepts_are_measured_here() -> None:
     answer = ddp_tools.explain_ddp_concepts()
     assert answer["machine"]["loopback_bytes_per_second"] > 1e6
     assert answer["machine"]["cores"] >= 1

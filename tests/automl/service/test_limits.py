@@ -49,17 +49,14 @@ def test_what_is_too_long_or_too_deep_for_a_spec_is_refused_before_it_is_checked
     assert service.queue.jobs() == []
 
 
-def test_a_mapping_that_is_too_deep_is_refused() -> None:
+def test_yaml_that_is_too_deep_or_would_end_the_process_is_refused() -> None:
     deep: dict[str, Any] = {}
     for _ in range(MOST_NESTED + 1):
         deep = {"a": deep}
     with pytest.raises(SpecError, match="nested more than"):
         spec_within(deep, "spec")
     assert spec_within(deep["a"]["a"], "spec") == deep["a"]["a"]
-
-
-def test_yaml_that_would_end_the_process_is_refused() -> None:
-    """libyaml's nodes are made by recursion without a limit: 30,000 brackets are a segmentation fault."""
+    # libyaml's nodes are made by recursion without a limit: 30,000 brackets are a segmentation fault.
     for text in ("[" * 30_000, "- " * 30_000, "{a: " * 30_000, "? " * 30_000):
         with pytest.raises(SpecError, match="values nested too deeply"):
             read_yaml(text, source="spec")

@@ -37,13 +37,10 @@ def test_an_error_of_a_library_is_one_line_with_its_traceback() -> None:
     assert "secret" not in json.dumps(found)
 
 
-def test_a_warning_has_no_traceback() -> None:
+def test_a_warning_has_no_traceback_and_a_line_about_a_trial_names_it() -> None:
     found = logged(lambda logger: logger.warning("two\nlines"))
     assert found["message"] == "two\nlines"
     assert "traceback" not in found
-
-
-def test_a_line_about_a_trial_names_it() -> None:
     found = json.loads(json_line("trial 12 paused", study="vision.digits", user=None))
     assert (found["trial"], found["study"]) == ("12", "vision.digits")
     assert "user" not in found

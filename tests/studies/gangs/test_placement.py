@@ -15,14 +15,11 @@ from studies.gangs.standing_groups import best_fit
 nodes = st.dictionaries(st.integers(0, 30), st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=16)
 
 
-def test_the_node_with_the_fewest_to_spare_is_taken() -> None:
+def test_the_node_with_the_fewest_to_spare_or_as_few_nodes_as_possible_are_taken() -> None:
     node_of = {0: "large", 1: "large", 2: "large", 3: "large", 4: "small", 5: "small"}
     assert best_fit(node_of, 2) == (4, 5)
     assert best_fit(node_of, 1) == (4,)
     assert best_fit(node_of, 3) == (0, 1, 2)
-
-
-def test_a_gang_that_fits_on_no_node_is_spread_over_as_few_as_possible() -> None:
     node_of = {0: "a", 1: "b", 2: "b", 3: "c", 4: "c", 5: "c"}
     assert best_fit(node_of, 4) == (3, 4, 5, 1)
     assert best_fit(node_of, 5) == (3, 4, 5, 1, 2)

@@ -24,7 +24,7 @@ def _nodes(*slots: int) -> dict[int, str]:
     return dict.fromkeys(slots, "node")
 
 
-def test_a_group_stands_until_one_of_its_slots_goes_elsewhere() -> None:
+def test_a_group_stands_until_one_of_its_slots_goes_elsewhere_or_its_process_dies() -> None:
     groups = StandingGroups("pool")
     first = groups.seat((0, 1))
     assert groups.seat((0, 1)) == first, "the same ranks use it again"
@@ -32,13 +32,16 @@ def test_a_group_stands_until_one_of_its_slots_goes_elsewhere() -> None:
     assert groups.seat((1, 2)) != first
     assert groups.pick(_nodes(0, 1, 2), 2) == (1, 2), "0 and 1 stand no more: 1 is in another group"
     assert groups.seat((0, 1)) not in {first, ""}, "a group that fell is formed anew, under another name"
-
-
-def test_where_each_leaves_alone_trials_of_one_rank_leave_a_group_standing() -> None:
     groups = StandingGroups("pool")
     name = groups.seat((0, 1))
     assert groups.seat((0,)) == ""
     assert groups.seat((0, 1)) == name
+    groups = StandingGroups("pool")
+    before = groups.seat((0, 1)), groups.seat((2, 3))
+    groups.forget(1)
+    assert groups.seat((2, 3)) == before[1]
+    assert groups.seat((0, 1)) != before[0]
+    assert not groups.stuck(), "with gloo nobody waits for the dead"
 
 
 def test_a_group_is_only_picked_when_all_of_it_is_free_and_of_that_size() -> None:
@@ -48,15 +51,6 @@ def test_a_group_is_only_picked_when_all_of_it_is_free_and_of_that_size() -> Non
     assert groups.pick(_nodes(0, 2, 3, 4), 2) == (0, 2)
     assert groups.pick(_nodes(0, 1, 2, 3), 3) == (0, 1, 2)
     assert groups.pick(_nodes(0, 1, 2, 3, 4), 3) == (2, 3, 4)
-
-
-def test_a_dead_process_takes_its_groups_with_it() -> None:
-    groups = StandingGroups("pool")
-    before = groups.seat((0, 1)), groups.seat((2, 3))
-    groups.forget(1)
-    assert groups.seat((2, 3)) == before[1]
-    assert groups.seat((0, 1)) != before[0]
-    assert not groups.stuck(), "with gloo nobody waits for the dead"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["seat", "forget"]), st.sets(st.integers(0, 5), min_size=2, max_size=4))))
@@ -119,7 +113,7 @@ def test_slots_in_no_group_are_preferred_to_breaking_one() -> None:
     assert groups.pick(_nodes(0, 1, 2, 3), 3) == (0, 1, 2), "where there are too few of them, groups are broken"
 
 
-def test_members_of_a_dead_process_are_stuck_until_they_are_replaced() -> None:
+def test_members_of_a_dead_process_and_who_does_not_leave_in_time_are_stuck_until_replaced() -> None:
     groups = StandingGroups("p", leaves_together=True)
     groups.seat((0, 1, 2))
     groups.forget(1)
@@ -129,9 +123,6 @@ def test_members_of_a_dead_process_are_stuck_until_they_are_replaced() -> None:
     groups.forget(0)
     assert groups.seat((0, 3))
     assert groups.stuck() == {2}
-
-
-def test_who_does_not_leave_in_time_is_stuck() -> None:
     groups = StandingGroups("p", leaves_together=True, leave=_Left(1))
     groups.seat((0, 1))
     with pytest.raises(StuckGroupError, match=r"slots \[1\]"):

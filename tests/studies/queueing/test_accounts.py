@@ -16,27 +16,21 @@ def run_of(cap: int | None) -> Run:
     return Run(id=1, worker="w", slot_numbers=(0,), cap_nano_usd=cap, started_at=0.0, ended_at=None, outcome=None)
 
 
-def test_a_job_without_limits_may_spend_its_own_budget_and_others_do_not_pay() -> None:
+def test_a_cap_is_the_own_budget_or_what_was_spent_and_the_rest_of_the_poorest_account() -> None:
     assert allowance(job(1, limit_nano_usd=5), []).cap_nano_usd == 5
     assert allowance(job(1), []).cap_nano_usd is None
     jobs = [job(1, user="bob", limit_nano_usd=100)]
     assert allowance(jobs[0], [account("user", "ann", 0, jobs)]).cap_nano_usd == 100
-
-
-def test_a_cap_is_what_was_spent_and_the_rest_of_the_poorest_account() -> None:
     jobs = [job(1, spent_nano_usd=30, limit_nano_usd=1000), replace(job(2, spent_nano_usd=10), run=run_of(60))]
     ann = account("user", "ann", 200, jobs)
     assert (ann.spent_nano_usd, ann.promised_nano_usd, ann.rest_nano_usd) == (40, 50, 110)
     assert allowance(jobs[0], [ann, account("project", "p", 150, jobs)]).cap_nano_usd == 30 + 60
 
 
-def test_a_job_waits_for_money_and_says_whose() -> None:
+def test_a_job_waits_for_money_and_says_whose_also_at_a_limit_of_no_dollars() -> None:
     jobs = [job(1, spent_nano_usd=2 * NANO, limit_nano_usd=9 * NANO)]
     found = allowance(jobs[0], [account("user", "ann", 2 * NANO, jobs)])
     assert found.problem == "waits for money: user ann: $2 of $2 are spent"
-
-
-def test_a_limit_of_no_dollars_blocks_whoever_has_it() -> None:
     for budget in (None, 5 * NANO):
         jobs = [job(1, limit_nano_usd=budget)]
         for used_up in (None, 0):
@@ -54,15 +48,12 @@ def test_a_job_whose_own_budget_is_used_up_starts_to_be_closed_though_its_user_h
     assert allowance(capped, [account("user", "ann", 200, [capped])]).problem == ""
 
 
-def test_jobs_drain_when_a_limit_is_set_or_lowered() -> None:
+def test_jobs_drain_when_a_limit_is_set_or_lowered_but_not_one_that_is_late_in_closing() -> None:
     free, capped = replace(job(1), run=run_of(None)), replace(job(2, user="bob"), run=run_of(90))
     jobs = [free, capped]
     assert overdrawn(jobs, [account("user", "ann", 1000, jobs)]) == [free]
     assert overdrawn(jobs, [account("user", "bob", 80, jobs)]) == [capped]
     assert overdrawn(jobs, [account("user", "bob", 90, jobs)]) == []
-
-
-def test_a_run_that_is_late_in_closing_is_not_asked_but_those_that_it_has_left_less() -> None:
     late = replace(job(1, spent_nano_usd=53), run=run_of(50))
     other = replace(job(2), run=run_of(50))
     assert overdrawn([late, other], [account("user", "ann", 100, [late, other])]) == [other]

@@ -51,27 +51,18 @@ def test_priority_goes_before_shares_and_shares_before_age() -> None:
     assert names(in_order(equals, {})) == ["s3", "s2", "s1"], "who has waited longest is first"
 
 
-def test_a_job_starts_on_free_slots() -> None:
+def test_a_job_starts_on_free_slots_or_takes_the_whole_worker_and_small_ones_do_not_overtake_it() -> None:
     turn = next_turn([job(3, slots=2)], [running(1, (1,))], 4, {}, NOW)
     assert turn == Start(job=job(3, slots=2), slot_numbers=(0, 2))
-
-
-def test_a_job_that_names_no_number_takes_the_whole_worker() -> None:
     assert next_turn([job(1, slots=None)], [], 3, {}, NOW) == Start(job=job(1, slots=None), slot_numbers=(0, 1, 2))
     assert isinstance(next_turn([job(1, slots=None)], [running(2, (0,))], 3, {}, NOW), Wait)
-
-
-def test_small_jobs_do_not_overtake_the_head_of_the_line() -> None:
     head = job(1, slots=4)
     assert next_turn([head, job(2)], [running(9, (0,))], 4, {}, NOW) == Wait(job=head)
 
 
-def test_a_job_that_can_never_fit_keeps_nobody_waiting() -> None:
+def test_a_job_that_can_never_fit_here_keeps_nobody_waiting() -> None:
     assert next_turn([job(1, slots=8), job(2)], [], 4, {}, NOW) == Start(job=job(2), slot_numbers=(0,))
     assert next_turn([job(1, slots=8)], [], 4, {}, NOW) == Wait()
-
-
-def test_a_job_for_a_whole_worker_waits_for_one_on_which_its_largest_gang_fits_and_keeps_nobody_waiting() -> None:
     wide = job(1, slots=None, least_slots=4)
     assert next_turn([wide, job(2)], [], 2, {}, NOW) == Start(job=job(2), slot_numbers=(0,))
     assert next_turn([wide], [], 2, {}, NOW) == Wait()
@@ -123,11 +114,16 @@ def test_a_job_that_wants_a_gpu_waits_for_a_worker_that_has_one_and_keeps_nobody
     assert next_turn(queued, [], 4, {}, NOW, device="cuda") == Start(job=queued[0], slot_numbers=(0,))
 
 
-def test_lower_priorities_make_room_the_latest_first_and_no_more_than_needed() -> None:
+def test_lower_priorities_make_room_the_latest_first_and_are_asked_once() -> None:
     here = [running(1, (0,)), running(2, (1,)), running(3, (2,), priority=5), running(4, (3,))]
     turn = next_turn([job(9, slots=2, priority=5)], here, 4, {}, NOW)
     assert isinstance(turn, MakeRoom)
     assert names(list(turn.displaced)) == ["s4", "s2"]
+    here = [running(1, (0,), request="preempt"), running(2, (1,))]
+    assert isinstance(next_turn([job(9, slots=1, priority=1)], here, 2, {}, NOW), Wait)
+    turn = next_turn([job(9, slots=2, priority=1)], here, 2, {}, NOW)
+    assert isinstance(turn, MakeRoom)
+    assert names(list(turn.displaced)) == ["s2"]
 
 
 def test_nobody_makes_room_where_that_would_not_be_enough_for_equals_or_before_others_had_a_chance() -> None:
@@ -138,14 +134,6 @@ def test_nobody_makes_room_where_that_would_not_be_enough_for_equals_or_before_o
     assert isinstance(next_turn([fresh], here, 4, {}, NOW), Wait)
     elsewhere = next_turn([job(9, priority=5)], [], 1, {}, NOW, rooms=[room(1)])
     assert isinstance(elsewhere, Start), "with room elsewhere it still takes slots that are free here"
-
-
-def test_who_was_asked_already_counts_as_room_and_is_not_asked_again() -> None:
-    here = [running(1, (0,), request="preempt"), running(2, (1,))]
-    assert isinstance(next_turn([job(9, slots=1, priority=1)], here, 2, {}, NOW), Wait)
-    turn = next_turn([job(9, slots=2, priority=1)], here, 2, {}, NOW)
-    assert isinstance(turn, MakeRoom)
-    assert names(list(turn.displaced)) == ["s2"]
 
 
 def room(slots: int, *, of: int = 4, device: str = "cpu") -> Room:

@@ -50,13 +50,17 @@ def test_one_that_the_space_lacks_is_left_out_and_named(params: dict[str, Any], 
     assert left_out(spec(baselines=[]), proposed) == []
 
 
-def test_those_of_the_spec_come_first_and_replace_the_tasks() -> None:
+def test_those_of_the_spec_come_first_replace_the_tasks_and_are_stored_with_it() -> None:
     given = with_baselines(spec(baselines=[USUAL], search={"first_trials": [{"kind": "a"}]}), [TRIVIAL])
     assert names(given) == ["usual"]
     assert given.search.first_trials == (USUAL["params"], {"kind": "a"})
     again = with_baselines(given, [TRIVIAL])
     assert again == given
     assert names(with_baselines(spec(baselines=[]), [USUAL, TRIVIAL])) == []
+    filled = with_baselines(spec(), [TRIVIAL])
+    stored = spec_to_mapping(filled)
+    assert stored["baselines"] == [TRIVIAL]
+    assert parse_spec(stored) == filled
 
 
 def test_null_is_a_value_in_first_trials_and_baselines_and_no_missing_parameter() -> None:
@@ -67,13 +71,6 @@ def test_null_is_a_value_in_first_trials_and_baselines_and_no_missing_parameter(
     assert [dict(one) for one in given.search.first_trials] == [{"kind": None}, {"kind": "a", "rate": 0.5}]
     trials = [TrialRecord(id=n, state="complete", number=n, params=one) for n, one in enumerate([{}, {"kind": None}])]
     assert trials_of([plain["params"]], trials) == [trials[1]]  # type: ignore[list-item]
-
-
-def test_they_are_stored_with_the_spec() -> None:
-    filled = with_baselines(spec(), [TRIVIAL])
-    stored = spec_to_mapping(filled)
-    assert stored["baselines"] == [TRIVIAL]
-    assert parse_spec(stored) == filled
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,10 @@ def test_a_difference_is_found_wherever_it_stands_in_a_long_value(before: str, a
     assert differences(spec_with(after), spec_with(after)) == []
 
 
-def test_folders_that_differ_at_their_end_differ() -> None:
+def test_folders_that_differ_at_their_end_differ_and_passwords_make_no_difference() -> None:
     folder = "checkpoints.folder=s3://company-machine-learning-experiments-eu-central-1/team/"
     one, other = spec_with(f"{folder}a"), spec_with(f"{folder}b")
     assert differing_keys(one, other, ["checkpoints"]) == ["checkpoints.folder"]
     assert differing_keys(one, one, ["checkpoints"]) == []
-
-
-def test_passwords_make_no_difference() -> None:
     one, other = (spec_with(f"task_options.sources=['{'a' * 80}', 'pg://me:{p}@host/db']") for p in ("***", "se@c"))
     assert differences(one, other) == []

@@ -574,15 +574,12 @@ def test_the_template_is_a_valid_spec(task: str, load) -> None:
     assert {**spec_to_mapping(spec), "space": None} == defaults
 
 
-def test_the_template_mentions_every_key() -> None:
+def test_milestones_are_those_of_the_design_and_the_template_mentions_every_key() -> None:
     raw = read_yaml(template("digits"), "template")
     assert isinstance(raw, dict)
     assert set(raw) | {"constraints"} == set(StudySpec.model_fields)
     with pytest.raises(SpecError, match="automl init: task: found 'no task'"):
         template("no task")
-
-
-def test_milestones_of_the_design() -> None:
     assert milestones(50) == (3, 4, 6, 9, 13, 19, 28, 41, 50)
     assert milestones(50, 3, [9, 27]) == (3, 4, 6, 9, 13, 19, 27, 28, 41, 50)
     assert (milestones(1), milestones(2)) == ((1,), (2,))

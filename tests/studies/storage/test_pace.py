@@ -10,7 +10,7 @@ from studies.storage.views import view_pace
 from studies.storage.views.view_pace import LOADING_NICENESS, FreeCores, Pace, ProcessorBudget, idle_core_seconds
 
 
-def test_passes_take_no_more_than_their_share() -> None:
+def test_passes_take_no_more_than_their_share_of_the_budget_of_all_views() -> None:
     """Each pass takes 0.3 s of a core, as fast as it may."""
     budget, now, used = ProcessorBudget(0.0, share=0.1, saved_seconds=1.0), 0.0, 0.0
     while now < 300:
@@ -18,9 +18,6 @@ def test_passes_take_no_more_than_their_share() -> None:
         now += 0.3
         now += budget.use(0.3, now)
     assert 29 < used <= 0.1 * now + 1.0 + 0.3
-
-
-def test_views_share_one_budget_and_a_quiet_time_saves_up_little() -> None:
     budget = ProcessorBudget(0.0, share=0.1, saved_seconds=1.0)
     assert budget.use(0.9, 1000.0) == 0.0
     assert budget.use(0.6, 1000.0) == pytest.approx(5.0)

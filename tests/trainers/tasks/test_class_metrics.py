@@ -80,7 +80,7 @@ def test_standard_errors_are_the_spread_over_repeated_draws(classes: int) -> Non
         assert told == pytest.approx(spread, rel=0.1), name
 
 
-def test_what_one_class_leaves_undefined_is_not_reported() -> None:
+def test_what_one_class_leaves_undefined_is_not_reported_and_many_classes_are_not_ranked() -> None:
     metric = ClassMetrics(2, 1)
     metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
     found = metric.compute()
@@ -90,10 +90,7 @@ def test_what_one_class_leaves_undefined_is_not_reported() -> None:
     diverged = ClassMetrics(2, 1)
     diverged.update(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))
     assert set(diverged.compute()) == {"val_f1", "val_balanced_error"}, "no standard error of one sample either"
-
-
-def test_many_classes_are_not_ranked() -> None:
-    """Each class's scores would have to be gathered and sorted."""
+    # Each class's scores would have to be gathered and sorted.
     metric = ClassMetrics(101, 0)
     metric.update(torch.eye(101), torch.arange(101))
     assert metric.metric_names == ("val_f1", "val_balanced_error")

@@ -100,23 +100,17 @@ def test_adaptive_optimizers_and_small_batches_are_likelier_without_a_users_prio
     assert (sgd > adam, large > small) == (has_prior, has_prior)
 
 
-def test_a_fixed_optimizer_draws_its_own_rates() -> None:
+def test_a_fixed_optimizer_draws_its_own_rates_and_without_one_or_a_recipe_nothing_changes() -> None:
     """The start design sets the optimizer after all other parameters are drawn."""
     space = Space.from_dict({**CHOICE, "lr": RATE})
     prior = UserPrior(space, TrainingRecipe(space))
     drawn = [prior._encoder.decode(one) for one in prior.draw(np.random.default_rng(1), 500, {0: 0.5})]
     assert {one["optimizer"] for one in drawn} == {"AdamW"}
     assert np.median([math.log10(float(one["lr"])) for one in drawn]) == pytest.approx(ADAPTIVE, abs=0.2)
-
-
-def test_without_a_recipe_nothing_changes() -> None:
     space = Space.from_dict({"x": (0.0, 1.0), "y": [1, 2]})
     assert not UserPrior(space, UNTOLD)
     assert UserPrior(space, TrainingRecipe(space)).density([{"x": 0.3, "y": 1}]).tolist() == [1.0]
-
-
-def test_a_configuration_without_an_optimizer_takes_no_part() -> None:
-    """The order of the choices says nothing of a configuration that has none of them."""
+    # The order of the choices says nothing of a configuration that has none of them.
     densities = []
     for choices in (["sgd", "adam"], ["adam", "sgd"]):
         optimizer = {"type": "categorical", "choices": choices, "when": {"kind": "network"}}

@@ -73,14 +73,11 @@ def test_what_a_trial_cannot_reach_adds_nothing_to_its_index_and_its_full_traini
     assert dear == free.full_training_value(up_to_the_next_rung(forecast))[1]
 
 
-def test_candidates_that_cannot_reach_their_next_rung_are_compared_by_it() -> None:
+def test_candidates_stop_where_a_trial_may_cost_no_more() -> None:
     (model, bound), (_, free) = searched(TrialLimits(usd=1e-6)), searched(TrialLimits())
     untried = model.forecast(model.untried(model.features([{"learning_rate": 0.03, "width": 200}])))
     assert untried.within(bound.trial_limits).tolist() == [[True] + [False] * (len(model.rungs) - 1)]
     assert bound.index(untried, exact=True) == free.index(up_to_the_next_rung(untried), exact=True)
-
-
-def test_a_full_training_costs_no_more_than_a_trial_may() -> None:
     assert searched(TrialLimits())[0].progress.full_usd == pytest.approx(27 * CHEAP)
     model, _ = searched(TrialLimits(usd=0.05))
     assert (model.progress.full_usd, model.progress.full_slot_usd) == (0.05, 0.05)

@@ -142,15 +142,12 @@ def test_a_warp_straightens_what_is_steep_at_one_end() -> None:
     assert error(1.0) < 0.5 * error(0.0)
 
 
-def test_an_input_of_two_values_is_not_warped() -> None:
+def test_an_input_of_two_values_is_not_warped_and_prices_are_predicted_from_what_is_known() -> None:
     x, u, y = data()
     x[:, 1] = 0.5 * (x[:, 1] > 0.5)
     own = gp.fit(x, u, y, gp.Prior(warp_sd=1.0))
     assert own.warps[:, 1].tolist() == [1.0, 1.0]
     assert (own.warps[:, 0] != 1.0).all()
-
-
-def test_a_price_is_predicted_from_parameters_and_what_is_known() -> None:
     x = RNG.random((40, 2))
     sizes = RNG.normal(size=(40, 1))
     regression = LogRegression()
@@ -185,11 +182,8 @@ def test_the_improvement_is_that_of_sampling(kinds: tuple[str, str], points: int
     assert exact == pytest.approx(np.mean(gained), abs=4 * np.std(gained) / math.sqrt(len(gained)) + 1e-4)
 
 
-def test_a_bound_below_zero_gives_a_lognormal_nothing() -> None:
+def test_a_bound_below_zero_gives_a_lognormal_nothing_and_three_objectives_are_sampled() -> None:
     assert expected_below(np.array([-1.0, 0.0]), np.zeros(2), np.ones(2), "lognormal").tolist() == [0.0, 0.0]
-
-
-def test_three_objectives_are_sampled_about_right() -> None:
     reference, archive = np.ones(3), np.array([[0.5, 0.6, 0.7], [0.2, 0.9, 0.4]])
     directions = Directions(3, count=4096)
     heights = directions.heights(archive, reference, np.ones(3))
@@ -289,16 +283,13 @@ def test_scales_of_objectives() -> None:
 # ---------------------------------------------------------------------- the index
 
 
-def test_the_index_is_the_root_and_prefers_the_cheap_and_the_good() -> None:
+def test_the_index_is_the_root_prefers_the_cheap_and_the_good_and_values_stopping_again() -> None:
     gains = np.array([[[1.0, 2.0]], [[1.0, 2.0]], [[2.0, 4.0]]])
     first, after = np.array([1.0, 2.0, 1.0]), np.array([[0.0, 3.0], [0.0, 6.0], [0.0, 3.0]])
     prices = break_even(gains, np.ones(1), first, after)
     assert prices.tolist() == pytest.approx([1.0, 0.5, 2.0], rel=1e-6)  # stopping after the first rung is best
     far = break_even(np.array([[[0.1, 8.0]]]), np.ones(1), np.array([1.0]), np.array([[0.0, 3.0]]))
     assert far.tolist() == pytest.approx([2.0], rel=1e-6)
-
-
-def test_the_chance_to_stop_again_is_worth_something() -> None:
     gains = np.array([[[0.0, 0.0], [0.0, 6.0]]])
     weights, first, after = np.array([0.5, 0.5]), np.array([1.0]), np.array([[0.0, 5.0]])
     with_option = break_even(gains, weights, first, after)[0]
@@ -379,7 +370,7 @@ def untried(model: CurveModel, configurations: list[dict[str, Any]]) -> Any:
     return model.untried(model.features(configurations))
 
 
-def test_good_configurations_have_the_larger_index() -> None:
+def test_good_configurations_have_the_larger_index_and_the_untried_is_near_the_best() -> None:
     model = CurveModel(problem())
     model.learn(some_trials(), refit=True)
     some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
@@ -387,17 +378,13 @@ def test_good_configurations_have_the_larger_index() -> None:
     assert good > 2 * bad
     rough = indices(model, some, exact=False)
     assert rough[0] > rough[1]
-
-
-def test_the_untried_configuration_is_near_the_best() -> None:
     model = CurveModel(problem())
     trials = some_trials(24)
     model.learn(trials, refit=True)
     chosen = [AcquisitionOptimizer(model).choose(trials, seed=k) for k in range(5)]
     assert np.median([abs(math.log10(float(one["learning_rate"])) + 1.5) for one in chosen]) < 0.7  # type: ignore[arg-type]
     table = [{"learning_rate": 10.0**-k, "width": 64} for k in (0, 1, 2, 3, 4)]
-    untried = AcquisitionOptimizer(model, table)
-    assert untried.choose(trials, seed=1) in table
+    assert AcquisitionOptimizer(model, table).choose(trials, seed=1) in table
 
 
 def test_a_failed_configuration_counts_as_the_worst() -> None:

@@ -66,29 +66,23 @@ def test_forecasts_order_trials_by_their_ends_and_are_better_the_farther_a_trial
     assert off[9] < min(off[3], 0.02)
 
 
-def test_a_larger_accuracy_stays_the_better_one() -> None:
+def test_only_objectives_without_a_formula_are_forecast_in_their_own_direction() -> None:
     seen = trials(60, turned=True)
     ends = ends_of(seen)
     found = {number: own[0] for number, own in forecasts(seen, ACCURACY, COST).items() if own is not None}
     assert max(found.values()) < 0.0, "turned so that smaller is better, as snapshots are"
     assert np.corrcoef([found[n] for n in found], [ends[n] for n in found])[0, 1] > 0.8
-
-
-def test_only_objectives_that_no_formula_knows_are_forecast() -> None:
     seen = trials(30)
     assert all(own is None or set(own) == {0} for own in forecasts(seen).values())
     assert forecasts(seen, SIZE, COST) == {}, "constants need no forecast"
 
 
-def test_before_enough_was_seen_and_before_its_first_rung_a_trial_has_no_forecast() -> None:
+def test_a_trial_before_its_first_rung_or_that_failed_has_no_forecast_but_teaches_others() -> None:
     few = trials(6)  # two of them crossed two links, two crossed one
     assert forecasts([*few[:2], few[3], few[4], Snapshot(number=9, params={}, state="running")]) == {}
     assert forecasts([]) == {}
     seen = [*trials(30), Snapshot(number=30, params={}, state="paused", epochs=2, at=curve(0.1, 2))]
     assert forecasts(seen)[30] is None
-
-
-def test_a_failed_trial_teaches_the_others_and_gets_no_forecast() -> None:
     seen = [*trials(30), Snapshot(number=30, params={}, state="failed", epochs=4, at=curve(0.1, 4))]
     found = forecasts(seen, cut=cut_short(seen) - {30})
     assert 30 not in found

@@ -42,16 +42,13 @@ def test_the_first_epoch_tells_if_the_first_trials_keep_their_ranks(late: list[f
     assert first_epoch_tells(trials(RANKED, late), RUNG, 1) == tells
 
 
-def test_later_trials_change_nothing() -> None:
+def test_later_trials_and_those_that_ended_before_the_rung_change_nothing() -> None:
     """Those that go on beyond epoch 1 are chosen by then."""
     first = trials(RANKED, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06])
     more = trials([*RANKED, 0.7, 0.8], [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.001, None])
     assert len(first) == TELLING_TRIALS
     assert first_epoch_tells(first, RUNG, 1) == first_epoch_tells(more, RUNG, 1) is True
     assert not first_epoch_tells(first[:-1], RUNG, 1)
-
-
-def test_a_trial_that_ended_before_the_rung_is_left_out() -> None:
     seen = trials(RANKED, [0.01, 0.02, 0.03, 0.04, 0.05, None])
     ended = [*seen[:-1], replace(seen[-1], state="failed")]
     assert first_epoch_tells(ended, RUNG, 1)

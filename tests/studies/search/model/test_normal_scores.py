@@ -13,15 +13,12 @@ from studies.search.model.objective_scale import ABOVE_REFERENCE, Scale
 from studies.search.rungs import decision_rungs
 
 
-def test_scores_grow_with_values_and_lead_back_to_them() -> None:
+def test_scores_grow_with_values_lead_back_to_them_and_are_shared_by_equal_ones() -> None:
     z = np.random.default_rng(0).normal(size=50) ** 3
     some = NormalScores.of(z)
     scores = some.of_z(z)
     assert (np.argsort(scores) == np.argsort(z)).all()
     assert some.to_z(scores) == pytest.approx(z)
-
-
-def test_equal_values_share_a_score() -> None:
     low, middle, high = NormalScores.of(np.array([3.0, 1.0, 3.0, 2.0, 1.0])).of_z(np.array([1.0, 2.0, 3.0]))
     assert middle == pytest.approx(0.0)
     assert high == pytest.approx(-low)
@@ -36,14 +33,11 @@ def test_without_a_difference_the_prior_says_how_far_values_reach(z: np.ndarray)
     assert 0.3 * TAIL_PRIOR < math.sqrt(variance[0]) <= TAIL_PRIOR + 1e-9
 
 
-def test_better_than_the_best_is_possible_and_worse_than_the_worst_is_not() -> None:
+def test_better_than_the_best_is_possible_as_far_as_the_spread_towards_better_values() -> None:
     some = NormalScores.of(np.linspace(-1.0, 1.0, 30))
     better, worse = some.to_z(np.array([some.scores[0] - 1.0, some.scores[-1] + 1.0]))
     assert better < -1.0
     assert worse == 1.0
-
-
-def test_the_spread_is_that_towards_better_values() -> None:
     z = np.concatenate((np.linspace(-1.0, 0.0, 20), np.linspace(5.0, 9.0, 20)))
     some = NormalScores.of(z)
     _, variance = some.forecast(some.of_z(np.array([0.0])), np.array([0.5]))
@@ -75,13 +69,10 @@ def test_beyond_the_reference_an_objective_is_hardly_told_apart() -> None:
     assert accuracies.ceiling < Scale.of(np.array([-0.9, -0.8, -0.7, -0.1]), -0.6).ceiling
 
 
-def test_where_all_is_bad_forecasts_are_not_certain() -> None:
+def test_where_all_is_bad_forecasts_are_not_certain_and_of_many_values_ranks_and_distances_count() -> None:
     some = NormalScores.of(np.array([-1.0, *[0.0] * 12]))
     _, variance = some.forecast(np.array([2.0]), np.array([0.02]))
     assert variance[0] > 1e-6
-
-
-def test_of_many_values_ranks_count_and_so_do_distances() -> None:
     z = np.concatenate((np.linspace(-0.001, 0.001, 80), np.linspace(-2.0, -1.0, 20)))
     some = NormalScores.of(z)
     plateau = np.ptp(some.of_z(np.array([-0.001, 0.001])))

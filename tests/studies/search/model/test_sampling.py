@@ -15,7 +15,7 @@ from studies.search.model.standardisation import (
 )
 
 
-def test_the_best_half_is_kept_and_a_random_half_of_the_others() -> None:
+def test_the_best_half_a_random_half_of_the_others_and_a_quarter_of_rare_positions_are_kept() -> None:
     ranking = np.random.default_rng(0).permutation(100)
     kept = best_and_random(ranking, 20)
     assert len(kept) == len(set(kept.tolist())) == 20
@@ -23,9 +23,6 @@ def test_the_best_half_is_kept_and_a_random_half_of_the_others() -> None:
     assert set(ranking[:10].tolist()) <= set(kept.tolist())
     assert kept.tolist() == best_and_random(ranking.tolist(), 20).tolist(), "a resumed study keeps the same"
     assert best_and_random(ranking[:20], 20).tolist() == list(range(20))
-
-
-def test_rare_positions_make_up_a_quarter_if_there_are_enough() -> None:
     is_rare = (np.arange(1000) < 300).astype(float)
     kept = with_rare_ones(is_rare, 100)
     assert (len(kept), int(is_rare[kept].sum())) == (100, 25)
@@ -42,7 +39,7 @@ def test_quasi_random_points_cover_the_cube_and_are_the_same_each_time() -> None
     assert np.histogram(points[:, 1], bins=8, range=(0, 1))[0].min() >= 8
 
 
-def test_standardised_values_lead_back() -> None:
+def test_standardised_values_lead_back_and_few_move_a_standardisation_little() -> None:
     values = np.array([1.0, 2.0, 4.0, 40.0])
     for scale in (by_median(values, 0.1), by_mean(values, 0.1), by_quartiles(values), IDENTITY):
         assert scale.inverse(scale.of(values)) == pytest.approx(values)
@@ -50,9 +47,6 @@ def test_standardised_values_lead_back() -> None:
     assert by_mean(np.zeros(0), 0.1) == IDENTITY
     columns = np.array([[0.0, 1.0], [2.0, 1.0]])
     assert by_column(columns, 2.0, 0.01).of(columns)[:, 1].tolist() == [0.0, 0.0]
-
-
-def test_few_values_move_a_standardisation_little() -> None:
     prior = Standardisation(0.0, 1.0)
     assert shrunk(prior, np.zeros(0), 6) == prior
     assert shrunk(prior, np.array([7.0]), 6).centre == pytest.approx(1.0)

@@ -84,7 +84,7 @@ def test_about_half_of_a_study_ends_at_each_rung(tmp_path: Path) -> None:
     assert all("worse than the median" in trial.reason for trial in stopped)
 
 
-def test_the_spec_takes_its_options_and_no_others() -> None:
+def test_the_spec_takes_its_options_and_no_others_and_gets_it() -> None:
     form = {"name": "median", "grace": 2, "startup_trials": 8, "combine": "all"}
     spec = parse_spec({"task": "digits", "search": {"pruner": form}})
     assert spec_to_mapping(spec)["search"]["pruner"] == form
@@ -93,9 +93,6 @@ def test_the_spec_takes_its_options_and_no_others() -> None:
         parse_spec({"task": "digits", "search": {"pruner": {"name": "median", "eta": 3}}})
     with pytest.raises(Exception, match="joint, any, all, primary"):
         parse_spec({"task": "digits", "search": {"pruner": {"name": "median", "combine": "some"}}})
-
-
-def test_a_spec_that_names_it_gets_it() -> None:
     from studies.control.assembly import PoolSpec, assemble, setup_of
 
     spec = parse_spec({"task": "digits", "search": {"pruner": {"name": "median", "grace": 2, "combine": "any"}}})

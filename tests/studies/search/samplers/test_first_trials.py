@@ -27,16 +27,13 @@ def suggester(*named: dict[str, Any]) -> FirstTrials:
     return FirstTrials(named, space=SPACE, seed=3, sampler=Later())
 
 
-def test_named_parameters_come_first_and_the_sampler_is_asked_for_the_rest() -> None:
+def test_named_parameters_come_first_and_what_is_left_open_is_drawn_the_same_in_every_process() -> None:
     found = suggester({"kind": "b", "rate": 0.5}, {"kind": "a"})
     assert [dict(found.suggest(number, ()).params) for number in range(3)] == [
         {"kind": "b", "rate": 0.5},
         {"kind": "a"},
         {"kind": "a", "asked": 2, "told": 0},
     ]
-
-
-def test_what_is_left_open_is_drawn_the_same_in_every_process() -> None:
     drawn = [suggester({"rate": 0.25}, {"kind": "b"}).suggest(number, ()).params for number in (0, 1)]
     assert drawn[0] == {"kind": "b", "rate": 0.25}
     assert 0.1 <= float(str(drawn[1]["rate"])) <= 1.0

@@ -67,7 +67,7 @@ def test_as_many_trials_as_the_longest_list_of_choices_has_try_all_of_them(candi
     assert trials == first_trials(len(KINDS), seed=seed, candidates=candidates)
 
 
-def test_beyond_the_first_four_it_may_cost_a_quarter_of_the_budget() -> None:
+def test_a_start_may_cost_a_quarter_of_the_budget_and_many_choices_are_left_to_the_search() -> None:
     tried = [observed(number, one, 1.0).snapshot for number, one in enumerate(GRID[:4])]
     assert all(one is not None for one in tried)
     snapshots: Any = tried
@@ -76,9 +76,6 @@ def test_beyond_the_first_four_it_may_cost_a_quarter_of_the_budget() -> None:
     assert to_be_tried(problem(budget_usd=4 * left), snapshots) != {}
     assert to_be_tried(problem(budget_usd=4 * left - 0.1), snapshots) == {}
     assert to_be_tried(problem(budget_usd=0.01), snapshots[:3]) != {}
-
-
-def test_a_parameter_with_many_choices_is_left_to_the_search() -> None:
     many = Space({"kind": Categorical([f"k{i}" for i in range(MOST_CHOICES + 1)]), "one": Categorical(["x"])})
     assert to_be_tried(problem(space=many), []) == {}
 
