@@ -118,7 +118,7 @@ def test_wrong_arguments_are_named(place: InProcess, arguments: list[str], words
     assert words in place.refused("compare", "mine:Mine", *arguments)
 
 
-def test_more_ranks_than_gpus_are_refused_over_nccl_only(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_gpus_are_refused_over_nccl_only_and_nothing_is_compared_under_torchrun(place, monkeypatch):
     two = AvailableSlots(device="cuda", device_name="GPU", slots=2)
     monkeypatch.setattr(request, "find_slots", lambda *_: two)
     line = place.refused("compare", "mine:Mine", "--world-sizes", "1,2,4", "--backend", "nccl")
@@ -127,9 +127,6 @@ def test_more_ranks_than_gpus_are_refused_over_nccl_only(place: InProcess, monke
         "nccl", "nccl", "gloo",
     ]  # fmt: skip
     assert GroupOptions(backend="nccl").problem("cuda", ranks=2, devices=2) is None
-
-
-def test_under_torchrun_nothing_is_compared(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     assert "RANK is set, as under torchrun" in place.refused("compare", "mine:Mine")
 

@@ -22,14 +22,11 @@ def gan_spec(folder, world_size=1, epochs=6):
     return replace(spec, task="gan:train", python_path=(str(EXAMPLES),), checkpoint_folder=str(folder), milestones=(2,))
 
 
-def test_it_learns_alone_and_with_two_ranks(ranks, tmp_path):
+def test_it_learns_alone_and_with_two_ranks_and_goes_on_with_the_same_bits(ranks, tmp_path):
     for world_size in (1, 2):
         distances = [one.metrics["distance"] for one in on(ranks, gan_spec(tmp_path, world_size))[0]["measurements"]]
         assert min(distances) < 0.6 * distances[0]
         assert min(distances) < 0.2
-
-
-def test_it_goes_on_with_the_same_bits(ranks, tmp_path):
     whole = on(ranks, gan_spec(tmp_path / "whole", 2, epochs=2))[0]["measurements"]
     parts = [one["measurements"][0] for one in in_attempts(ranks, gan_spec(tmp_path / "parts", 2, epochs=2))]
     assert [one.metrics["distance"] for one in parts] == [one.metrics["distance"] for one in whole]

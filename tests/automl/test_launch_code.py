@@ -97,17 +97,13 @@ def test_a_study_of_a_function_is_picked_and_said(place: Place) -> None:
 
 
 @pytest.mark.medium
-def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place: Place) -> None:
+def test_the_metric_of_a_function_is_a_loss_that_it_reports_or_unknown_and_its_space_an_attribute(place: Place) -> None:
     spec = place.spec("loops.py:bare")
     assert set(spec["space"]) == {"rate"}
     assert spec["objectives"][0]["metric"] == "val_error"
     _, _, said = place.run("loops.py:bare", "--dry-run", "--json")
     assert "val_error: bare has to report it; --set 'objectives=" in said
-
-
-@pytest.mark.medium
-def test_a_function_that_reports_only_losses_is_searched_for_the_validation_loss(place: Place) -> None:
-    """Tasks are always measured by it, but a function has only what it reports."""
+    # Tasks are always measured by it, but a function has only what it reports.
     spec = place.spec("loops.py:usual")
     assert [one["metric"] for one in spec["objectives"]] == ["val_loss", "cost_usd"]
     assert place.spec("loops.py:many")["objectives"][0]["metric"] == "dice", "its own metric comes before losses"

@@ -147,7 +147,7 @@ def test_the_saved_spec_is_commented_and_means_the_same(place: Place) -> None:
     assert "exists" in place.refused(*TABULAR, "--save-spec", "picked.yaml", "--dry-run")
 
 
-def test_text_columns_are_found_or_named(place: Place) -> None:
+def test_text_columns_are_found_or_named_and_digits_need_no_data(place: Place) -> None:
     optional.module("tokenizers")
     rows = [("id", "mood", "words"), *((n, "good" if n % 2 else "bad", f"some words {n % 7} here") for n in range(60))]
     write(place.folder / "train.csv", rows)
@@ -157,9 +157,6 @@ def test_text_columns_are_found_or_named(place: Place) -> None:
     options = place.plan("--task", "text", "--data", "train.csv", "--text", "words", "--label", "mood")["spec"]
     assert options["task_options"] == spec["task_options"] | {"text": "words", "label": "mood"}
     assert "'wrods'" in place.refused("--task", "text", "--data", "train.csv", "--text", "wrods")
-
-
-def test_digits_need_no_data(place: Place) -> None:
     spec = place.plan("--task", "digits")["spec"]
     assert (spec["study"], spec["task_options"]) == ("digits", {})
 

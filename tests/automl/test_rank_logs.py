@@ -118,13 +118,10 @@ def test_a_resumed_training_goes_on_with_its_log_and_another_one_begins_it_anew(
     assert not list((place.folder / "logs").glob(".*"))
 
 
-def test_a_training_that_fails_leaves_the_batches_before(place: InProcess) -> None:
+def test_a_training_that_fails_leaves_the_batches_before_and_what_cannot_be_logged_is_refused(place: InProcess) -> None:
     code, _, _ = place.run("train", "logged_task:Mine", *GIVEN, "--option", "raises_at=6")
     assert code == 1
     assert [row["step"] for row in rows_of(place, 0)] == [1, 2, 3, 4, 5]
-
-
-def test_what_cannot_be_logged_is_refused(place: InProcess) -> None:
     line = place.refused("train", "logged_task:function", "--rank-logs", "logs")
     assert "--rank-logs: 'logged_task:function' is a training function, whose steps are its own" in line
     line = place.refused("train", "logged_task:Mine", "--rank-logs", "logged_task.py/logs")

@@ -141,13 +141,10 @@ def test_a_tensor_that_a_function_reads_is_compared_by_its_values() -> None:
     assert not say_the_same(one, other)
 
 
-def test_two_studies_keep_functions_of_one_source_apart(tmp_path: Path) -> None:
+def test_functions_of_one_source_are_kept_apart_and_what_one_drags_along_is_bounded(tmp_path: Path) -> None:
     names = [name_of(made_here(factor), tmp_path, study)[0] for factor, study in ((2.0, "two"), (5.0, "five"))]
     found = [load_trainable(name, {}, (str(tmp_path),)) for name in names]
     assert [one.function(1.0) for one in found] == [2.0, 5.0]
-
-
-def test_what_a_function_drags_along_is_bounded(tmp_path: Path) -> None:
     data = bytes(33 * 2**20)
 
     def holds_data(trial: Any) -> int:

@@ -58,13 +58,10 @@ def test_trials_are_listed_by_a_column_and_those_without_a_value_last(place, col
     assert numbers(place, "--sort", column) == order
 
 
-def test_the_first_ones_alone_are_listed(place: InProcess) -> None:
+def test_the_first_ones_alone_are_listed_and_what_is_enqueued_stands_last_and_counts(place: InProcess) -> None:
     assert numbers(place, "--sort", "val_error", "--top", "2") == [1, 0]
     assert numbers(place, "--top", "3") == [0, 1, 2]
     assert numbers(place, "--top", "99") == [0, 1, 2, 3]
-
-
-def test_what_is_enqueued_stands_last_and_counts(place: InProcess) -> None:
     assert place.run("enqueue", "small", "--param", "width=20")[0] == 0
 
     def names(*arguments: str) -> list[str]:

@@ -242,7 +242,7 @@ def test_noise_scale_and_gain_of_adascale_do_not_depend_on_who_measures_them(ran
     assert distance(base, passes) > 1e-4
 
 
-def test_sharded_blocks_can_be_computed_twice_and_convolutions_channels_last(ranks):
+def test_sharded_blocks_are_computed_twice_channels_last_and_compiled_ranks_learn_the_same(ranks):
     training = {"activation_checkpointing": True, "shard": "full"}
     spec = spec_of(2, options={"kind": "blocks", "dropout": 0.3}, training=training)
     plain = spec_of(2, options={"kind": "blocks", "dropout": 0.3})
@@ -252,9 +252,6 @@ def test_sharded_blocks_can_be_computed_twice_and_convolutions_channels_last(ran
     plain = replace(make(training={"epochs": 1}), task=f"{__name__}:Images")
     sharded = replace(make(training={"epochs": 1, "shard": "full", "channels_last": True}), task=plain.task)
     assert distance(ranks.run(2, run_trial, plain)[0], ranks.run(2, run_trial, sharded)[0]) < 1e-6
-
-
-def test_compiled_ranks_learn_the_same(ranks):
     make = partial(spec_of, 2, options={"kind": "compilable", "dtype": "float32", "n": 32, "blocks": 1})
     plain = ranks.run(2, run_trial, make(training={"epochs": 1}))[0]
     compiled = ranks.run(2, run_trial, make(training={"epochs": 1, "compile": True}))

@@ -97,7 +97,7 @@ def test_the_first_step_is_that_of_a_loop_by_hand(ranks):
     assert torch.nn.functional.cosine_similarity(moved, -gradient, dim=0).item() > 1 - 1e-9
 
 
-def test_weights_of_one_and_those_of_metrics_alone_change_nothing_and_zeros_have_no_loss(ranks):
+def test_weights_of_one_or_for_metrics_alone_change_nothing_and_evaluations_are_weighed(ranks):
     plain = run_trial(Group(), spec_of(options={"n": 53}))
     for kind in ("ones", "none"):
         other = trained(ranks, weighed(options={"weights": kind}))
@@ -107,9 +107,6 @@ def test_weights_of_one_and_those_of_metrics_alone_change_nothing_and_zeros_have
         assert last["val_error"] == pytest.approx(plain["measurements"][-1].metrics["val_error"])
     assert last["val_weighed_error"] != pytest.approx(last["val_error"])
     assert isinstance(trained(ranks, weighed(2, options={"weights": "zeros"})), DivergedError)
-
-
-def test_a_weighed_evaluation_is_the_recorded_one(ranks):
     spec = weighed(2)
     done = trained(ranks, spec)
     task = load_task(TASK, spec.task_options)

@@ -36,15 +36,12 @@ def test_weights_do_not_depend_on_the_number_of_ranks(ranks, world_size, params,
         assert distance(alone, rank) <= limit
 
 
-def test_accumulating_gradients_is_one_larger_batch(ranks):
+def test_accumulated_gradients_are_one_larger_batch_of_samples_used_once_an_epoch_in_a_new_order(ranks):
     spec = partial(spec_of, options={"n": 45})
     whole = run_trial(Group(), spec(training={"clip_norm": 0.2}))
     parts = spec(2, params={"batch_per_rank": 2}, training={"accumulate": 4, "clip_norm": 0.2})
     assert distance(whole, ranks.run(2, run_trial, parts)[0]) <= 1e-10
     assert distance(whole, run_trial(Group(), spec())) > 1e-6
-
-
-def test_every_epoch_uses_every_sample_once_in_a_new_order(ranks):
     ranks = trained(ranks, 4, options={"n": 45})
     epochs = [[sample for rank in ranks for sample in rank["seen"][epoch]] for epoch in range(3)]
     for epoch in epochs:
@@ -105,15 +102,12 @@ def _twice(group, spec):
     return [run_trial(group, spec), run_trial(group, spec)]
 
 
-def test_a_used_process_trains_like_a_fresh_one_and_a_group_can_be_kept_for_the_next_trial(ranks):
+def test_used_processes_train_like_fresh_ones_in_groups_that_are_kept_and_of_one_size(ranks):
     fresh = trained(ranks, 2)[0]
     first, second = ranks.run(2, _twice, spec_of(2, params=ADAMW))[1]
     assert distance(first, second) == 0.0
     assert len(second["measurements"]) == 3
     assert distance(fresh, trained(ranks, 2)[0]) == 0.0
-
-
-def test_a_group_of_another_size_is_refused_and_whoever_gives_up_at_once_lets_the_others_form_theirs(ranks):
     for _ in range(8):
         answers = ranks.run(4, run_trial, spec_of(2))
         assert all(isinstance(answer, TaskError) and "4 != the trial's 2" in str(answer) for answer in answers)

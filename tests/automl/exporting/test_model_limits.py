@@ -47,13 +47,10 @@ def test_a_device_or_a_fifo_is_no_file_of_a_model(tmp_path: Path, name: str, mak
         opened_model(tmp_path)
 
 
-def test_an_image_is_a_regular_file(tmp_path: Path) -> None:
+def test_an_image_is_a_regular_file_and_a_spec_that_never_ends_is_not_read_to_its_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.png")
     with pytest.raises(InputError, match="it is no regular file"):
         ImageRows({"channels": 3, "height": 8, "width": 8}).encode(str(tmp_path / "a.png"), 0)
-
-
-def test_a_spec_that_never_ends_is_not_read_to_its_end(tmp_path: Path) -> None:
     zeros(tmp_path / "s.yaml")
     with pytest.raises(SpecError, match="found more than 1,000,000 characters"):
         load_spec(tmp_path / "s.yaml")

@@ -41,7 +41,7 @@ def test_one_rank_goes_on_with_the_same_bits_and_metrics_are_reported_for_the_ep
     assert [one.metrics.keys() for one in paused] == [one.metrics.keys() for one in whole]
 
 
-def test_loaders_of_the_trial_go_on_with_the_same_bits_and_validate_on_each_sample_once(ranks, tmp_path):
+def test_loaders_of_the_trial_go_on_with_the_same_bits_and_ranks_serve_one_trial_after_another(ranks, tmp_path):
     spec = spec_of("by_lightning", 2, task_options={"loaders": "the trial's"}, checkpoint_folder=str(tmp_path))
     whole, _ = with_equal_bits(ranks, spec)
     for one in whole:
@@ -49,10 +49,7 @@ def test_loaders_of_the_trial_go_on_with_the_same_bits_and_validate_on_each_samp
         assert one.metrics["exact_error"] == pytest.approx(one.metrics["wrong"] / 29)
         # Lightning takes the mean number of samples of a rank for a whole number, here 14 for 14.5: not exact.
         assert one.metrics["val_error"] == pytest.approx(one.metrics["wrong"] / 29, rel=0.05)
-
-
-def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path):
-    """A trial that is cut, one that fails, and wider and narrower ones: Lightning remembers ranks in globals."""
+    # A trial that is cut, one that fails, and wider and narrower ones: Lightning remembers ranks in globals.
     ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "tests"), (1, None, "")]
     serve_one_trial_after_another(ranks, "by_lightning", ends)
     assert all(ranks.run(2, gang_is_usable, spec_of("by_lightning", 2))), "Lightning neither forms nor leaves the group"

@@ -100,7 +100,7 @@ def test_a_token_of_another_project_sees_nothing_and_a_viewer_reads_only(service
     anyio.run(drive)
 
 
-def test_members_train_nothing_past_the_queue(service: TeamService) -> None:
+def test_no_call_is_answered_without_a_token_and_members_train_nothing_past_the_queue(service: TeamService) -> None:
     async def drive() -> None:
         async with over_http(service, service.ann) as call:
             for tool in ("run_ddp_simulation", "compare_ddp_vs_single"):
@@ -108,9 +108,6 @@ def test_members_train_nothing_past_the_queue(service: TeamService) -> None:
                 assert "role: only an admin may" in answer["error"]
 
     anyio.run(drive)
-
-
-def test_no_call_without_a_token(service: TeamService) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     accept = {"Accept": "application/json, text/event-stream"}
     for headers in ({}, {"Authorization": "Bearer automl_wrong"}):

@@ -92,13 +92,10 @@ def test_behind_a_proxy_on_another_machine_the_cookie_is_secure(service, client,
     assert ("Secure" in client.post("/logout", headers=with_token).headers["set-cookie"]) == is_secure
 
 
-def test_a_page_of_another_site_logs_nobody_in(service: TestedService, client: TestClient) -> None:
+def test_pages_run_their_own_scripts_only_and_one_of_another_site_logs_nobody_in(service, client):
     answer = client.post("/login", data={"token": service.token()}, headers={"Origin": "http://evil.example"})
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
-
-
-def test_pages_run_their_own_scripts_only(service: TestedService, client: TestClient) -> None:
     service.studies().submit(support.spec_of("a"))
     logged_in(service, client, role="admin")
     for path in ("/", "/submit", "/submit?how=form", "/spend", "/tokens", "/studies/vision.a", "/login"):

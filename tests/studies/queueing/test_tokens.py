@@ -74,14 +74,11 @@ WRONG_NAMES = [
 ]
 
 
-def test_names_that_cannot_stand_in_paths_and_names_of_studies_are_refused(store: Store) -> None:
+def test_wrong_names_are_refused_but_tokens_of_older_versions_rotated_with_theirs(store: Store) -> None:
     for user, project, place in WRONG_NAMES:
         with pytest.raises(StoreError, match=place):
             access_tokens.create(store, name="laptop", user=user, project=project, role="member", days=None)
     assert access_tokens.listed(store) == []
-
-
-def test_a_token_of_an_older_version_is_rotated_whatever_its_project_is_called(store: Store) -> None:
     _, line = made(store)
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.tokens).values(project="vision.a"))

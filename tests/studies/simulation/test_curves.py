@@ -28,15 +28,12 @@ def test_a_table_is_what_was_written(tmp_path: Path) -> None:
     assert read.notes == ()
 
 
-def test_an_accuracy_has_an_error_beside_it_whatever_its_unit(tmp_path: Path) -> None:
+def test_an_accuracy_has_an_error_beside_it_and_each_validation_metric_its_test_twin(tmp_path: Path) -> None:
     read = table(tmp_path)
     assert np.allclose(read.metrics["val_error"], 1 - read.metrics["val_accuracy"] / 100)
     assert np.allclose(read.metrics["test_error"], 1 - read.metrics["test_accuracy"])
     assert read.about["val_error"].direction == "minimize"
     assert read.about["test_error"].split == "test"
-
-
-def test_each_validation_metric_finds_its_test_twin(tmp_path: Path) -> None:
     content = arrays()
     meta = json.loads(content["meta_json"])
     meta["metrics"]["test_balanced_accuracy"] = meta["metrics"].pop("test_accuracy")
@@ -147,7 +144,7 @@ def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, content: dict[str,
     assert "\n" not in str(refused.value)
 
 
-def test_nothing_is_unpickled(tmp_path: Path) -> None:
+def test_nothing_is_unpickled_and_what_is_no_file_of_arrays_is_refused(tmp_path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> tuple[Any, ...]:
             return (pytest.fail, ("it was unpickled",))
@@ -156,9 +153,6 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     np.savez(path, **(arrays() | {"params": np.array([Bomb()], dtype=object)}))
     with pytest.raises(CurvesError):
         read_table(path)
-
-
-def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no table")
     with pytest.raises(CurvesError, match="cannot be read"):
         read_table(tmp_path / "text.npz")
@@ -192,16 +186,13 @@ def test_pooled_tables_are_one_whose_rows_say_where_they_are_from(tmp_path: Path
         pooled([one, table(tmp_path, name="short", epochs=5)])
 
 
-def test_a_dearer_device_costs_its_factor_more(tmp_path: Path) -> None:
+def test_a_dearer_device_costs_more_and_more_ranks_are_faster_and_cost_more(tmp_path: Path) -> None:
     plain = table(tmp_path)
     dear = with_price_factors(plain, (1.0, 4.0))
     ratio = dear.full_trial_usd(1.0) / plain.full_trial_usd(1.0)
     assert set(ratio.round(9)) == {1.0, 4.0}
     assert np.array_equal(with_price_factors(plain, (1.0, 4.0)).seconds, dear.seconds)
     assert dear.metrics is plain.metrics
-
-
-def test_more_ranks_are_faster_and_cost_more(tmp_path: Path) -> None:
     plain = table(tmp_path)
     wide = with_world_sizes(plain, (1, 2, 4), 0.9)
     assert len(wide) == 3 * len(plain)

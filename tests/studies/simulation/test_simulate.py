@@ -71,16 +71,13 @@ def test_a_trial_costs_its_seconds_and_its_start_at_the_price_of_its_slots(tmp_p
     assert sizes == {1, 2}
 
 
-def test_the_budget_is_so_many_mean_trainings_and_is_kept(tmp_path: Path) -> None:
+def test_a_small_table_is_used_up_and_larger_ones_have_a_budget_of_mean_trainings_which_is_kept(tmp_path: Path) -> None:
     made_up = table(tmp_path)
     done = study(made_up, usd_per_slot_hour=2.0)
     assert done.budget_usd == pytest.approx(8 * made_up.seconds[:, -1].mean() * 2.0 / 3600)
     assert 0.8 * done.budget_usd < done.record.cost_nano_usd / NANO <= done.budget_usd
     assert done.record.stop_reason == "budget_usd"
     assert done.wall_seconds * 3 * 2.0 / 3600 == pytest.approx(done.record.cost_nano_usd / NANO, rel=1e-6)
-
-
-def test_a_small_table_is_used_up(tmp_path: Path) -> None:
     done = study(table(tmp_path, count=5), budget_full_trials=50, pruner="none")
     assert [trial.state for trial in done.record.trials] == ["complete"] * 5
     assert done.record.stop_reason == "budget_trials"
@@ -202,7 +199,7 @@ def test_a_study_that_trains_everything_has_all_of_the_hypervolume(tmp_path: Pat
     assert usd_to_reach(found, 1.5) is None
 
 
-def test_test_scores_are_those_of_the_test_metrics(tmp_path: Path) -> None:
+def test_test_scores_are_those_of_the_test_metrics_and_the_reference_point_holds_full_trainings(tmp_path: Path) -> None:
     made_up = table(tmp_path)
     done = study(made_up, objectives=(ERROR, DOLLARS))
     spent = [milestone.spent_usd for milestone in done.milestones]
@@ -213,9 +210,6 @@ def test_test_scores_are_those_of_the_test_metrics(tmp_path: Path) -> None:
         assert milestone.test_values[0] == made_up.metrics["test_error"][milestone.row, milestone.epoch - 1]
         assert milestone.values[0] == made_up.metrics["val_error"][milestone.row, milestone.epoch - 1]
         assert milestone.test_values[1] == milestone.values[1] > 0
-
-
-def test_the_reference_point_holds_full_trainings(tmp_path: Path) -> None:
     made_up = table(tmp_path)
     by = yardstick(made_up, (ERROR, DOLLARS), usd_per_slot_hour=2.0, start_epochs=0.3)
     dollars = (made_up.seconds[:, -1] + 0.3 * made_up.mean_epoch_seconds) * 2.0 / 3600
@@ -344,7 +338,7 @@ def test_only_models_that_keep_the_constraints_count(tmp_path: Path, search: tup
 
 
 @pytest.mark.medium
-def test_ours_starts_what_is_known_to_keep_a_constraint(tmp_path: Path) -> None:
+def test_a_constant_may_be_maximised_and_ours_starts_what_is_known_to_keep_a_constraint(tmp_path: Path) -> None:
     """Sizes are known before training here, so beyond the first ones and random ones nobody breaks the bound."""
     made_up = table(tmp_path)
     bound = float(np.median(made_up.statics["model_size"]))
@@ -354,10 +348,6 @@ def test_ours_starts_what_is_known_to_keep_a_constraint(tmp_path: Path) -> None:
     )  # fmt: skip
     sizes = [made_up.statics["model_size"][row_of(made_up, trial.params)] for trial in found.record.started[4:]]
     assert np.mean([size >= bound for size in sizes]) > 0.75, "half of the table keeps it"
-
-
-@pytest.mark.medium
-def test_a_constant_may_be_maximised(tmp_path: Path) -> None:
     made_up = table(tmp_path)
     larger = (ERROR, Objective(metric="model_size", direction="maximize"))
     found = study(made_up, sampler="cokriging", pruner="break_even", objectives=larger)

@@ -42,7 +42,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 @pytest.mark.medium
-def test_launch_says_how_to_turn_a_guess(place: InProcess) -> None:
+def test_launch_says_how_to_turn_a_guess_and_init_marks_it(place: InProcess) -> None:
     turned = "objectives=[{metric: gain, direction: maximize}, {metric: cost_usd, direction: minimize}]"
     code, out, err = place.run("launch", "mine.py:train", "--dry-run")
     assert code == 0, err
@@ -51,10 +51,6 @@ def test_launch_says_how_to_turn_a_guess(place: InProcess) -> None:
     code, out, err = place.run("launch", "mine.py:train", "--dry-run", "--set", turned)
     said = " ".join((out + err).split())
     assert (code, "gain (maximize)" in said, "is a guess" in said) == (0, True, False)
-
-
-@pytest.mark.medium
-def test_init_marks_a_guess(place: InProcess) -> None:
     assert place.run("init", "mine:train")[0] == 0
     written = (place.folder / "mine.yaml").read_text()
     assert yaml.safe_load(written)["objectives"][0] == {"metric": "gain", "direction": "minimize"}

@@ -346,14 +346,11 @@ def test_usual_targets_say_nothing(kind: str, tmp_path: Path) -> None:
     assert findings(read(path)) == ""
 
 
-def test_one_outlier_of_the_target_is_no_curve(tmp_path: Path) -> None:
+def test_plain_data_say_nothing_and_one_outlier_of_the_target_is_no_curve(tmp_path: Path) -> None:
     ages = [20 + one * 7 % 50 for one in range(ROWS)]
     path = table(tmp_path, "age,z,y", ages, NOISE, [*(f"{50 + 9 * x:.2f}" for x in X[:-1]), "1000000000"])
     assert "alone predicts" not in findings(read(path))
     assert "1000000000" in findings(read(path))
-
-
-def test_plain_data_say_nothing_and_have_a_row_for_each_column(tmp_path: Path) -> None:
     cities = [["Rome", "Oslo", ""][one % 3] for one in range(ROWS)]
     check = read(table(tmp_path, "v,city,y", X, cities, LABELS)).data_check()
     assert check["findings"] == []
@@ -389,7 +386,7 @@ def test_a_file_of_another_encoding_is_refused_with_its_name(content: bytes, wor
         read(str(tmp_path / "t.csv"))
 
 
-def test_a_word_that_is_no_number_is_refused_with_its_line_in_other_files(tmp_path: Path) -> None:
+def test_words_are_refused_with_their_line_in_other_files_and_columns_of_parquet_have_types(tmp_path: Path) -> None:
     train = table(tmp_path, "v;y", [f"{x:.1f} kg".replace(".", ",") for x in X], LABELS, delimiter=";")
     write(tmp_path / "test.csv", [["v", "y"], ["1,5 kg", "yes"], ["2 t", "no"]], ";")
     with pytest.raises(TaskError, match=r"test\.csv: line 3, column 'v': found '2 t', allowed: a number; or name"):
@@ -397,9 +394,6 @@ def test_a_word_that_is_no_number_is_refused_with_its_line_in_other_files(tmp_pa
     assert read(train).encode([{"v": 1.5}, {"v": "1,5"}, {"v": "1,5 kg"}]).unique().numel() == 1
     with pytest.raises(TaskError, match="row 1, column 'v': found '2 t', allowed: a number, or None"):
         read(train).encode([{"v": "2 t"}])
-
-
-def test_columns_of_parquet_are_numbers_and_dates_already(tmp_path: Path) -> None:
     days = pd.date_range("2020-01-01", periods=ROWS)
     columns = {"id": ORDER, "v": X, "d": days, "y": LABELS, "list": [[1]] * ROWS, "nothing": [None] * ROWS}
     pa.parquet.write_table(pa.table({name: pa.array(one) for name, one in columns.items()}), tmp_path / "t.parquet")

@@ -351,7 +351,7 @@ def test_new_rows_have_the_columns_that_the_model_uses(file: str, tmp_path: Path
     assert torch.equal(task.encode([row]), task.encode([row | {"constant": "same"}]))
 
 
-def test_members_of_an_ensemble_answer_apart_while_they_train_and_together_afterwards(file: str) -> None:
+def test_members_of_an_ensemble_answer_together_once_trained_and_first_trials_are_in_the_space(file: str) -> None:
     task = Tabular(file, "rich")
     inputs, targets = task.train_data({})
     module = task.model({"architecture": "tabm", "dropout": 0.0})
@@ -362,9 +362,6 @@ def test_members_of_an_ensemble_answer_apart_while_they_train_and_together_after
     torch.testing.assert_close(task.loss(apart, targets), losses.mean(0))
     smoothed = torch.stack([task.smoothed_loss(apart[:, member], targets, 0.1) for member in range(MEMBERS)])
     torch.testing.assert_close(task.smoothed_loss(apart, targets, 0.1), smoothed.mean(0))
-
-
-def test_first_trials_are_in_the_default_space(file: str) -> None:
     task = Tabular(file, "rich")
     trials = task.first_trials()
     assert [one["architecture"] for one in trials] == ["trees", "tabm"]
