@@ -168,15 +168,12 @@ def test_commands_without_json_and_those_that_set_keys_are_named() -> None:
     assert set(re.findall(r"`([^`]+)`", told)) == having
 
 
-def test_every_figure_is_documented() -> None:
+def test_every_figure_exit_code_and_failure_is_documented_and_no_other() -> None:
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?) \|", text.partition("## Figures")[2].partition("\n## ")[0], re.MULTILINE)
     words = {"val_error": "METRIC", "cost_usd": "METRIC", **dict.fromkeys(build_study(40).trials[0].params, "NAME")}
     names = {".".join(words.get(word, word) for word in name.split(".")) for name in Gallery(build_study(40))}
     assert {name for row in rows for name in CODE.findall(row)} == names
-
-
-def test_every_exit_code_and_failure_is_documented_and_no_other() -> None:
     table = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("| exit code |")[2].partition("\n\n")[0]
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     assert documented == {0, FAILED, WRONG_INPUT, NOTHING_COMPLETE, INTERRUPTED}

@@ -404,14 +404,11 @@ def test_a_tuner_whose_reports_jump_over_rungs_and_the_end_stops_there_and_what_
     assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > len(ended) - len(feasible)
 
 
-def test_a_mode_of_ray_tune_that_there_is_not_is_refused() -> None:
+def test_a_mode_or_a_configuration_that_may_not_be_is_refused() -> None:
     from automl.adapters.for_ray_tune import MultiObjectiveScheduler
 
     with pytest.raises(SpecError, match="found 'least', allowed: min, max"):
         MultiObjectiveScheduler(objectives=[("error", "least")], epochs=3)
-
-
-def test_a_configuration_of_an_external_sampler_that_violates_a_constraint_of_the_space_is_refused() -> None:
     space = Space.from_dict({"layers": (1, 8), "width": (16, 256), "constraints": ["layers * width <= 512"]})
     policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, space=space)
     policy.started(0, {"layers": 2, "width": 256})

@@ -126,12 +126,9 @@ def test_a_training_costs_what_its_slot_was_charged_when_the_price_was_set_meanw
     assert trained.at(EPOCHS).cost_nano_usd == 10_000_000 * (2.5 + 2 * 1.5) == ledger.cost_nano_usd
 
 
-def test_a_training_that_stops_improving_is_over() -> None:
+def test_a_lost_training_gets_three_attempts_an_error_none_and_one_that_stops_improving_is_over() -> None:
     (one,) = train(SimulatedPool(curve), spec(1, at=(2, EPOCHS), stops=True))
     assert ([point.epochs for point in one.points], one.failure) == ([2, 3], "")
-
-
-def test_a_lost_training_gets_three_attempts_and_an_error_none() -> None:
     ledger = Ledger()
     lost, wrong = train(SimulatedPool(curve), spec(1, at=(1, EPOCHS), fails="lost"), spec(2, fails="error"), to=ledger)
     assert (lost.spec.attempt, lost.at(EPOCHS).epochs, lost.failure) == (3, 4, "")
@@ -252,16 +249,13 @@ def test_devices_that_come_back_in_time_are_waited_for() -> None:
     assert (wide.spec.attempt, wide.at(EPOCHS).epochs, wide.failure) == (2, 4, "")
 
 
-def test_points_of_one_trial_share_a_training_that_ends_at_the_last_of_them() -> None:
+def test_points_of_one_trial_share_a_training_and_are_paid_to_the_ends_of_their_epochs() -> None:
     """Confirming 1@2 and 1@3 trained twice, each time for all four epochs."""
     (one,) = train(SimulatedPool(curve), spec(1, at=(2, 3)), slots=1)
     assert [(point.epochs, point.wall_seconds) for point in one.points] == [(2, 2.0), (3, 3.0)]
     assert one.at(2).metrics == curve(spec(1).params, 1).metrics[1]
     assert one.at(2).cost_nano_usd == 2 * 10_000_000
-
-
-def test_points_whose_measurements_travelled_together_are_paid_to_the_ends_of_their_epochs() -> None:
-    """Else 16@3 cost and took as much as 16@12, and neither `cheapest` nor `knee` could tell them apart."""
+    # Else 16@3 cost and took as much as 16@12, and neither `cheapest` nor `knee` could tell them apart.
     (one,) = train(HoldingPool(curve), spec(1, at=(1, 2, 3)), slots=1)
     assert [point.wall_seconds for point in one.points] == pytest.approx([1.0, 2.0, 3.0])
     assert [point.cost_nano_usd for point in one.points] == [10_000_000, 20_000_000, 30_000_000]

@@ -82,13 +82,10 @@ def test_frames_are_apart_and_lines_are_few(tmp_path: Path, monkeypatch: pytest.
     assert "line 3." in shown[-1]
 
 
-def test_a_terminal_is_no_notebook() -> None:
+def test_a_terminal_is_no_notebook_where_wrong_input_is_one_line() -> None:
     assert not is_notebook()
     with watching("small") as watcher:
         watcher.say("nobody hears this")
-
-
-def test_wrong_input_is_one_line_where_ipython_would_show_a_traceback() -> None:
     error: UserError = StoreError("study: found 'x'")
     assert error._render_traceback_() == ["StoreError: study: found 'x'"]
 

@@ -94,13 +94,17 @@ def test_reference_point_extrapolates_what_a_trial_that_goes_on_will_cost_and_dr
     assert found["cost_usd"] == pytest.approx(0.2 + 0.1 * 0.1 * 0.2)
 
 
-def test_reference_point_of_a_maximised_objective_lies_below() -> None:
+def test_reference_point_and_hypervolume_of_maximised_objectives() -> None:
     epochs = tuple(
         EpochRecord(epoch=i, metrics={"val_accuracy": v}, wall_seconds=1.0, cost_nano_usd=1, is_milestone=True)
         for i, v in enumerate([0.5, 0.9], 1)
     )
     found = reference_point([trial(0, epochs=epochs)], (ACCURACY,), 2)
     assert found == {"val_accuracy": pytest.approx(0.5 - 0.1 * 0.4)}
+    study = build_study(30, objectives=(ACCURACY, COST))
+    assert analysis.hypervolume(study) == pytest.approx(
+        analysis.hypervolume(replace(study, objectives=(ERROR, COST)), _mirrored(reference_of(study)))
+    )
 
 
 def test_reference_point_is_unknown_without_a_milestone_and_the_stored_one_wins() -> None:
@@ -110,13 +114,6 @@ def test_reference_point_is_unknown_without_a_milestone_and_the_stored_one_wins(
     assert reference_of(study) == given
     assert analysis.hypervolume(study) == pytest.approx(0.5)
     assert analysis.hypervolume(study, {"val_error": 0.6, "cost_usd": 2.0}) == pytest.approx(0.1)
-
-
-def test_hypervolume_of_maximised_objectives() -> None:
-    study = build_study(30, objectives=(ACCURACY, COST))
-    assert analysis.hypervolume(study) == pytest.approx(
-        analysis.hypervolume(replace(study, objectives=(ERROR, COST)), _mirrored(reference_of(study)))
-    )
 
 
 def _mirrored(reference: dict[str, float] | None) -> dict[str, float]:

@@ -93,7 +93,7 @@ def stopped_early(number: int, epochs: int, usd: float) -> TrialRecord:
     )  # fmt: skip
 
 
-def test_a_trial_that_stopped_improving_is_not_extrapolated_beyond_its_own_end() -> None:
+def test_a_trial_that_ends_early_is_not_extrapolated_and_its_last_model_counts_once_it_is_complete() -> None:
     """It cost $5 in three epochs, and its training was over: no full training of twelve epochs costs $20."""
     trial = stopped_early(0, 3, 5.0)
     assert [extrapolated_metric(trial, one, "cost_usd", EPOCHS) for one in trial.epochs] == pytest.approx([5.0] * 3)
@@ -101,6 +101,13 @@ def test_a_trial_that_stopped_improving_is_not_extrapolated_beyond_its_own_end()
     trials = tuple(stopped_early(i, rng.choice([3, EPOCHS]), rng.uniform(1.0, 9.0)) for i in range(60))
     study = replace(build_study(0), trials=trials, objectives=OBJECTIVES, spec={"training": {"epochs": EPOCHS}})
     assert effects(study, OBJECTIVES[1]).shares["price"] > 0.99
+    tracker = ArchiveTracker({1, 2, 3}, objectives=2)
+    at, ends = {2: (0.4, 2.0), 5: (0.3, 5.0)}, {2: (0.4, 5.0), 5: (0.3, 5.0)}
+    tracker.add(Snapshot(number=0, params={}, state="running", at=at, ends=ends))
+    assert tracker.archive.tolist() == [[0.4, 2.0]]
+    for _ in range(2):
+        tracker.add(Snapshot(number=0, params={}, state="ended", at=at, ends=ends, last_model=5))
+        assert tracker.archive.tolist() == [[0.4, 2.0], [0.3, 5.0]]
 
 
 def test_the_reference_point_of_the_search_follows_a_trial_that_ends_early() -> None:
@@ -112,13 +119,3 @@ def test_the_reference_point_of_the_search_follows_a_trial_that_ends_early() -> 
     assert before[1] == pytest.approx(12.0 * 1.01)
     assert tracker.reference()[1] == pytest.approx(2.0 * 1.01)
     assert tracker.archive.tolist() == [[0.5, 1.0], [0.4, 2.0]]
-
-
-def test_the_last_model_of_a_trial_that_ends_early_enters_the_archive_once_it_is_complete() -> None:
-    tracker = ArchiveTracker({1, 2, 3}, objectives=2)
-    at, ends = {2: (0.4, 2.0), 5: (0.3, 5.0)}, {2: (0.4, 5.0), 5: (0.3, 5.0)}
-    tracker.add(Snapshot(number=0, params={}, state="running", at=at, ends=ends))
-    assert tracker.archive.tolist() == [[0.4, 2.0]]
-    for _ in range(2):
-        tracker.add(Snapshot(number=0, params={}, state="ended", at=at, ends=ends, last_model=5))
-        assert tracker.archive.tolist() == [[0.4, 2.0], [0.3, 5.0]]

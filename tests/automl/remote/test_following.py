@@ -65,10 +65,16 @@ class Service:
             yield url
 
 
-def test_a_service_may_be_away_for_a_minute_after_a_long_epoch() -> None:
+def test_a_service_may_be_away_for_a_minute_then_who_follows_gives_up() -> None:
     away = [()] * 50
     service = Service((status("running"), HERE, 300.0, HERE), *away, (status("done"), END))
     assert list(service.states()) == ["running", "done"]
+    service = Service((status("running"), 300.0))
+    states = service.states()
+    assert next(states) == "running"
+    with pytest.raises(UnreachableError, match="cannot answer now"):
+        next(states)
+    assert service.asked == 61
 
 
 def test_each_line_says_that_the_service_is_there() -> None:
@@ -76,15 +82,6 @@ def test_each_line_says_that_the_service_is_there() -> None:
     away = [()] * 50
     service = Service((status("queued"),), *away, (HERE, 300.0), *away, (status("done"), END))
     assert list(service.states()) == ["queued", "done"]
-
-
-def test_who_follows_gives_up_after_a_minute() -> None:
-    service = Service((status("running"), 300.0))
-    states = service.states()
-    assert next(states) == "running"
-    with pytest.raises(UnreachableError, match="cannot answer now"):
-        next(states)
-    assert service.asked == 61
 
 
 @pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1), ("stopped", 130)])

@@ -93,15 +93,13 @@ def test_a_batch_goes_once_as_many_are_there_as_were_under_way() -> None:
     assert run(steps, wait_seconds=PATIENCE).batches == [[0.0], [1.0, 2.0], [3.0, 4.0]]
 
 
-def test_a_batch_waits_no_longer_than_it_may() -> None:
+def test_a_batch_waits_no_longer_than_it_may_and_a_row_alone_for_nobody() -> None:
     async def steps(batcher: Batcher, model: Any) -> None:
         await crowd(batcher, model)
         await batcher.answers(model, rows(3.0))
 
     assert run(steps, wait_seconds=0.01).batches == [[0.0], [1.0, 2.0], [3.0]]
 
-
-def test_a_row_alone_waits_for_nobody() -> None:
     async def steps(batcher: Batcher, model: Any) -> None:
         model.may_answer.set()
         for number in range(3):

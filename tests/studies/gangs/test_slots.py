@@ -183,16 +183,12 @@ def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
 
 
 @pytest.mark.usefixtures("ray_address")
-def test_the_vital_processes_of_a_cluster_of_our_own_are_watched() -> None:
+def test_vital_processes_of_a_cluster_of_our_own_are_watched_and_none_serves_nobody() -> None:
     cluster = OwnCluster()
     assert {name for name, _ in cluster._started} >= {"raylet", "gcs_server"}
     assert cluster.what_died() == ""
     cluster._started["raylet", 2**22 + 1] = 1.0
     assert cluster.what_died() == f"raylet (process {2**22 + 1})"
-
-
-@pytest.mark.usefixtures("ray_address")
-def test_a_cluster_of_our_own_has_no_process_that_serves_nobody() -> None:
     lines = [" ".join(one.cmdline()) for one in psutil.Process().children(recursive=True)]
     assert any("raylet" in line for line in lines)
     unused = ("dashboard/dashboard.py", "autoscaler/_private/monitor.py", "log_monitor.py")

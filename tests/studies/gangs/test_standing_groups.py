@@ -44,13 +44,18 @@ def test_a_group_stands_until_one_of_its_slots_goes_elsewhere_or_its_process_die
     assert not groups.stuck(), "with gloo nobody waits for the dead"
 
 
-def test_a_group_is_only_picked_when_all_of_it_is_free_and_of_that_size() -> None:
+def test_a_group_is_only_picked_when_all_of_it_is_free_and_slots_in_none_are_preferred_to_breaking_one() -> None:
     groups = StandingGroups("pool")
     groups.seat((0, 1))
     groups.seat((2, 3, 4))
     assert groups.pick(_nodes(0, 2, 3, 4), 2) == (0, 2)
     assert groups.pick(_nodes(0, 1, 2, 3), 3) == (0, 1, 2)
     assert groups.pick(_nodes(0, 1, 2, 3, 4), 3) == (2, 3, 4)
+    groups = StandingGroups("p", leaves_together=True)
+    groups.seat((0, 1))
+    assert groups.pick(_nodes(0, 1, 2), 1) == (2,)
+    assert groups.pick(_nodes(0, 1, 2, 3, 4), 3) == (2, 3, 4)
+    assert groups.pick(_nodes(0, 1, 2, 3), 3) == (0, 1, 2), "where there are too few of them, groups are broken"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["seat", "forget"]), st.sets(st.integers(0, 5), min_size=2, max_size=4))))
@@ -89,28 +94,17 @@ class _Left:
         return [slot for slot in group.slots if slot in self._never]
 
 
-def test_all_members_leave_before_one_of_them_goes_elsewhere_idle_ones_too() -> None:
+def test_all_members_leave_before_one_goes_elsewhere_or_the_others_while_a_trial_of_one_rank_trains() -> None:
     left = _Left()
     groups = StandingGroups("p", leaves_together=True, leave=left)
     first = groups.seat((0, 1, 2, 3))
     groups.seat((3, 4))
     assert left.asked == [StandingGroup(first, (0, 1, 2, 3))]
-
-
-def test_a_trial_of_one_rank_dissolves_a_group_whose_others_could_not_leave_while_it_trains() -> None:
     left = _Left()
     groups = StandingGroups("p", leaves_together=True, leave=left)
     groups.seat((0, 1))
     assert groups.seat((0,)) == ""
     assert [group.slots for group in left.asked] == [(0, 1)]
-
-
-def test_slots_in_no_group_are_preferred_to_breaking_one() -> None:
-    groups = StandingGroups("p", leaves_together=True)
-    groups.seat((0, 1))
-    assert groups.pick(_nodes(0, 1, 2), 1) == (2,)
-    assert groups.pick(_nodes(0, 1, 2, 3, 4), 3) == (2, 3, 4)
-    assert groups.pick(_nodes(0, 1, 2, 3), 3) == (0, 1, 2), "where there are too few of them, groups are broken"
 
 
 def test_members_of_a_dead_process_and_who_does_not_leave_in_time_are_stuck_until_replaced() -> None:

@@ -234,9 +234,13 @@ def test_what_lies_outside_of_the_box_does_not_make_objectives_incomparable() ->
 # ---------------------------------------------------------------------- forecasts
 
 
-def test_rungs_go_down_by_a_constant_ratio() -> None:
+def test_rungs_go_down_by_a_constant_ratio_and_world_sizes_are_read_from_points() -> None:
     rungs = {52: (2, 5, 11, 24, 52), 9: (2, 4, 9), 2: (2,), 1: (1,)}
     assert {epochs: decision_rungs(epochs) for epochs in rungs} == rungs
+    space = Space.from_dict({"world_size": {"type": "categorical", "choices": [1, 4, 2]}})
+    units = np.array([[0.1], [0.5], [0.9]])
+    assert Encoder(space).numbers_at(units, "world_size", default=1.0).tolist() == [1.0, 4.0, 2.0]
+    assert Encoder(space).numbers_at(units, "nobody", default=7.0).tolist() == [7.0] * 3
 
 
 def curves(n: int) -> tuple[Array, Array, Array]:
@@ -333,13 +337,6 @@ def test_many_configurations_are_encoded_as_each_one_is(space: Space) -> None:
     units = np.random.default_rng(0).random((300, encoder.parameters))
     params = [encoder.decode(row) for row in units]
     assert np.allclose(encoder.encode_units(units), [encoder.encode(one) for one in params], atol=1e-9)
-
-
-def test_world_sizes_are_read_from_points() -> None:
-    space = Space.from_dict({"world_size": {"type": "categorical", "choices": [1, 4, 2]}})
-    units = np.array([[0.1], [0.5], [0.9]])
-    assert Encoder(space).numbers_at(units, "world_size", default=1.0).tolist() == [1.0, 4.0, 2.0]
-    assert Encoder(space).numbers_at(units, "nobody", default=7.0).tolist() == [7.0] * 3
 
 
 def test_a_table_of_trials_follows_what_changes() -> None:
