@@ -46,6 +46,7 @@ def test_epsilon_net_starts_at_the_knee_and_then_goes_far() -> None:
     # 0 and 3 are about equally far from 1; 3 is the farther one, and 2, next to the start, comes last.
     assert pareto.epsilon_net_order(points) == [1, 3, 0, 2]
     assert pareto.epsilon_net_order([(1.0, 1.0), (1.0, 1.0)], [7, 3]) == [1, 0], "ties go to the smaller number"
+    assert list(pareto.best_first([])) == []
 
 
 def plain_hypervolume(points: list[tuple[float, float]], reference: tuple[float, float]) -> float:
