@@ -15,15 +15,13 @@ from automl.launching.probing import TaskFacts
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
 from automl.notebook_cell import hide_widget_advice, report_link, study_cell, watching
-from automl.stored.open_store import open_store
-from automl.stored.point_checkpoints import kept_checkpoint
+from automl.stored.open_store import kept_checkpoint, open_store
 from automl.stored.reporting import report_path
 from reports.gallery import Gallery
+from reports.phrases import study_sentence
 from reports.recommending import recommendation_lines
-from reports.state_wording import study_sentence
+from search_spaces.messages import UserError, found, install_command, listed, nearest
 from search_spaces.space import Space
-from search_spaces.user_errors import UserError
-from search_spaces.wording import found, install_command, listed, nearest
 from studies.records.plain_rows import TABLES, flattened
 from studies.records.records import StudyRecord, TrialRecord
 from studies.results import analysis

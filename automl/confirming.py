@@ -16,13 +16,12 @@ from automl.launching.expected_cost import warm_up_seconds
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import pool_of
 from automl.signals import draining_signals, private_files
+from automl.stored.open_store import from_store
 from automl.stored.reporting import refresh
-from automl.stored.specs import from_store
 from reports.phrases import duration, plural, usd
-from search_spaces.derived_seeds import fresh_seed
+from search_spaces.drawing import fresh_seed
 from search_spaces.untrusted_text import last_line
 from studies.control.assembly import checkpoint_folder, setup_of
-from studies.control.dead_controllers import settle_dead_pools
 from studies.control.files.orphans import mark_used
 from studies.control.machine.confirmation import ConfirmingMachine, Retrained, train_again
 from studies.control.machine.study_setup import StudySetup
@@ -37,7 +36,7 @@ from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
 from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
-from studies.storage.leases.dead_pools import note_overshoot
+from studies.storage.leases.dead_pools import note_overshoot, settle_dead_pools
 from studies.storage.leases.processes import marked
 from studies.storage.reading.reader import confirmed_since_begin_of, load_study
 from studies.storage.schema.engine import StoreError

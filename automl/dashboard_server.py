@@ -22,10 +22,9 @@ from automl.standalone.serving.listening import is_loopback, names_this_machine
 from automl.stored.polling import rest_seconds
 from reports.page import render
 from reports.page_templates import template
-from reports.phrases import plural, usd
+from reports.phrases import plural, state_text, usd
 from reports.recommending import judged_of, named_value
-from reports.state_wording import state_text
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.records.records import NANO, StudyLine
 from studies.redact import redact
 from studies.results.recommendation import recommended

@@ -10,7 +10,7 @@ from reports.phrases import NOTHING, duration, listed, mapping, number, percent,
 from reports.plotting import Figure, Trace, axis, escape, figure, hover, objective_axis, short
 from reports.recommending import value_of
 from reports.redacted import redacted
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.records.records import NANO, Objective, StudyRecord
 from studies.results import analysis, pareto
 from studies.results.analysis import ArchivePoint, CurvePoint

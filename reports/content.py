@@ -10,12 +10,15 @@ from reports.phrases import (
     CENT,
     NOTHING,
     budget_amount,
+    counted,
     duration,
     listed,
     mapping,
     metric,
     number,
     plural,
+    study_sentence,
+    trial_reason,
     usd,
     value_in_words,
 )
@@ -30,7 +33,6 @@ from reports.recommending import (
     tested_value,
     value_of,
 )
-from reports.state_wording import counted, study_sentence, trial_reason
 from studies.records.plain_rows import flattened
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis, feasibility

@@ -2,7 +2,7 @@
 
 from reports.baselines_on_page import hypervolumes, with_lines_at
 from reports.plotting import ARCHIVE, Figure, Trace, axis, figure, short
-from search_spaces.wording import significant
+from search_spaces.messages import significant
 from studies.records.records import StudyRecord
 from studies.results import analysis
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from reports import content, curve_figures, figures
 from reports.answers_on_page import answers_on_page
-from reports.forecast_calibration import calibration_lines
+from reports.expected import calibration_lines
 from reports.front_picture import front_picture
 from reports.gallery import effects_of, figures_of_page
 from reports.page_templates import Packed, packed, template
@@ -31,9 +31,8 @@ from reports.savings import savings_lines
 from reports.timeline import timeline_line
 from studies.records.records import StudyRecord
 from studies.results import analysis
-from studies.results.analysis import ArchivePoint
+from studies.results.analysis import ArchivePoint, never_tried_in_words
 from studies.results.constraints import columns
-from studies.results.never_tried import never_tried_in_words
 from studies.results.pareto import reference_of
 from studies.results.recommendation import recommended, takeable
 from studies.spec.yaml_reader import write_yaml

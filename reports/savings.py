@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.phrases import plural, usd
-from search_spaces.wording import significant
+from search_spaces.messages import significant
 from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialRecord
 from studies.results.analysis import ArchivePoint
 from studies.results.pareto import last_epoch

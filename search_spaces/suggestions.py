@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import cast
 
-from search_spaces.derived_seeds import derived_seed
-from search_spaces.drawing import draw_number
+from search_spaces.drawing import derived_seed, draw_number
+from search_spaces.messages import shown
 from search_spaces.parameters import Categorical, Float, Int, Parameter, Value, same
 from search_spaces.space import Space
-from search_spaces.wording import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from search_spaces.wording import without_password as redact
+from search_spaces.messages import without_password as redact
 
 
 def redact_deep(value: object) -> object:

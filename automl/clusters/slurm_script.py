@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from automl.text_templates import rendered
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, SETTINGS
 from studies.redact import redact
 from studies.spec.study_spec import StudySpec

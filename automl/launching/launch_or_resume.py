@@ -19,9 +19,9 @@ from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.quickstart import budget_note
 from automl.launching.study_run import Outcome, Watcher, drive
 from automl.signals import private_files
-from automl.stored.specs import from_store, stored_form
+from automl.stored.open_store import from_store, stored_form
 from reports.phrases import duration, exact_usd
-from search_spaces.wording import listed, shown
+from search_spaces.messages import listed, shown
 from studies.control.files.orphans import check_in_place
 from studies.records.records import NANO, StudyRecord, resume_command
 from studies.spec.differences import NOT_COMPARED, differences, differing_keys

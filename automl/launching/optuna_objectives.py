@@ -16,10 +16,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from automl.adapters.optuna_objective import as_training_function
+from search_spaces.messages import listed
 from search_spaces.parameters import Parameter, SpaceError
 from search_spaces.space import Space
 from search_spaces.suggestions import Domain, choice_domain, float_domain, int_domain
-from search_spaces.wording import listed
 from studies.spec.sections import SearchSpec
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec

@@ -7,14 +7,14 @@ from typing import Any
 
 from automl.launching.probing import MEASURED_OF_FUNCTIONS, TaskFacts, facts_of
 from automl.launching.spec_reading import absolute_task_options, check_outputs, with_absolute_paths
+from search_spaces.messages import listed
 from search_spaces.space import Space
-from search_spaces.wording import listed
 from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.pool_protocol import PoolError
-from studies.money.prices import Price, price_of
+from studies.money.budget import Price, price_of
 from studies.records.records import CUMULATIVE_METRICS
-from studies.search.model.earlier_study import EarlierStudy
+from studies.search.model.transfer import EarlierStudy
 from studies.search.policy import Policy
 from studies.search.user_objects import make_importable
 from studies.spec.checks import (

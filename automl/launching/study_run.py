@@ -23,10 +23,10 @@ from reports.page import write_report
 from reports.phrases import duration, plural
 from studies.control.files.wait_for_disk import RoomWaiter, storage_problem
 from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import OwnLogging
 from studies.control.session import Session
-from studies.control.tracker_environment import OwnLogging
 from studies.gangs.on_ray import RayPool
-from studies.gangs.progress_polling import ASK_SECONDS
+from studies.gangs.rank_deaths_and_reports import ASK_SECONDS
 from studies.records.records import StudyRecord, ViewRecord
 from studies.redact import redact
 from studies.search.model.size_model import SizeModel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 
 if TYPE_CHECKING:
     from automl.remote.client import ServiceClient

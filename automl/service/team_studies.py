@@ -8,13 +8,13 @@ from automl.launching.launch_or_resume import check_budget
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from automl.service.limits import SPECS, spec_within
 from automl.service.operator_policy import CHANGEABLE, Policy
+from automl.stored.open_store import from_store, stored_form
 from automl.stored.requests import cancel_trial, enqueue_trial
-from automl.stored.specs import from_store, stored_form
 from automl.stored.study_deletion import delete_study, doomed
 from automl.terminal.explanation import explain
 from automl.terminal.summary import document_of
 from reports.phrases import exact_usd
-from search_spaces.wording import found, listed
+from search_spaces.messages import found, listed
 from studies.queueing import job_rows
 from studies.queueing.access_tokens import Identity
 from studies.queueing.accounts import Account, AccountKind

@@ -9,10 +9,16 @@ from rich.text import Text
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.answers_on_page import answer_lines
 from reports.parameter_figures import has_learning_rate
-from reports.phrases import interval, metric, plural, usd
-from reports.state_wording import trial_reason
-from studies.records.forecasts import INTERVAL, as_plain
-from studies.records.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
+from reports.phrases import interval, metric, plural, trial_reason, usd
+from studies.records.records import (
+    INTERVAL,
+    NANO,
+    NEXT_10_USD_PERCENT,
+    DecisionRecord,
+    StudyRecord,
+    TrialRecord,
+    as_plain,
+)
 from studies.results import analysis, feasibility
 
 NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}

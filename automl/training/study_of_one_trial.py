@@ -14,9 +14,8 @@ from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of, quality_of
 from automl.launching.spec_reading import absolute_task_options
 from automl.launching.study_run import Outcome, Watcher
-from automl.stored.open_store import store_url
-from automl.stored.specs import from_store
-from automl.terminal.exit_codes import INTERRUPTED
+from automl.stored.open_store import from_store, store_url
+from automl.terminal.echo import INTERRUPTED
 from automl.terminal.study_run_output import exit_code_of
 from automl.training.request import check_backend, check_diagnostics, check_params, training_spec
 from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines

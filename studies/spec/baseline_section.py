@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_serializer, model_validator
 
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.messages import found, listed, nearest, shown
 from studies.spec.section import Section
 from studies.spec.spec_errors import SpecValueError
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from search_spaces.wording import LONGEST_VALUE, cut, in_full, shown
+from search_spaces.messages import LONGEST_VALUE, cut, in_full, shown
 from studies.spec.spec_errors import Path, dotted
 from studies.spec.study_spec import CHANGEABLE, StudySpec, spec_to_mapping
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from search_spaces.wording import found, shown
+from search_spaces.messages import found, shown
 from studies.spec.spec_errors import Path, SpecError, dotted, field_at, holds_mapping, model_of, unknown_key
 from studies.spec.yaml_reader import read_yaml
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_serializer, model_validator
 
+from search_spaces.messages import found, nearest, shown
 from search_spaces.parameters import LARGEST_INT
-from search_spaces.wording import found, nearest, shown
 from studies.records.records import FINISH, MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError

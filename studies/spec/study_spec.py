@@ -9,11 +9,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
+from search_spaces.messages import found, listed, meant, shown
 from search_spaces.parameters import Categorical, Conditional, Float, Int
 from search_spaces.space import Space, form_of
-from search_spaces.wording import found, listed, meant, shown
 from studies.records.records import Constraint, Objective
 from studies.spec.baseline_section import BaselineSpec, name_problems
+from studies.spec.metric_names import in_full
 from studies.spec.overrides import apply_to, split_override
 from studies.spec.section import Section, check_json, check_texts
 from studies.spec.sections import (
@@ -28,7 +29,6 @@ from studies.spec.sections import (
     SearchSpec,
     TrainingSpec,
 )
-from studies.spec.short_forms import in_full
 from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
 from studies.spec.yaml_reader import read_yaml_file
 from trainers.commands.command import COMMAND, problems_of

@@ -20,17 +20,16 @@ from automl.launching.earlier_studies import trials_of_record, with_earlier
 from automl.launching.launch_or_resume import find_or_create
 from automl.launching.prepared_study import prepare
 from automl.launching.spec_reading import read_spec
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from search_spaces.space import Space
 from studies.control.session import NO_LEASE, Session
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records.records import Constraint, Objective
 from studies.search.model.curve_model import CurveModel
-from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.model.encoding import identity
 from studies.search.model.problem import Problem
-from studies.search.model.transfer import Transfer, TransferMean, is_alike
+from studies.search.model.transfer import EarlierStudy, EarlierTrial, Transfer, TransferMean, fitting, is_alike, thinned
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester

@@ -63,7 +63,7 @@ def test_other_seeds_trials_and_names_draw_other_values() -> None:
 def test_values_are_spread_as_those_of_optunas_random_sampler(domain: Any) -> None:
     import optuna
 
-    from studies.search.samplers.distributions import to_distribution
+    from studies.search.samplers.optuna_mirror import to_distribution
 
     ours: list[Any] = [drawn(domain, seed=0, trial=number, name="x") for number in range(3000)]
     optuna.logging.set_verbosity(optuna.logging.WARNING)

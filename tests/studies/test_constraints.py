@@ -37,8 +37,7 @@ from studies.results.constraints import (
     wanted_in_words,
 )
 from studies.search.acquisition.acquisition import LEAST, next_points, probability_of_feasibility
-from studies.search.model.column_limits import ColumnLimits
-from studies.search.model.curve_model import CurveModel
+from studies.search.model.curve_model import ColumnLimits, CurveModel
 from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot
 from studies.search.policy import History, Policy, Pruner

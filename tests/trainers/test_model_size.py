@@ -45,7 +45,7 @@ from trainers.contract.task import BaseTask, space_of
 from trainers.contract.task_loading import load_task
 from trainers.local.try_out_task import probe
 from trainers.loop.trainer import Trainer
-from trainers.model.model_size import count
+from trainers.model.network import count
 from trainers.protocol import TrialSpec
 from trainers.ranks.process_group import Group
 

@@ -3,9 +3,9 @@
 import zlib
 from collections.abc import Callable
 
+from search_spaces.messages import shown
 from search_spaces.parameters import Value
 from search_spaces.suggestions import Asked, Domain, are_compatible, drawn, in_words
-from search_spaces.wording import shown
 from trainers.protocol import TaskError, TrialSpec
 
 

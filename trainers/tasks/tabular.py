@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.wording import listed, shown
+from search_spaces.messages import listed, shown
 from trainers.contract.task import Params
 from trainers.protocol import STDERR, TaskError
 from trainers.tasks.shared import task_options

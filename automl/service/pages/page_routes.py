@@ -21,8 +21,7 @@ from automl.service.team_studies import TeamStudies, plain_account
 from automl.stored.rank_logs import log_of, text_of
 from reports.front_picture import STYLE
 from reports.redacted import redacted
-from search_spaces.user_errors import RunError, UserError
-from search_spaces.wording import found
+from search_spaces.messages import RunError, UserError, found
 from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import OVER

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from search_spaces.space import Space
-from studies.search.arrays import Array
+from studies.search.arrays import Array, sobol_points
 from studies.search.model.encoding import Encoder, identity
 from studies.search.model.log_regression import LogRegression
-from studies.search.model.sampling import sobol_points
 from trainers.protocol import ParameterValue
 
 EXAMPLES = 96

@@ -4,18 +4,16 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed, derived_uniform
+from search_spaces.drawing import derived_seed, derived_uniform
 from search_spaces.parameters import Int
 from studies.records.suggested_parameters import ADVISED
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.acquisition.user_prior import UserPrior, faded
-from studies.search.arrays import Array, Rows
+from studies.search.arrays import Array, Rows, in_one_thread, sobol_points
 from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import ABSENT, identity
-from studies.search.model.sampling import sobol_points
-from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers import start_design
 from studies.search.samplers.advisor import Advisor

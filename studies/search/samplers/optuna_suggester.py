@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, as_plain

@@ -6,11 +6,9 @@ from statistics import fmean
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed
-from search_spaces.drawing import complete
+from search_spaces.drawing import complete, derived_seed, untried_choices
 from search_spaces.parameters import Categorical, Parameter, Value
 from search_spaces.space import Space
-from search_spaces.untried import untried_choices
 from studies.search.acquisition.acquisition import INITIAL_TRIALS
 from studies.search.model.encoding import identity
 from studies.search.model.problem import Problem

@@ -21,13 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from search_spaces.untrusted_text import storable
-from studies.control.dead_controllers import settle_dead_pools
 from studies.money.budget import Limits
-from studies.records.forecasts import Forecast
+from studies.records.records import Forecast
 from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
-from studies.storage.reading.reader import list_studies, load_study
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.leases.dead_pools import settle_dead_pools
+from studies.storage.reading.reader import list_studies, load_resume_state, load_study
 from studies.storage.schema import engine
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import absolute_url, exists, make_engine, parse_url
