@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from automl.launching.functions import name_of
 from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
-from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import TaskFacts
+from automl.launching.prepared_study import Prepared, TaskFacts, prepare
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
 from automl.notebook_cell import hide_widget_advice, report_link, study_cell, watching

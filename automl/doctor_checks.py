@@ -11,9 +11,9 @@ from typing import Any
 from automl.stored.open_store import store_url
 from automl.training.request import check_backend
 from reports.phrases import usd
+from search_spaces.untrusted_text import redact
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.money.budget import price_of
-from studies.redact import redact
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 from trainers.protocol import Backend

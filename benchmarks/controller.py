@@ -49,7 +49,6 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
 from studies.search.samplers.suggester import Suggester, Suggestion
-from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_resume_state
 from studies.storage.schema.engine import make_engine, parse_url
@@ -158,7 +157,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
         on_commit=lambda one: course.note(one, recorded["epochs"]),
     )  # fmt: skip
     began = time.monotonic()
-    with heartbeat.kept(store, lease, on_stop=lambda: None), session.set_aside(), retrying.copied_beside(store.engine):
+    with leases.kept(store, lease, on_stop=lambda: None), session.set_aside(), retrying.copied_beside(store.engine):
         controller.run()
     seconds = time.monotonic() - began
     return course, pool, store, seconds

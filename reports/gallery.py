@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from reports import curve_figures, figures
 from reports.answers_on_page import residuals
 from reports.expected import calibration
-from reports.hypervolume import hypervolume
+from reports.figures import hypervolume
 from reports.parameter_figures import learning_rates, parallel_coordinates, parameter_names, parameter_panel, surface
 from reports.plotting import Figure, figure, titled
 from reports.redacted import redacted

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from reports.phrases import mapping
-from search_spaces.untrusted_text import escaped
+from search_spaces.untrusted_text import escaped, redact, redact_deep
 from studies.records.records import StudyRecord
-from studies.redact import redact, redact_deep
 
 
 def redacted(study: StudyRecord) -> StudyRecord:

@@ -15,8 +15,8 @@ from automl.launching.spec_reading import read_spec
 from automl.signals import private_files
 from automl.stored.open_store import stored_form
 from reports.phrases import plural, usd
+from search_spaces.untrusted_text import redact
 from studies.records.records import IMPORTED, NANO
-from studies.redact import redact
 from studies.search.model.transfer import ENOUGH_TO_FIT
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec, spec_to_mapping

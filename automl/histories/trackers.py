@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from automl.histories.translation import Curve, History, Run, state_of
 from automl.launching.earlier_studies import metric_names, optuna_storage
 from search_spaces.messages import found, listed, nearest
+from search_spaces.untrusted_text import redact
 from studies.records.records import Direction
-from studies.redact import redact
 from studies.spec.spec_errors import SpecError
 from studies.storage.schema.engine import StoreError, absolute_url
 from studies.storage.views.mlflow_connect import check_database, import_quietly, in_one_line, sqlite_file

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from automl.launching.prepared_study import Prepared
 from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.space import Space
+from search_spaces.untrusted_text import redact
 from studies.records.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord
-from studies.redact import redact
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
 from studies.search.model.end_forecast import forecast_ends

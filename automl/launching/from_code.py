@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import MEASURED_OF_FUNCTIONS, TaskFacts, facts_of, quality_of
+from automl.launching.prepared_study import MEASURED_OF_FUNCTIONS, Prepared, TaskFacts, facts_of, prepare, quality_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.spec_reading import store_overrides
 from search_spaces.messages import found, listed, near_file

@@ -24,10 +24,16 @@ from reports.phrases import duration, exact_usd
 from search_spaces.messages import listed, shown
 from studies.control.files.orphans import check_in_place
 from studies.records.records import NANO, StudyRecord, resume_command
-from studies.spec.differences import NOT_COMPARED, differences, differing_keys
 from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import CHANGEABLE, StudySpec, apply_resume_overrides
+from studies.spec.study_spec import (
+    CHANGEABLE,
+    NOT_COMPARED,
+    StudySpec,
+    apply_resume_overrides,
+    differences,
+    differing_keys,
+)
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.schema.engine import StoreError

@@ -1,26 +1,32 @@
 """Runs a study's controller in this process, with its pool, its drain at a signal, its views and its final report."""
 
 import json
+import logging
 import math
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from automl.launching.expected_cost import most_slot_seconds
-from automl.launching.model_counting import Counting
-from automl.launching.prepared_study import Prepared
+from automl.launching.prepared_study import PROBE, Prepared
 from automl.signals import draining_signals, leave_at_once, private_files
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
 from reports.phrases import duration, plural
+from search_spaces.space import Space
+from search_spaces.untrusted_text import last_line, redact
+from studies.control.assembly import has_model
 from studies.control.files.wait_for_disk import RoomWaiter, storage_problem
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import OwnLogging
@@ -28,8 +34,7 @@ from studies.control.session import Session
 from studies.gangs.on_ray import RayPool
 from studies.gangs.rank_deaths_and_reports import ASK_SECONDS
 from studies.records.records import StudyRecord, ViewRecord
-from studies.redact import redact
-from studies.search.model.size_model import SizeModel
+from studies.search.model.size_model import Counted, SizeModel, examples_of
 from studies.spec.study_spec import StudySpec
 from studies.storage.leases.processes import marked
 from studies.storage.reading.reader import load_study
@@ -358,3 +363,90 @@ def handed_over(
 
 def _is_of_the_node(name: str) -> bool:
     return name in OF_THE_NODE or name.startswith(ROLES_OF_THE_NODE)
+
+
+log = logging.getLogger(__name__)
+
+
+class Counting:
+    """Counts models while the `with` block runs, unless counts are stored or of no use (`process` is None)."""
+
+    def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
+        self._store, self._study_id, self._spec = store, row.id, prepared.spec
+        self._is_of_use = prepared.has_countable_models and has_model(prepared.spec.search)
+        self._space = prepared.spec.space or Space({})
+        self._sizes: SizeModel | None = None
+        self._python_path, self._is_over = [str(prepared.base_folder)], False
+        self._thread: threading.Thread | None = None
+        self.process: subprocess.Popen[str] | None = None
+        if row.counted_examples is not None:
+            self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
+
+    def sizes(self) -> SizeModel | None:
+        """Return the model of sizes, or None without counts."""
+        return self._sizes
+
+    def wait(self) -> None:
+        """Wait for the counts."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> "Counting":
+        if self._sizes is None and self._is_of_use:
+            question = json.dumps(_question(self._spec, self._space, self._python_path))
+            self.process = _started()
+            self._thread = threading.Thread(target=self._take, args=(self.process, question), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        """End the process and its children, because a study that has ended needs no sizes."""
+        self._is_over = True
+        if self.process is not None and self._thread is not None and self._thread.is_alive():
+            # The thread reads until the last process of the group, such as a worker of the task, has closed the pipes.
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.wait()
+
+    def _take(self, process: subprocess.Popen[str], question: str) -> None:
+        out, err = process.communicate(question)
+        if self._is_over:
+            return
+        counted = _read(out, err)
+        self._sizes = SizeModel(self._space, counted)
+        try:
+            self._store.keep_counted(self._study_id, [one.to_plain() for one in counted])
+        except SQLAlchemyError as error:
+            log.warning(
+                "the counts of models cannot be stored, so the next controller will count again: %s",
+                str(error).splitlines()[0],
+            )
+
+
+def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict[str, Any]:
+    return {
+        "task": spec.task,
+        "task_options": dict(spec.task_options),
+        "python_path": list(python_path),
+        "examples": examples_of(space),
+        "training": {"samples_per_epoch": spec.training.samples_per_epoch},
+    }
+
+
+def _started() -> subprocess.Popen[str]:
+    # The counting has its own process group, so that Ctrl-C drains the study without interrupting the counting.
+    return subprocess.Popen(  # noqa: S603 - a module of this project
+        PROBE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+
+
+def _read(out: str, err: str) -> list[Counted]:
+    """Return the counts of the process; empty if it died, since they are optional."""
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        log.info("models were not counted: %s", last_line(err, "no answer"))
+        return []
+    if answer["error"]:
+        log.info("models were not counted: %s", answer["error"])
+    return [Counted.from_plain(one) for one in answer["counted"]]

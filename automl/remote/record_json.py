@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from search_spaces.suggestions import as_plain, from_plain
+from search_spaces.untrusted_text import redact, redact_deep
 from studies.records.records import StudyRecord
-from studies.redact import redact, redact_deep
 
 _RECORD, _ASKED = "record", "asked"
 

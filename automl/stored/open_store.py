@@ -11,8 +11,8 @@ import click
 import sqlalchemy as sa
 
 from search_spaces.messages import UserError
+from search_spaces.untrusted_text import redact
 from studies.records.records import NOT_TRAINED_HERE, StudyRecord, TrialRecord
-from studies.redact import redact
 from studies.results import analysis
 from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 from studies.storage.schema.damaged_rows import damage

@@ -14,7 +14,6 @@ from studies.control.files.kept_files import delete_file
 from studies.control.files.orphans import Orphan, check_not_shared, delete_orphans, find_orphans, sizes_of
 from studies.records.records import StudyRecord, TrialRecord
 from studies.results import analysis
-from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
 from studies.storage.leases.lease import current_holder
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
@@ -223,7 +222,7 @@ def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):
         raise leases.driven_error(row.name, lease)
-    with heartbeat.kept(store, lease, on_stop=lambda: None, counts=False):
+    with leases.kept(store, lease, on_stop=lambda: None, counts=False):
         yield lease
 
 

@@ -13,10 +13,10 @@ from automl.stored.pruning import checkpoints_folder, refuse_driven, undriven
 from automl.stored.reporting import report_path
 from reports.phrases import plural
 from search_spaces.messages import RunError
+from search_spaces.untrusted_text import redact
 from studies.control.files.orphans import check_not_shared, delete_orphans, find_orphans, unmark
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import StudyRecord
-from studies.redact import redact
 from studies.storage.leases.dead_pools import settle_dead_pools
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.study_store import Store, StoreError

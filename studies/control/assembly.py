@@ -19,8 +19,7 @@ from studies.search.policy import Policy, Pruner, PrunerContext
 from studies.search.pruners.by_name import make_pruner, takes_context
 from studies.search.samplers.advisor import Advisor, AdvisorProgram
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.start_design import FirstTrials
-from studies.search.samplers.suggester import Suggester
+from studies.search.samplers.suggester import FirstTrials, Suggester
 from studies.search.user_objects import SearchError
 from studies.spec.sections import BudgetSpec, SearchSpec
 from studies.spec.spec_errors import SpecError

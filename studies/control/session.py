@@ -31,7 +31,6 @@ from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import EarlierStudy
 from studies.search.samplers.suggester import Suggester
 from studies.spec.study_spec import StudySpec
-from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
 from studies.storage.leases.dead_pools import settle_dead_pools, settle_left
 from studies.storage.reading.reader import load_resume_state, load_study, mentioned_checkpoints
@@ -133,7 +132,7 @@ class Session:
     def _drive(self, lease: leases.Lease) -> StudyMachine | None:
         """Drive the study under the lease; the pool stays open if its models are to be tested."""
         stop, look = partial(self.drain, "stopped"), self._look_for_requests
-        with heartbeat.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
+        with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             check_in_place(mentioned_checkpoints(self._store, self._row.id))
             mark_used(self._folder, self._store, lease)
             settle_dead_pools(self._store, lease)
@@ -169,7 +168,7 @@ class Session:
         lease = leases.acquire(self._store, self._row.id)
         if isinstance(lease, leases.Holder):
             return
-        with heartbeat.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
+        with leases.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
             if specs and warm is not None:
                 test_models(
                     machine.setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm,

@@ -28,10 +28,9 @@ from studies.records.records import (
 from studies.results import pareto
 from studies.results.baselines import baseline_trials
 from studies.results.confirmations import confirmation_of
-from studies.results.constraints import columns
-from studies.results.feasibility import bounded, is_feasible, violators
-from studies.results.feasibility import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
-from studies.results.feasibility import milestones as milestones  # noqa: PLC0414
+from studies.results.constraints import bounded, columns, is_trial_feasible, violators
+from studies.results.constraints import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
+from studies.results.constraints import milestones as milestones  # noqa: PLC0414
 from studies.results.pareto import point, reference_of
 from trainers.protocol import ParameterValue
 
@@ -73,7 +72,7 @@ def front(study: StudyRecord) -> list[FrontPoint]:
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
-        counts = trial.state == "complete" and is_feasible(study, trial)
+        counts = trial.state == "complete" and is_trial_feasible(study, trial)
         values = point(trial.epochs[-1], study.objectives) if counts else None
         if values is not None:
             found.append(trial)
@@ -269,7 +268,7 @@ def _of_constraints(study: StudyRecord) -> dict[str, object]:
             | {"violated_by": sum(number for bound, number in count.items() if bound.metric == one.metric)}
             for one in study.constraints
         ],
-        "feasible_trials": sum(is_feasible(study, trial) is True for trial in study.started),
+        "feasible_trials": sum(is_trial_feasible(study, trial) is True for trial in study.started),
     }
 
 
@@ -319,7 +318,7 @@ def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) 
     if study.confirmations:
         row["confirmed"] = _confirmed(study, trial)
     if study.constraints:
-        row |= {"feasible": is_feasible(study, trial), "bounded": bounded(study, trial)}
+        row |= {"feasible": is_trial_feasible(study, trial), "bounded": bounded(study, trial)}
     return row
 
 

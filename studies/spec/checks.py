@@ -9,7 +9,7 @@ from search_spaces.drawing import complete
 from search_spaces.messages import found, listed, meant, nearest, shown
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
-from studies.spec.baseline_section import BaselineSpec, unknown_metrics
+from studies.spec.sections import BaselineSpec, unknown_metrics
 from studies.spec.spec_errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
 from trainers.commands.command import COMMAND, Command, unknown_names

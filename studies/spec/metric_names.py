@@ -64,7 +64,7 @@ _TRIALS = re.compile(r"(?P<number>\d+) ?trials?")
 _BUDGET = "a mapping, or text such as '10 min', '$2' or '$2, 40 trials'"
 
 
-def in_full(raw: Mapping[str, Any]) -> dict[str, Any]:
+def in_long_form(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec with long forms of objectives and budget; SpecValueError if a short form cannot be read."""
     full = dict(raw)
     if "objectives" in full:

@@ -33,10 +33,8 @@ from studies.search.model.transfer import EarlierStudy, EarlierTrial, Transfer, 
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.start_design import FirstTrials
-from studies.search.samplers.suggester import Suggester
-from studies.spec.differences import differences
-from studies.spec.study_spec import parse_spec
+from studies.search.samplers.suggester import FirstTrials, Suggester
+from studies.spec.study_spec import differences, parse_spec
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.tables import VERSION_TABLE
 from studies.storage.study_store import Store

@@ -43,8 +43,7 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.start_design import FirstTrials
-from studies.search.samplers.suggester import Suggester
+from studies.search.samplers.suggester import FirstTrials, Suggester
 from studies.spec.sections import FaultsSpec
 from studies.storage.leases import lease as leases
 from studies.storage.leases.dead_pools import settle_dead_pools

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable
 
+from search_spaces.untrusted_text import redact
 from studies.control.machine import trial_endings
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Attempt, Trial
 from studies.control.machine.study_setup import DrainGang, ReleaseSlots
 from studies.records.records import StopReason
-from studies.redact import redact
 from studies.storage.writing.changes import StudyChanged
 
 END_SECONDS = 5.0

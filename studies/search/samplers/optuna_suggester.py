@@ -23,9 +23,8 @@ from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.encoding import identity
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
-from studies.search.samplers import start_design
-from studies.search.samplers.start_design import untried_in
-from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities
+from studies.search.samplers import suggester
+from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities, untried_in
 from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue, Params
 
@@ -144,7 +143,7 @@ class OptunaSuggester:
         prior = self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)) if self._user_prior else {}
         untried = untried_in(self._space, (one.params for one in history)) if self._has_start_design else {}
         rng = np.random.default_rng(derived_seed("design", self._seed, number, redraw))
-        return {**prior, **start_design.drawn(untried, rng)}
+        return {**prior, **suggester.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
         """Return a study of this history; rebuilt if there are earlier studies, since their values then change."""

@@ -33,8 +33,8 @@ from studies.search.model.candidate_batch import CandidateInputs
 from studies.search.model.cokriging import Chain, CurveData
 from studies.search.model.curve_model import CurveModel, FailureModel
 from studies.search.model.encoding import Encoder
-from studies.search.model.log_regression import LogRegression
 from studies.search.model.problem import Problem
+from studies.search.model.size_model import LogRegression
 from studies.search.model.standardisation import Scale
 from studies.search.model.trial_arrays import TrialTable
 from studies.search.observations import Snapshot, decision_rungs
