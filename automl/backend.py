@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from automl.remote.connection import connection
 from automl.stored.open_store import open_store, started_trial
+from automl.terminal.options import connection
 from search_spaces.messages import found
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import list_studies, load_study

@@ -25,9 +25,9 @@ from reports import curve_figures, figures
 from reports.answers_on_page import residuals
 from reports.expected import calibration
 from reports.figures import hypervolume
+from reports.page_templates import redacted
 from reports.parameter_figures import learning_rates, parallel_coordinates, parameter_names, parameter_panel, surface
 from reports.plotting import Figure, figure, titled
-from reports.redacted import redacted
 from reports.timeline import timeline
 from search_spaces.messages import UserError, found, listed, nearest
 from studies.records.records import Objective, StudyRecord

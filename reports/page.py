@@ -22,11 +22,10 @@ from reports.answers_on_page import answers_on_page
 from reports.expected import calibration_lines, savings_lines
 from reports.front_picture import front_picture
 from reports.gallery import effects_of, figures_of_page
-from reports.page_templates import Packed, packed, template
+from reports.page_templates import Packed, packed, redacted, template
 from reports.parameter_figures import MOST_DOTS
 from reports.phrases import is_share, mapping, number, usd
 from reports.recommending import command_of, judged_of, lines_of
-from reports.redacted import redacted
 from reports.timeline import timeline_line
 from studies.records.records import StudyRecord
 from studies.results import analysis

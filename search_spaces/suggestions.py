@@ -128,7 +128,7 @@ def as_plain(asked: Mapping[str, Asked]) -> dict[str, dict[str, object]]:
     return {name: {"value": one.value, "domain": one.domain.to_dict()} for name, one in asked.items()}
 
 
-def from_plain(form: object) -> dict[str, Asked]:
+def asked_from_plain(form: object) -> dict[str, Asked]:
     """Restore the values and domains from `as_plain`; empty for any other form."""
     entries = cast("Mapping[str, Mapping[str, object]]", form) if isinstance(form, Mapping) else {}
     return {name: Asked(cast("Value", one["value"]), _domain(one["domain"])) for name, one in entries.items()}

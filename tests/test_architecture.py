@@ -205,7 +205,7 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
         "studies.spec.checks": {"trainers.trainer_options", "trainers.local.try_out_task", "trainers.commands.command"},
         "studies.spec.study_spec": {"trainers.commands.command"},
         "studies.search.samplers.advisor": {"trainers.commands.command"},
-        "studies.gangs.available_slots": {"trainers.ranks.available_cpus"},
+        "studies.gangs.available_slots": {"search_spaces.machine_resources"},
         "studies.gangs.ray_actors": {"trainers.ranks.rank_messages", "trainers.ranks.printed_output"},
         "studies.control.files.orphans": {"trainers.checkpoints.object_store", "trainers.checkpoints.locations"},
     }

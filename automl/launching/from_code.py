@@ -13,10 +13,9 @@ from automl.launching.spec_reading import store_overrides
 from search_spaces.messages import found, listed, near_file
 from studies.records.records import CUMULATIVE_METRICS
 from studies.spec.metric_names import direction_is_guess, likely_direction
-from studies.spec.overrides import split_override
 from studies.spec.sections import ENTRY_POINT
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
+from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec, split_override
 
 EPOCHS = 20  # epochs of a training of code without a spec
 

@@ -24,7 +24,6 @@ from reports.phrases import duration, exact_usd
 from search_spaces.messages import listed, shown
 from studies.control.files.orphans import check_in_place
 from studies.records.records import NANO, StudyRecord, resume_command
-from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import (
     CHANGEABLE,
@@ -33,6 +32,7 @@ from studies.spec.study_spec import (
     apply_resume_overrides,
     differences,
     differing_keys,
+    split_override,
 )
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study, mentioned_checkpoints

@@ -18,9 +18,9 @@ from statistics import fmean
 from typing import Any
 
 from automl.mcp_server.tool import ToolProblem
+from search_spaces.machine_resources import available_cpus
 from studies.gangs.available_slots import find_slots
 from studies.money.budget import price_of
-from trainers.ranks.available_cpus import available_cpus
 
 _CHUNK_BYTES = 2**20
 _MEASURED_BYTES = 64 * 2**20

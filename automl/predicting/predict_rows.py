@@ -16,7 +16,7 @@ from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError
 from automl.standalone.model import Model, load, load_problem
 from automl.standalone.table_rows import TableRows
-from search_spaces.free_memory import within_free_memory
+from search_spaces.machine_resources import within_free_memory
 from search_spaces.messages import listed, shown
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]

@@ -22,9 +22,8 @@ from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_NAME_CHARS, MOST_PRIORITY, OVER, Job, JobKind
 from studies.records.records import MOST_USD, NANO, StudyRecord
 from studies.results.analysis import trial_rows
-from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, apply_resume_overrides, parse_spec
+from studies.spec.study_spec import StudySpec, apply_resume_overrides, parse_spec, split_override
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError

@@ -1,15 +1,18 @@
 """Records: a study as frozen plain values without SQL, for every reader of the store."""
 
+from __future__ import annotations
+
 import math
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any, Literal, TypeAlias
 
-from search_spaces.suggestions import Asked
+from search_spaces.space import CONSTRAINTS
+from search_spaces.suggestions import Asked, Constant, Domain, are_compatible, asked_from_plain
 from trainers.protocol import Failure, ParameterValue
 
 INTERVAL = 0.8  # probability of the intervals that reports show
@@ -469,3 +472,47 @@ class ResumeState:
         """Return the ids of the trials that were pruned only because the study closed."""
         records = (stored.record for stored in self.trials)
         return [record.id for record in records if record.state == "pruned" and record.reason == "closed"]
+
+
+ASKED, PROPOSED, ADVISED = "automl:asked", "automl:proposed", "automl:advised"
+"""Keys in a trial's stored attributes, beside the sampler's own keys."""
+
+
+def asked_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
+    """Return the parameters that a trial requested, from its stored attributes."""
+    return asked_from_plain(attributes.get(ASKED))
+
+
+def proposed_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
+    """Return a sampler's proposals for a trial, from its stored attributes."""
+    return asked_from_plain(attributes.get(PROPOSED))
+
+
+def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
+    """Return the first domain of each name, which later trials have to match; trials in the order of their numbers."""
+    first: dict[str, Domain] = {}
+    for asked in trials:
+        for name, one in asked.items():
+            if not isinstance(one.domain, Constant):
+                first.setdefault(name, one.domain)
+    return first
+
+
+def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
+    """Return the latest domain of each name that is compatible with its first domain, since ranges may change."""
+    trials = list(trials)
+    first, latest = first_domains(trials), dict[str, Domain]()
+    for asked in trials:
+        for name, one in asked.items():
+            if not isinstance(one.domain, Constant) and are_compatible(first[name], one.domain):
+                latest[name] = one.domain
+    return latest
+
+
+def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
+    """Return the form of each parameter of a study, declared parameters first, then those requested at run time."""
+    declared = study.spec.get("space")
+    known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
+    known.pop(CONSTRAINTS, None)
+    learnt = latest_domains(trial.asked for trial in study.started)
+    return known | {name: one.to_dict() for name, one in learnt.items() if name not in known}

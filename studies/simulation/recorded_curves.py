@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.free_memory import within_free_memory
+from search_spaces.machine_resources import within_free_memory
 from search_spaces.messages import UserError, found, listed, near_file, shown
 from search_spaces.parameters import Categorical, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, cast
 
-from search_spaces.free_memory import within_free_memory
+from search_spaces.machine_resources import within_free_memory
 from search_spaces.messages import UserError, meant
 from trainers.commands.command import COMMAND, Command
 from trainers.contract.task import Task, refuse_our_metrics

@@ -12,7 +12,7 @@ from studies.control.machine.live_study import LiveStudy, decision, params_on
 from studies.control.machine.live_trials import Attempt, Trial
 from studies.control.machine.study_setup import Grant, StartGang, StudySetup
 from studies.gangs.pool_protocol import Measured, ParameterAsked, PartSaved, Progress
-from studies.records.suggested_parameters import ASKED, proposed_in
+from studies.records.records import ASKED, proposed_in
 from studies.search.policy import Decision, Thaw, stop_for_good
 from studies.storage.writing.changes import AttemptChanged, AttemptColumns, AttemptOpened, TrialChanged, TrialColumns
 from trainers.checkpoints.locations import joined, trial_folder

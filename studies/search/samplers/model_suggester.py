@@ -6,7 +6,7 @@ import numpy as np
 
 from search_spaces.drawing import derived_seed, derived_uniform
 from search_spaces.parameters import Int
-from studies.records.suggested_parameters import ADVISED
+from studies.records.records import ADVISED
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.acquisition.user_prior import UserPrior, faded

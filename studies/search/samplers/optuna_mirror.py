@@ -12,8 +12,7 @@ import optuna
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, are_compatible
-from studies.records.records import Direction
-from studies.records.suggested_parameters import first_domains
+from studies.records.records import Direction, first_domains
 from studies.search.model.encoding import identity
 from studies.search.observations import Observation
 from trainers.protocol import ParameterValue

@@ -17,8 +17,7 @@ from search_spaces.drawing import derived_seed
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, as_plain
-from studies.records.records import Direction
-from studies.records.suggested_parameters import PROPOSED, latest_domains
+from studies.records.records import PROPOSED, Direction, latest_domains
 from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.encoding import identity
 from studies.search.model.transfer import Transfer

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from studies.records.records import (
+    ADVISED,
     FINISHING,
     NANO,
     OWN_CHARGES,
@@ -27,9 +28,9 @@ from studies.records.records import (
     StudyRecord,
     TrialRecord,
     ViewRecord,
+    asked_in,
     from_plain,
 )
-from studies.records.suggested_parameters import ADVISED, asked_in
 from studies.results.constraints import constraints_in
 from studies.storage.leases.lease import alive_seconds, driven_studies
 from studies.storage.schema import tables as t
