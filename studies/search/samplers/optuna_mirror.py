@@ -13,7 +13,6 @@ from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, are_compatible
 from studies.records.records import Direction, first_domains
-from studies.search.model.encoding import identity
 from studies.search.observations import Observation
 from trainers.protocol import ParameterValue
 
@@ -71,7 +70,6 @@ class OptunaMirror:
         self.study = optuna.create_study(directions=list(directions), storage=self._storage)
         for key, value in study_attributes.items():
             self._storage.set_study_system_attr(self.study._study_id, key, value)  # noqa: SLF001 - no public way
-        self.tried: set[tuple[tuple[str, str], ...]] = set()
         self._history: tuple[Observation, ...] = ()
         self._context = _Context(directions)
         self._first_domains: dict[str, Domain] = {}
@@ -83,9 +81,8 @@ class OptunaMirror:
         known, self._first_domains = self._first_domains, first_domains(one.asked for one in history)
         if changed is None or any(self._first_domains.get(name) != domain for name, domain in known.items()):
             before, changed = (), list(range(len(history)))
-            self.tried, self._context = set(), _Context(self._directions)
+            self._context = _Context(self._directions)
         self._storage.cut(study_id, len(before))
-        self.tried |= {identity(one.params) for one in history[len(before) :]}
         for number in self._context.update(before, history, changed):
             self._storage.put(study_id, number, self._as_trial(history[number]))
         self._history = history
