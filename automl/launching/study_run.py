@@ -1,13 +1,16 @@
 """Runs a study's controller in this process, with its pool, its drain at a signal, its views and its final report."""
 
+import itertools
 import json
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,7 +85,12 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         prepared,
         watcher,
         counted=counting.sizes,
-        on_commit=_hurrying(views, watcher, FirstTrials(most / prepared.place.slots, command, watcher.warn)),
+        on_commit=_hurrying(
+            views,
+            watcher,
+            FirstTrials(most / prepared.place.slots, command, watcher.warn),
+            SharedFiles(command, prepared.base_folder, watcher.warn),
+        ),
         on_room=views.start,  # they may have died because the disk was full
         own_logging=replace(logging, diagnostics=prepared.diagnostics),
     )
@@ -222,13 +230,16 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
-def _hurrying(views: ViewsProcess, watcher: Watcher, first: "FirstTrials") -> Callable[[StudyMachine], None]:
+def _hurrying(
+    views: ViewsProcess, watcher: Watcher, *looking: "FirstTrials | SharedFiles"
+) -> Callable[[StudyMachine], None]:
     """Hurry the views at the last commit, so that they catch up while the pool ends."""
 
     def on_commit(machine: StudyMachine) -> None:
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk continues
             views.hurry()
-        first.look(machine)
+        for one in looking:
+            one.look(machine)
         watcher.on_commit(machine)
 
     return on_commit
@@ -295,6 +306,58 @@ class FirstTrials:
             self._is_kept = bool(live)
             if live and all(one.resume_checkpoint is None for one in live):
                 self._warn(f"trial {live[0].number} had no file in {{checkpoint_folder}} yet. {HOW_TO_KEEP}")
+
+
+class SharedFiles:
+    """Warns once if two trials of a command have written the same file of their working folder.
+
+    Whenever a trial starts or stops, files that have changed since were written by a trial that ran in between, or
+    shortly before. If no single trial can have written a file each time, several have.
+    """
+
+    def __init__(self, command: Command | None, base_folder: Path, warn: Callable[[str], None]) -> None:
+        is_shared = command is not None and not command.has_own_folder
+        self._folder = command.script_folder(base_folder) if command is not None and is_shared else None
+        self._warn = warn
+        self._changed_at = dict(_changes(self._folder)) if self._folder else {}
+        self._ran = deque[frozenset[int]]([frozenset()], maxlen=3)  # the last is what runs now
+        self._writers: dict[str, frozenset[int]] = {}
+
+    def look(self, machine: StudyMachine) -> None:
+        """Check a commit of the study."""
+        running = frozenset(number for number, trial in machine.trials.items() if trial.state == "running")
+        if self._folder is None or running == self._ran[-1]:
+            return
+        possible, before = frozenset().union(*self._ran), self._changed_at
+        self._ran.append(running)
+        self._changed_at = dict(_changes(self._folder))
+        for path, changed_at in self._changed_at.items() if possible else ():
+            if changed_at == before.get(path):
+                continue
+            self._writers[path] = self._writers.get(path, possible) & possible
+            if not self._writers[path]:
+                self._folder = None
+                self._warn(
+                    f"several trials have written {path}, so it holds no single trial's result. Write to "
+                    "{trial_folder}, or set task.folder to it"
+                )
+                return
+
+
+_MOST_FILES = 2_000
+_NOT_OF_TRIALS = re.compile(
+    r"\.|automl|mlflow|mlruns|mlartifacts|artifacts|__pycache__|.*\.(db(-\w+)?|html|ipynb|md|py|pyc|sh|toml|ya?ml)$"
+)
+"""Names of files and folders of this program, and of files that people edit while a study runs."""
+
+
+def _changes(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield the path, relative to the folder, and the time of the last change of files in it and its folders."""
+    with suppress(OSError):
+        for path in itertools.islice(itertools.chain(folder.glob("*"), folder.glob("*/*")), _MOST_FILES):
+            name = path.relative_to(folder)
+            if not any(_NOT_OF_TRIALS.match(part) for part in name.parts) and path.is_file():
+                yield str(name), path.stat().st_mtime_ns
 
 
 _PROGRAM = (sys.executable, "-P", "-m", "studies.storage.views.mlflow_connect")
