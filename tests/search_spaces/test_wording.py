@@ -2,7 +2,7 @@
 
 import pytest
 
-from search_spaces.wording import problem_and_cure
+from search_spaces.messages import problem_and_cure
 
 
 @pytest.mark.parametrize(

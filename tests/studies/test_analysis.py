@@ -10,6 +10,7 @@ import optuna
 import pytest
 
 from reports.recommending import last_quarter_in_words
+from search_spaces.untrusted_text import redact, redact_deep
 from studies.records.plain_rows import to_csv
 from studies.records.records import (
     NANO,
@@ -21,7 +22,6 @@ from studies.records.records import (
     StudyRecord,
     TrialRecord,
 )
-from studies.redact import redact, redact_deep
 from studies.results import analysis
 from studies.results.importance import effects
 from studies.results.pareto import reference_of, reference_point

@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 from torch.nn.functional import one_hot
 
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from tests.support.task_files import HEADER, people, trained, write
 from tests.support.trainer_pool import on_ranks, spec_of
 from trainers.contract.task_loading import load_task
