@@ -83,7 +83,7 @@ def _taken(text: str) -> str:
 
 def studies() -> Iterator[Any]:
     random_numbers = random.Random(5)
-    for seed in range(12):
+    for seed in range(30):
         study = build_study(20, seed=seed, objectives=OBJECTIVES[seed % len(OBJECTIVES)])
         if seed % 3:  # noise, so that models tie
             noise = random_numbers.choice([0.003, 0.02, 0.1])
@@ -119,6 +119,9 @@ def test_all_places_name_one_model(study: StudyRecord) -> None:
 def test_all_places_name_one_model_of_real_studies(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = {**DIGITS, "search": {"sampler": "tpe", "seed": 3}, "training": {"epochs": 3}, "budget": {"trials": 3}}
     sections: list[dict[str, Any]] = [
+        {"study": "dollars"},
+        {"study": "alone", "objectives": [{"metric": "val_error"}]},
+        {"study": "size", "objectives": [{"metric": "val_error"}, {"metric": "model_parameters"}]},
         {"study": "first", "objectives": [{"metric": "cost_usd"}, {"metric": "val_accuracy", "direction": "maximize"}]},
         {"study": "bounded", "constraints": [{"metric": "model_parameters", "max": 4000}]},
     ]
