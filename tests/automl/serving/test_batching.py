@@ -100,12 +100,12 @@ def test_a_batch_waits_no_longer_than_it_may_and_a_row_alone_for_nobody() -> Non
 
     assert run(steps, wait_seconds=0.01).batches == [[0.0], [1.0, 2.0], [3.0]]
 
-    async def steps(batcher: Batcher, model: Any) -> None:
+    async def one_by_one(batcher: Batcher, model: Any) -> None:
         model.may_answer.set()
         for number in range(3):
             await batcher.answers(model, rows(float(number)))
 
-    assert run(steps, wait_seconds=PATIENCE).batches == [[0.0], [1.0], [2.0]]
+    assert run(one_by_one, wait_seconds=PATIENCE).batches == [[0.0], [1.0], [2.0]]
 
 
 def test_rows_of_a_request_come_back_in_their_order_from_several_batches() -> None:
