@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from search_peers.advice import honest, lying
+from search_peers.ask_tell import Rival
 from search_peers.botorch_momf import momf
 from search_peers.hyperband import Hyperband
 from search_peers.i_epoch import IEpoch
@@ -78,6 +79,11 @@ def tpe_told_of_finished(setting: Setting) -> Suggester:
     return ToldOfFinished(tpe_told_last_values(setting), setting)
 
 
+def _rival(name: str, variant: str = "", *, planar: bool = False) -> Contestant:
+    both = Rival(name, variant)
+    return Contestant(sampler=both, pruner=both, planar=planar)
+
+
 def _gp(*, prices_known: bool) -> Callable[[Setting], Suggester]:
     return lambda setting: UnprunedGp(setting, prices_known=prices_known)
 
@@ -102,6 +108,11 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
     "syne_moasha": Contestant(sampler="random", pruner=SyneMoasha, is_baseline=True),
     "botorch_momf": Contestant(sampler=momf, pruner=momf, is_baseline=True, planar=True),
+    "smac_mf": _rival("smac", "mf"),
+    "smac_parego": _rival("smac", planar=True),
+    "smac_mf_parego": _rival("smac", "mf", planar=True),
+    "dehb": _rival("dehb"),
+    "ax": _rival("ax"),
     "ours_after_two": Contestant(sampler="auto", pruner="auto", earlier=2),
     "ours_again": Contestant(sampler="auto", pruner="auto", again=True),
     **{
