@@ -31,6 +31,9 @@ CONSTRAINTS = ("--constraint", str(HERE.parents[1] / "constraints.txt"))  # it h
 ENVIRONMENTS = {
     "smac": Environment(name="smac-2.4.1", installs=((*CONSTRAINTS, "smac==2.4.1"),)),
     "dehb": Environment(name="dehb-0.1.2", installs=(("dehb==0.1.2",),)),
+    "neps": Environment(
+        name="neps-0.17.0", installs=(("torch==2.13.0", "numpy==2.4.6", "neural-pipeline-search==0.17.0"),)
+    ),
     "ax": Environment(name="ax-1.3.1", installs=((*CONSTRAINTS, "ax-platform==1.3.1"),)),
 }
 
@@ -57,6 +60,7 @@ class AskTell(NoPruner):
         full_usd = float(setting.table.full_trial_usd(setting.usd_per_slot_hour).mean())
         order = {"space": setting.table.space.to_dict(), "epochs": setting.epochs, "seed": setting.seed}
         order |= {"full_trials": round(setting.budget_usd / full_usd), "slots": setting.slots, "variant": variant}
+        order["scales"] = [self._scale(objective.metric, full_usd) for objective in setting.objectives]
         ask({"new": order | {"objectives": [objective.metric for objective in setting.objectives]}})
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:  # noqa: ARG002 - the interface
@@ -106,6 +110,11 @@ class AskTell(NoPruner):
             self._worst = [max(pair) for pair in zip(values, self._worst, strict=True)] if self._heard else values
             self._heard = True
             self._ask({"tell": {"row": row, "epochs": epochs, "values": values, "usd": trial.paid_usd}})
+
+    def _scale(self, metric: str, full_usd: float) -> float:
+        """Order of magnitude of an objective, as known beforehand."""
+        known = self._candidates.statics.get(metric)
+        return full_usd if metric == "cost_usd" else 1.0 if known is None else float(known.mean())
 
     def _row(self, trial: Snapshot) -> int:
         return self._candidates.row_of(trial.params)

@@ -111,6 +111,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "smac_mf": _rival("smac", "mf"),
     "smac_parego": _rival("smac", planar=True),
     "smac_mf_parego": _rival("smac", "mf", planar=True),
+    "neps_primo": _rival("neps", "primo", planar=True),
+    "neps_mo_hyperband": _rival("neps", planar=True),
     "dehb": _rival("dehb"),
     "ax": _rival("ax"),
     "ours_after_two": Contestant(sampler="auto", pruner="auto", earlier=2),
