@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from bridge import Environment, bridge
 
 from studies.search.observations import Observation, Snapshot
@@ -38,8 +39,8 @@ ENVIRONMENTS = {
 }
 
 Ask = Callable[[Mapping[str, Any]], Any]
-Job = tuple[int, int]
-"""A row of the table, and the epoch up to which it is to be trained."""
+Job = tuple[int, int, int]
+"""A row of the table, the epoch up to which it is to be trained, and the rival's number of the job."""
 
 
 class AskTell(NoPruner):
@@ -71,8 +72,8 @@ class AskTell(NoPruner):
             while "near" in answer:
                 row = self._candidates.nearest(answer["near"])
                 answer = self._ask({"row": row, "params": self._candidates.take(row)})
-            row, epochs = answer["job"]
-            self._jobs.append((row, epochs))
+            row, epochs, job = answer["job"]
+            self._jobs.append((row, epochs, job))
             if row not in self._started:
                 self._started.add(row)
                 return Suggestion(params=self._candidates.params[row])
@@ -83,14 +84,14 @@ class AskTell(NoPruner):
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
         """Pause where the job ends."""
-        until = max((epochs for row, epochs in self._jobs if row == self._row(history.trials[number])), default=0)
+        until = max((epochs for row, epochs, _ in self._jobs if row == self._row(history.trials[number])), default=0)
         return Decision(action="continue" if rung < until else "pause", reason=f"asked for {until} epochs")
 
     def thaw(self, history: History) -> Thaw | None:
         """The first job of a paused trial."""
         self._tell(history.trials)
         paused = {self._row(history.trials[number]): number for number in history.paused}
-        for row, epochs in self._jobs:
+        for row, epochs, _ in self._jobs:
             if row in paused:
                 decision = Decision(action="continue", reason=f"asked for {epochs} epochs")
                 return Thaw(number=paused[row], decision=decision)
@@ -100,16 +101,16 @@ class AskTell(NoPruner):
         """Tell the results of all jobs that have ended."""
         by_row = {self._row(trial): trial for trial in trials}
         for job in list(self._jobs):
-            row, epochs = job
+            row, epochs, number = job
             trial = by_row.get(row)
             if trial is None or (epochs not in trial.at and trial.state != "failed"):
                 continue
             self._jobs.remove(job)
             values = [float(value) for value in trial.at.get(epochs, self._worst)]
-            values = [worst if value != value else value for value, worst in zip(values, self._worst, strict=True)]
+            values = [worst if np.isnan(value) else value for value, worst in zip(values, self._worst, strict=True)]
             self._worst = [max(pair) for pair in zip(values, self._worst, strict=True)] if self._heard else values
             self._heard = True
-            self._ask({"tell": {"row": row, "epochs": epochs, "values": values, "usd": trial.paid_usd}})
+            self._ask({"tell": [number, values, trial.paid_usd]})
 
     def _scale(self, metric: str, full_usd: float) -> float:
         """Order of magnitude of an objective, as known beforehand."""
@@ -132,9 +133,12 @@ class Rival:
         self.environment, self._script, self._variant = ENVIRONMENTS[name], HERE / f"{name}_bridge.py", variant
         self._latest: tuple[Setting, AskTell] | None = None
 
+    def ask(self, question: Mapping[str, Any]) -> Any:
+        """The answer of its process."""
+        return bridge(self._script, self.environment).ask(question)
+
     def __call__(self, setting: Setting) -> AskTell:
         """The one of this study."""
         if self._latest is None or self._latest[0] is not setting:
-            ask = bridge(self._script, self.environment).ask
-            self._latest = (setting, AskTell(setting, ask, self._variant))
+            self._latest = (setting, AskTell(setting, self.ask, self._variant))
         return self._latest[1]

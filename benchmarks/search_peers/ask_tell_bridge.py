@@ -16,8 +16,8 @@ def serve(rival: Callable[[dict, Near], Any]) -> None:
     """Answer until the questions end.
 
     Args:
-        rival: Makes an object with `ask()`, which returns a row and the epoch up to which it is to be trained, and
-            `tell(row, epochs, values, usd)`, from the order for a study and `near`.
+        rival: Makes an object from the order for a study and `near`. Its `ask()` returns a row, the epoch up to which
+            it is to be trained, and what `tell(job, values, usd)` gets back as its job.
     """
     answers, sys.stdout = sys.stdout, sys.stderr
     warnings.filterwarnings("ignore")
@@ -34,14 +34,18 @@ def serve(rival: Callable[[dict, Near], Any]) -> None:
         return answer["row"], answer["params"]
 
     study: Any = None
+    jobs: list[Any] = []
     while question := heard():
         if "new" in question:
             study = rival(question["new"], near)
             say("ready")
         elif "ask" in question:
-            say({"job": study.ask()})
+            row, epochs, job = study.ask()
+            jobs.append(job)
+            say({"job": [row, epochs, len(jobs) - 1]})
         else:
-            study.tell(**question["tell"])
+            number, values, usd = question["tell"]
+            study.tell(jobs[number], values, usd)
             say("told")
 
 

@@ -45,23 +45,23 @@ class Ax:
 
     def __init__(self, order: dict, near: Near) -> None:
         self._near, self._epochs = near, order["epochs"]
-        self._indices: dict[int, int] = {}
         self._client = Client(random_seed=order["seed"])
         self._client.configure_experiment(parameters=parameters(order["space"]))
         self._client.configure_optimization(objective=", ".join(f"-{name}" for name in order["objectives"]))
+        # It cannot wait for the results of its first trials when more are asked for.
+        self._client.configure_generation_strategy(allow_exceeding_initialization_budget=True)
+        self._objectives = order["objectives"]
 
-    def ask(self) -> tuple[int, int]:
+    def ask(self) -> tuple[int, int, int]:
         """Its next trial."""
         [(index, proposed)] = self._client.get_next_trials(max_trials=1).items()
         row, params = self._near(proposed)
         self._client.mark_trial_failed(index)  # an abandoned one would stay a pending point
-        self._indices[row] = self._client.attach_trial(params)
-        return row, self._epochs
+        return row, self._epochs, self._client.attach_trial(params)
 
-    def tell(self, row: int, epochs: int, values: list[float], usd: float) -> None:  # noqa: ARG002 - the interface
+    def tell(self, index: int, values: list[float], usd: float) -> None:  # noqa: ARG002 - the interface
         """The end of a trial."""
-        names = self._client._experiment.optimization_config.objective.metric_names
-        self._client.complete_trial(self._indices[row], raw_data=dict(zip(names, values, strict=True)))
+        self._client.complete_trial(index, raw_data=dict(zip(self._objectives, values, strict=True)))
 
 
 if __name__ == "__main__":

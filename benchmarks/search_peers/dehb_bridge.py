@@ -16,7 +16,6 @@ class Dehb:
         self._near = near
         self._space = config_space(order["space"], order["seed"])
         self._rows: dict[int, int] = {}
-        self._asked: dict[tuple[int, int], dict] = {}
         self._dehb = DEHB(
             cs=self._space,
             min_fidelity=1,
@@ -28,7 +27,7 @@ class Dehb:
             log_level="ERROR",
         )
 
-    def ask(self) -> tuple[int, int]:
+    def ask(self) -> tuple[int, int, dict]:
         """Its next job."""
         info = self._dehb.ask()
         number = int(info["config_id"])
@@ -37,13 +36,11 @@ class Dehb:
             info["config"] = Configuration(self._space, values=params)
             vector = self._dehb.configspace_to_vector(info["config"])
             self._dehb.config_repository.configs[number].config = vector
-        job = self._rows[number], max(1, round(info["fidelity"]))
-        self._asked[job] = info
-        return job
+        return self._rows[number], max(1, round(info["fidelity"])), info
 
-    def tell(self, row: int, epochs: int, values: list[float], usd: float) -> None:
+    def tell(self, info: dict, values: list[float], usd: float) -> None:
         """The end of a job."""
-        self._dehb.tell(self._asked.pop((row, epochs)), {"fitness": values[0], "cost": usd})
+        self._dehb.tell(info, {"fitness": values[0], "cost": usd})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from neps.space import HPOCategorical, HPOFloat, HPOInteger, SearchSpace
 
 EPOCHS = "epochs"
 FIRST_SHARE = 4
-"""PriMO starts its model after a quarter of the budget: its default, a training per parameter, is most of a small one."""
+"""PriMO starts its model after a quarter of the budget; its default is a full training for each parameter."""
 
 
 class Neps:
@@ -28,7 +28,6 @@ class Neps:
         torch.manual_seed(order["seed"])
         self._near, self._form, self._scales = near, order["space"], order["scales"]
         self._rows: dict[int, int] = {}
-        self._asked: dict[tuple[int, int], Any] = {}
         self._space = SearchSpace(
             {name: parameter(form) for name, form in self._form.items()}
             | {EPOCHS: HPOInteger(1, order["epochs"], is_fidelity=True)}
@@ -42,10 +41,14 @@ class Neps:
         self._neps = AskAndTell(self._sampled)
 
     def _sampled(self, trials: Any, budget_info: Any, n: int | None) -> SampledConfig:
-        """Its choice, at a row of the table. PriMO gives the same number to trials that run at once: it gets its own."""
-        sampled = self._optimizer(trials, budget_info, n)
+        """Its choice, at a row of the table, under a number of its own: PriMO's is that of a trial that runs.
+
+        Its selector fails where trials run and none has ended, so that it is not told of the first ones until then.
+        """
+        heard = any(trial.report is not None for trial in trials.values())
+        sampled = self._optimizer(trials if heard else {}, budget_info, n)
         number, *rung = sampled.id.split("_", 1)
-        if not rung:
+        if trials and (not rung or sampled.id in trials):
             number = str(1 + max(int(one.split("_")[0]) for one in trials))
         config = dict(sampled.config)
         if int(number) not in self._rows:
@@ -61,17 +64,15 @@ class Neps:
 
         return {name: value for name, value in config.items() if holds(self._form[name].get("when", {}))}
 
-    def ask(self) -> tuple[int, int]:
+    def ask(self) -> tuple[int, int, Any]:
         """Its next trial."""
         trial = self._neps.ask()
-        job = self._rows[int(trial.id.split("_")[0])], int(trial.config[EPOCHS])
-        self._asked[job] = trial
-        return job
+        return self._rows[int(trial.id.split("_")[0])], int(trial.config[EPOCHS]), trial
 
-    def tell(self, row: int, epochs: int, values: list[float], usd: float) -> None:
+    def tell(self, trial: Any, values: list[float], usd: float) -> None:
         """The end of a trial; objectives are of order 1, because PriMO adds them up."""
         scaled = [value / scale for value, scale in zip(values, self._scales, strict=True)]
-        self._neps.tell(self._asked.pop((row, epochs)), {"objective_to_minimize": scaled, "cost": usd})
+        self._neps.tell(trial, {"objective_to_minimize": scaled, "cost": usd})
 
 
 def parameter(form: dict) -> Any:

@@ -30,6 +30,7 @@ class Contestant:
     Attributes:
         is_baseline: Whether ours is compared with it in the figures.
         planar: Whether it can do two objectives only, the first one learned.
+        scalar: Whether it can do one objective only.
         earlier: How many other tasks it has studied before, one study each, and learns from.
         again: Whether it has studied the same task before, from another seed, and learns from that.
         history: The kind of a history of the same task that it has imported; see `search_peers.histories`.
@@ -40,6 +41,7 @@ class Contestant:
     pruner: PrunerChoice
     is_baseline: bool = False
     planar: bool = False
+    scalar: bool = False
     earlier: int = 0
     again: bool = False
     history: str = ""
@@ -79,9 +81,9 @@ def tpe_told_of_finished(setting: Setting) -> Suggester:
     return ToldOfFinished(tpe_told_last_values(setting), setting)
 
 
-def _rival(name: str, variant: str = "", *, planar: bool = False) -> Contestant:
+def _rival(name: str, variant: str = "", *, planar: bool = False, scalar: bool = False) -> Contestant:
     both = Rival(name, variant)
-    return Contestant(sampler=both, pruner=both, planar=planar)
+    return Contestant(sampler=both, pruner=both, planar=planar, scalar=scalar)
 
 
 def _gp(*, prices_known: bool) -> Callable[[Setting], Suggester]:
@@ -108,12 +110,12 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
     "syne_moasha": Contestant(sampler="random", pruner=SyneMoasha, is_baseline=True),
     "botorch_momf": Contestant(sampler=momf, pruner=momf, is_baseline=True, planar=True),
-    "smac_mf": _rival("smac", "mf"),
+    "smac_mf": _rival("smac", "mf", scalar=True),
     "smac_parego": _rival("smac", planar=True),
     "smac_mf_parego": _rival("smac", "mf", planar=True),
     "neps_primo": _rival("neps", "primo", planar=True),
     "neps_mo_hyperband": _rival("neps", planar=True),
-    "dehb": _rival("dehb"),
+    "dehb": _rival("dehb", scalar=True),
     "ax": _rival("ax"),
     "ours_after_two": Contestant(sampler="auto", pruner="auto", earlier=2),
     "ours_again": Contestant(sampler="auto", pruner="auto", again=True),

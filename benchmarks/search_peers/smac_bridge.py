@@ -23,7 +23,6 @@ class Smac:
         self._near, self._epochs = near, order["epochs"]
         self._space = config_space(order["space"], order["seed"])
         self._rows: dict[Configuration, int] = {}
-        self._asked: dict[tuple[int, int], TrialInfo] = {}
         facade: Any = MultiFidelityFacade if "mf" in order["variant"] else HyperparameterOptimizationFacade
         budgets = {"min_budget": 1, "max_budget": self._epochs} if "mf" in order["variant"] else {}
         scenario = Scenario(
@@ -44,7 +43,7 @@ class Smac:
             **more,
         )
         chosen = self._smac.intensifier.config_generator
-        self._smac.intensifier._config_generator = self._rows_for(chosen)
+        self._smac.intensifier._config_generator = self._rows_for(chosen)  # noqa: SLF001 - it has no public name
 
     def _rows_for(self, chosen: Iterator[Configuration]) -> Iterator[Configuration]:
         for one in chosen:
@@ -54,17 +53,15 @@ class Smac:
             self._rows[config] = row
             yield config
 
-    def ask(self) -> tuple[int, int]:
+    def ask(self) -> tuple[int, int, TrialInfo]:
         """Its next trial."""
         info = self._smac.ask()
-        job = self._rows[info.config], max(1, round(info.budget or self._epochs))
-        self._asked[job] = info
-        return job
+        return self._rows[info.config], max(1, round(info.budget or self._epochs)), info
 
-    def tell(self, row: int, epochs: int, values: list[float], usd: float) -> None:
+    def tell(self, info: TrialInfo, values: list[float], usd: float) -> None:
         """The end of a trial."""
         cost = values if len(values) > 1 else values[0]
-        self._smac.tell(self._asked.pop((row, epochs)), TrialValue(cost=cost, time=usd), save=False)
+        self._smac.tell(info, TrialValue(cost=cost, time=usd), save=False)
 
 
 if __name__ == "__main__":
