@@ -26,11 +26,11 @@ class Neps:
         random.seed(order["seed"])
         np.random.seed(order["seed"])
         torch.manual_seed(order["seed"])
-        self._near, self._form, self._scales = near, order["space"], order["scales"]
+        self._near, self._form, self._scales, self._epochs = near, order["space"], order["scales"], order["epochs"]
         self._rows: dict[int, int] = {}
         self._space = SearchSpace(
             {name: parameter(form) for name, form in self._form.items()}
-            | {EPOCHS: HPOInteger(1, order["epochs"], is_fidelity=True)}
+            | {EPOCHS: HPOInteger(1, self._epochs, is_fidelity=True)}
         )
         first = max(1, order["full_trials"] // FIRST_SHARE)
         self._optimizer: Any = (
@@ -43,10 +43,15 @@ class Neps:
     def _sampled(self, trials: Any, budget_info: Any, n: int | None) -> SampledConfig:
         """Its choice, at a row of the table, under a number of its own: PriMO's is that of a trial that runs.
 
-        Its selector fails where trials run and none has ended, so that it is not told of the first ones until then.
+        Where all trials that it could promote still run, its selector raises; then it starts another one. PriMO's model
+        waits for a full training.
         """
-        heard = any(trial.report is not None for trial in trials.values())
-        sampled = self._optimizer(trials if heard else {}, budget_info, n)
+        full = any(trial.report is not None and trial.config[EPOCHS] == self._epochs for trial in trials.values())
+        choose = self._optimizer if full else getattr(self._optimizer, "bracket_optimizer", self._optimizer)
+        try:
+            sampled = choose(trials, budget_info, n)
+        except ValueError:
+            sampled = choose({}, budget_info, n)
         number, *rung = sampled.id.split("_", 1)
         if trials and (not rung or sampled.id in trials):
             number = str(1 + max(int(one.split("_")[0]) for one in trials))

@@ -112,7 +112,6 @@ CONTESTANTS: dict[str, Contestant] = {
     "botorch_momf": Contestant(sampler=momf, pruner=momf, is_baseline=True, planar=True),
     "smac_mf": _rival("smac", "mf", scalar=True),
     "smac_parego": _rival("smac", planar=True),
-    "smac_mf_parego": _rival("smac", "mf", planar=True),
     "neps_primo": _rival("neps", "primo", planar=True),
     "neps_mo_hyperband": _rival("neps", planar=True),
     "dehb": _rival("dehb", scalar=True),

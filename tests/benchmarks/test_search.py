@@ -24,7 +24,7 @@ from tests.support.foreign_histories import ForeignRun
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))
 DOLLARS = (Objective(metric="val_error"), Objective(metric="cost_usd"))
-ELSEWHERE = ("syne_moasha", "botorch_momf", "smac_mf", "smac_parego", "smac_mf_parego", "dehb", "ax", "neps_primo",
+ELSEWHERE = ("syne_moasha", "botorch_momf", "smac_mf", "smac_parego", "dehb", "ax", "neps_primo",
              "neps_mo_hyperband")  # fmt: skip
 """Contestants whose environment has to be installed first."""
 
