@@ -49,6 +49,15 @@ def serve(rival: Callable[[dict, Near], Any]) -> None:
             say("told")
 
 
+def active(space: dict, params: dict) -> dict:
+    """The parameters whose conditions hold, for libraries that know no conditions."""
+
+    def holds(when: dict) -> bool:
+        return all(params[name] in (one if isinstance(one, list) else [one]) for name, one in when.items())
+
+    return {name: value for name, value in params.items() if holds(space[name].get("when", {}))}
+
+
 def config_space(space: dict, seed: int) -> Any:
     """A space in the form of a spec, for those that use ConfigSpace."""
     from ConfigSpace import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ask_tell_bridge import Near, serve
+from ask_tell_bridge import Near, active, serve
 from neps.optimizers.algorithms import mo_hyperband, primo
 from neps.optimizers.ask_and_tell import AskAndTell
 from neps.optimizers.optimizer import SampledConfig
@@ -58,16 +58,10 @@ class Neps:
         config = dict(sampled.config)
         if int(number) not in self._rows:
             epochs = config.pop(EPOCHS)
-            self._rows[int(number)], params = self._near(self._active(config))
+            self._rows[int(number)], params = self._near(active(self._form, config))
             centres = {name: self._space[name].center for name in self._form}
             config = centres | params | {EPOCHS: epochs}
         return SampledConfig("_".join([number, *rung]), config, sampled.previous_config_id)
-
-    def _active(self, config: dict) -> dict:
-        def holds(when: dict) -> bool:
-            return all(config[name] in (one if isinstance(one, list) else [one]) for name, one in when.items())
-
-        return {name: value for name, value in config.items() if holds(self._form[name].get("when", {}))}
 
     def ask(self) -> tuple[int, int, Any]:
         """Its next trial."""
