@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from automl.inside_trial import TrialOver, checkpoint, heartbeat, params, report, resume
     from search_spaces.parameters import Categorical, Float, Int, Prior
     from search_spaces.space import Space
-    from studies.spec.baseline_section import BaselineSpec as Baseline
+    from studies.spec.sections import BaselineSpec as Baseline
     from studies.spec.sections import BudgetSpec as Budget
     from studies.spec.sections import CheckpointsSpec as Checkpoints
     from studies.spec.sections import ConstraintSpec as Constraint
@@ -49,7 +49,7 @@ _MODULES = {
     "Trial": "trainers.functions.trial",
 }
 """Modules of names that are the same in the module. The other names are sections of a spec, such as `BudgetSpec`."""
-_SECTIONS = {"Baseline": "studies.spec.baseline_section"}  # modules of sections that are not in `studies.spec.sections`
+_SECTIONS = {"Baseline": "studies.spec.sections"}  # modules of sections that are not in `studies.spec.sections`
 
 
 def __getattr__(name: str) -> Any:

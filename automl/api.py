@@ -7,23 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automl.adapters.tune_trainable import as_training_function as function_of_trainable
+from automl.adapters.tune_trainable import parameters_and_constants
 from automl.launching.functions import name_of
 from automl.launching.launch_or_resume import launch_prepared
-from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
-from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import TaskFacts
+from automl.launching.optuna_objectives import (
+    is_optuna_objective,
+    is_tune_trainable,
+    training_function_of,
+    with_space_of,
+)
+from automl.launching.prepared_study import Prepared, TaskFacts, prepare
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
 from automl.notebook_cell import hide_widget_advice, report_link, study_cell, watching
-from automl.stored.open_store import open_store
-from automl.stored.point_checkpoints import kept_checkpoint
+from automl.stored.open_store import kept_checkpoint, open_store
 from automl.stored.reporting import report_path
 from reports.gallery import Gallery
+from reports.phrases import study_sentence
 from reports.recommending import recommendation_lines
-from reports.state_wording import study_sentence
+from search_spaces.messages import UserError, found, install_command, listed, nearest
+from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
-from search_spaces.user_errors import UserError
-from search_spaces.wording import found, install_command, listed, nearest
 from studies.records.plain_rows import TABLES, flattened
 from studies.records.records import StudyRecord, TrialRecord
 from studies.results import analysis
@@ -238,13 +243,14 @@ def search(
     `automl_functions` of the working folder.
 
     Args:
-        train: Training function, see docs/training-function.md, or an objective that was written for Optuna.
+        train: Training function, see docs/training-function.md, an objective that was written for Optuna, or a function
+            trainable of Ray Tune.
         budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. Without it, the default
             budget applies, and a line reports it.
         space: `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or their form in a
             spec). Not needed for a function with a space (`space` beside it, or its attribute), nor for an Optuna
             objective: literal `suggest_...` calls are read from its source, and other parameters are learned as trials
-            run.
+            run. A trainable's `param_space` is taken too, with its constants.
         study: Name of the study; by default the function's name.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
@@ -257,9 +263,18 @@ def search(
     hide_widget_advice()
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
     given = {"hours": HOURS, "usd": USD, "trials": None} if budget is None else budget
+    constants: Mapping[str, Any] = {}
+    if (is_trainable := is_tune_trainable(train)) and isinstance(space, Mapping):
+        try:
+            space, constants = parameters_and_constants(space)
+        except SpaceError as error:
+            raise SpecError(_SEARCH, ("space",), str(error)) from None
     form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": given}
     spec = parse_with_overrides(form, source=_SEARCH)
-    facts = TaskFacts(parameters=None, metrics=None, space=None, reported=reported_by(train))
+    if is_trainable:
+        train = function_of_trainable(train, constants, spec.training.epochs)
+    reported = () if is_trainable else reported_by(train)
+    facts = TaskFacts(parameters=None, metrics=None, space=None, reported=reported)
     if is_optuna_objective(train):
         spec = with_space_of(train, spec, _SEARCH)
         train = training_function_of(train, spec)

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from automl.remote.connection import connection
 from automl.stored.open_store import open_store, started_trial
-from search_spaces.wording import found
+from automl.terminal.options import connection
+from search_spaces.messages import found
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import list_studies, load_study
 from studies.storage.study_store import Store, StoreError
@@ -218,8 +218,7 @@ class ServiceBackend:
 
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
         """Write a model of a study here. Returns the JSON of `automl export --json`."""
-        from automl.exporting.archive import unpack
-        from automl.exporting.atomic_outputs import told_as_output
+        from automl.exporting.atomic_outputs import told_as_output, unpack
         from automl.exporting.exports import check_target
 
         check_target(out, form)

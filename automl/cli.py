@@ -11,13 +11,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from automl.signals import interrupting_signals
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
-from automl.terminal.lasting_streams import lasting_streams
+from automl.signals import interrupting_signals, lasting_streams
+from automl.terminal.echo import FAILED, INTERRUPTED, WRONG_INPUT, echo
+from search_spaces.messages import RunError, StoppedError, UserError, nearest, problem_and_cure
 from search_spaces.untrusted_text import escaped
-from search_spaces.user_errors import RunError, StoppedError, UserError
-from search_spaces.wording import nearest, problem_and_cure
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "First day": {

@@ -16,13 +16,12 @@ from automl.launching.expected_cost import warm_up_seconds
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import pool_of
 from automl.signals import draining_signals, private_files
+from automl.stored.open_store import from_store
 from automl.stored.reporting import refresh
-from automl.stored.specs import from_store
 from reports.phrases import duration, plural, usd
-from search_spaces.derived_seeds import fresh_seed
+from search_spaces.drawing import fresh_seed
 from search_spaces.untrusted_text import last_line
 from studies.control.assembly import checkpoint_folder, setup_of
-from studies.control.dead_controllers import settle_dead_pools
 from studies.control.files.orphans import mark_used
 from studies.control.machine.confirmation import ConfirmingMachine, Retrained, train_again
 from studies.control.machine.study_setup import StudySetup
@@ -30,14 +29,13 @@ from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
 from studies.records.records import NANO, StudyRecord, TrialRecord
-from studies.results import analysis, feasibility
+from studies.results import analysis, constraints
 from studies.results.confirmations import spread, tested, without_errors
 from studies.results.recommendation import ranked_points, recommended, takeable
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
-from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
-from studies.storage.leases.dead_pools import note_overshoot
+from studies.storage.leases.dead_pools import note_overshoot, settle_dead_pools
 from studies.storage.leases.processes import marked
 from studies.storage.reading.reader import confirmed_since_begin_of, load_study
 from studies.storage.schema.engine import StoreError
@@ -196,7 +194,7 @@ def _contenders(record: StudyRecord) -> list[Point]:
     named = [] if found is None else [found.point, found.better, found.worse]
     points = [Point(trial=one.trial, epoch=one.epoch) for one in (*named, *best) if one is not None]
     if not points:
-        why = feasibility.nothing_feasible(record)
+        why = constraints.nothing_feasible(record)
         reason = f" ({why})" if why else ""
         cure = f"Name the trials to confirm, for example `automl confirm {record.name} 3`"
         raise StoreError(f"{record.name} has no saved models to choose from{reason}. {cure}")
@@ -339,7 +337,7 @@ def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Ite
         if price is not None:
             pool.post(PriceSet(usd_per_slot_hour=price))
 
-    with heartbeat.kept(store, lease, on_stop=stop, on_requests=look_for_price, on_lost=lost):
+    with leases.kept(store, lease, on_stop=stop, on_requests=look_for_price, on_lost=lost):
         settle_dead_pools(store, lease)
         yield lease
 

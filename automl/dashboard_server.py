@@ -22,12 +22,11 @@ from automl.standalone.serving.listening import is_loopback, names_this_machine
 from automl.stored.polling import rest_seconds
 from reports.page import render
 from reports.page_templates import template
-from reports.phrases import plural, usd
+from reports.phrases import plural, state_text, usd
 from reports.recommending import judged_of, named_value
-from reports.state_wording import state_text
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
+from search_spaces.untrusted_text import redact
 from studies.records.records import NANO, StudyLine
-from studies.redact import redact
 from studies.results.recommendation import recommended
 from studies.storage.reading.reader import list_studies, load_study
 from studies.storage.schema.engine import StoreError, exists, parse_url, shown

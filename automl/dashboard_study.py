@@ -11,10 +11,9 @@ import optuna
 
 from reports.curve_figures import chosen, learned, learning_curves
 from reports.figures import as_plotly, trade_off
-from reports.phrases import plural, usd
+from reports.phrases import plural, trial_reason, usd
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
 from reports.recommending import confirmed_on_part, recommendation_lines
-from reports.state_wording import trial_reason
 from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialRecord
 from studies.results import analysis
 

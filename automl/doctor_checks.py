@@ -1,4 +1,4 @@
-"""Checks of `automl doctor`. They import Torch, Ray and MLflow themselves, so that a failing import is a finding."""
+"""Checks of `automl doctor` and their findings. They import Torch, Ray and MLflow: a failing import is a finding."""
 
 import sys
 import tempfile
@@ -8,13 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from automl.doctor_findings import finding
 from automl.stored.open_store import store_url
 from automl.training.request import check_backend
 from reports.phrases import usd
+from search_spaces.untrusted_text import redact
 from studies.gangs.available_slots import AvailableSlots, find_slots
-from studies.money.prices import price_of
-from studies.redact import redact
+from studies.money.budget import price_of
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 from trainers.protocol import Backend
@@ -152,3 +151,24 @@ def _mlflow() -> str:
     with tempfile.TemporaryDirectory() as folder:
         open_client(f"sqlite:///{folder}/mlflow.db").create_experiment("doctor")
     return f"{version('mlflow')} writes to SQLite"
+
+
+LONGEST = 300  # most characters of an unexpected error's message
+
+
+class WrongError(Exception):
+    """A check failed. An empty `cure` takes the check's own cure."""
+
+    def __init__(self, found: str, cure: str = "") -> None:
+        super().__init__(found)
+        self.cure = cure
+
+
+def finding(what: str, check: Callable[[], str], cure: str = "") -> dict[str, Any]:
+    """Return the finding of a check: `what`, `ok`, `found`, and `cure`, which is empty without a problem."""
+    try:
+        return {"what": what, "ok": True, "found": check(), "cure": ""}
+    except WrongError as error:
+        return {"what": what, "ok": False, "found": redact(str(error)), "cure": error.cure or cure}
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        return {"what": what, "ok": False, "found": redact(" ".join(str(error).split())[:LONGEST]), "cure": cure}

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from search_spaces.wording import found, listed, nearest
+from search_spaces.messages import found, listed, nearest
 from studies.spec.spec_errors import SpecError
 from studies.spec.yaml_reader import read_yaml
 

@@ -16,9 +16,8 @@ from urllib.parse import quote
 from automl.launching.study_run import Watcher
 from automl.terminal.progress import Pace, machine_picture
 from reports import content
-from reports.page_templates import template
+from reports.page_templates import redacted, template
 from reports.recommending import recommendation_lines
-from reports.redacted import redacted
 from search_spaces.untrusted_text import escaped
 from studies.control.machine.state import StudyMachine
 from studies.records.records import StudyRecord

@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from reports.phrases import usd
-from search_spaces.wording import found, listed
+from search_spaces.messages import found, listed
 from studies.records.records import DIRECTIONS, NANO, TRIAL_STATES, Constraint, Objective
 from studies.results import analysis
 from studies.search.user_objects import make_importable
-from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
-from studies.simulation.recorded_curves import CurvesError, CurveTable, find_tables, read_table
+from studies.simulation.recorded_curves import (
+    CurvesError,
+    CurveTable,
+    find_tables,
+    pooled,
+    read_table,
+    with_price_factors,
+    with_world_sizes,
+)
 from studies.simulation.setting import check_constraints, check_objectives
 from studies.simulation.simulated_study import SimulatedStudy, simulate
 from studies.spec.yaml_reader import read_yaml

@@ -33,7 +33,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from automl.exporting.formats import save_program
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.spec.study_spec import load_spec
 from tests.automl.exporting.test_hostile_files import as_model, onnx_file
 from trainers.checkpoints.checkpoint import load_model

@@ -33,8 +33,7 @@ from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
 from studies.control.machine.state import StudyMachine
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.records.records import NANO, ChargeKind
-from studies.records.resume_state import ResumeState
+from studies.records.records import NANO, ChargeKind, ResumeState
 from studies.simulation.memory_store import MemoryStore
 from studies.spec.study_spec import parse_spec
 

@@ -38,22 +38,19 @@ from controller_parts.pool import Clock, InstantPool
 from search_spaces.space import Space
 from studies.control import session
 from studies.control.controller import Controller
-from studies.control.machine.commands import EndGang, StartGang, Suggest
 from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_setup import StudySetup
+from studies.control.machine.study_setup import EndGang, StartGang, StudySetup, Suggest
 from studies.gangs.pool_protocol import Measured, TrialQueued
 from studies.money.budget import Limits
-from studies.records.records import Objective
-from studies.records.resume_state import ResumeState
+from studies.records.records import Objective, ResumeState
 from studies.results.extrapolation import milestones
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
 from studies.search.samplers.suggester import Suggester, Suggestion
-from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.reading.reader import load_resume_state
 from studies.storage.schema.engine import make_engine, parse_url
 from studies.storage.study_store import Store
 from studies.storage.writing import retrying
@@ -160,7 +157,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
         on_commit=lambda one: course.note(one, recorded["epochs"]),
     )  # fmt: skip
     began = time.monotonic()
-    with heartbeat.kept(store, lease, on_stop=lambda: None), session.set_aside(), retrying.copied_beside(store.engine):
+    with leases.kept(store, lease, on_stop=lambda: None), session.set_aside(), retrying.copied_beside(store.engine):
         controller.run()
     seconds = time.monotonic() - began
     return course, pool, store, seconds

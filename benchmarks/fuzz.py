@@ -38,8 +38,8 @@ from automl import cli
 from automl.terminal.output import SafeConsole
 from reports.page import as_json
 from reports.page_templates import packed, unpacked
+from search_spaces.messages import RunError, UserError
 from search_spaces.untrusted_text import escaped, storable, storable_deep
-from search_spaces.user_errors import RunError, UserError
 from studies.spec.study_spec import apply_overrides, parse_spec, spec_to_mapping
 from studies.spec.yaml_reader import read_yaml
 from studies.storage.views.mlflow_connect import experiment_id, open_client

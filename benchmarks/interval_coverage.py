@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from accuracy_parts.data_sets import DataSet, prepared
 
-from automl.exporting.calibration import intervals_of
+from automl.exporting.manifest import intervals_of
 from automl.standalone.answers import NumberAnswers
 from trainers.contract.task_loading import options_of_new_studies
 from trainers.loop.trainer import Trainer

@@ -27,8 +27,7 @@ import torch
 from json_lines import append_line, read_lines
 from real_tasks.tasks import TASKS, RealTask
 
-from search_spaces.derived_seeds import derived_seed
-from search_spaces.drawing import complete
+from search_spaces.drawing import complete, derived_seed
 from studies.simulation.recorded_curves import FORMATS
 
 TABLES = Path(__file__).resolve().parent / "curves"

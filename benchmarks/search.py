@@ -34,9 +34,15 @@ from search_scoring import Yardstick, steps, yardstick
 
 from automl.launching.earlier_studies import trials_of_record
 from studies.records.records import FINISH, Objective
-from studies.search.model.earlier_study import EarlierStudy, thinned
-from studies.simulation.derived_tables import pooled, with_price_factors
-from studies.simulation.recorded_curves import CurvesError, CurveTable, find_tables, read_table
+from studies.search.model.transfer import EarlierStudy, thinned
+from studies.simulation.recorded_curves import (
+    CurvesError,
+    CurveTable,
+    find_tables,
+    pooled,
+    read_table,
+    with_price_factors,
+)
 from studies.simulation.simulated_study import simulate
 
 BENCHMARKS = Path(__file__).resolve().parent

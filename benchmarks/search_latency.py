@@ -23,9 +23,9 @@ import psutil
 from search_spaces.space import Space
 from studies.records.records import Objective
 from studies.results.extrapolation import milestones
+from studies.search.arrays import in_one_thread
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
-from studies.search.model.threads import in_one_thread
 from studies.search.observations import Snapshot
 from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven

@@ -11,7 +11,7 @@ from typing import Any
 from reports.figures import Bar
 from reports.phrases import NOTHING, listed, number, percent, plural, value_in_words
 from reports.plotting import COLOURS, Figure, Trace, axis, cut, escape, figure, markers
-from search_spaces.wording import shown
+from search_spaces.messages import shown
 from studies.records.records import Objective, StudyRecord
 from studies.results.analysis import ArchivePoint, judged_objective
 from studies.results.confirmations import answers_of

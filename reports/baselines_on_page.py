@@ -13,7 +13,7 @@ from studies.results import pareto
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import Baseline, baselines
 from studies.results.confirmations import confirmation_of
-from studies.results.feasibility import hypervolume
+from studies.results.constraints import hypervolume
 from studies.results.pareto import reference_of
 
 COLOUR = "#8a7a96"

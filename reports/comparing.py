@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reports.page import as_json, page_parts, replace_file
-from reports.page_templates import packed, template
+from reports.page_templates import packed, redacted, template
 from reports.phrases import NOTHING, duration, listed, mapping, number, percent, usd
 from reports.plotting import Figure, Trace, axis, escape, figure, hover, objective_axis, short
 from reports.recommending import value_of
-from reports.redacted import redacted
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.records.records import NANO, Objective, StudyRecord
 from studies.results import analysis, pareto
 from studies.results.analysis import ArchivePoint, CurvePoint

@@ -10,12 +10,15 @@ from reports.phrases import (
     CENT,
     NOTHING,
     budget_amount,
+    counted,
     duration,
     listed,
     mapping,
     metric,
     number,
     plural,
+    study_sentence,
+    trial_reason,
     usd,
     value_in_words,
 )
@@ -30,10 +33,9 @@ from reports.recommending import (
     tested_value,
     value_of,
 )
-from reports.state_wording import counted, study_sentence, trial_reason
 from studies.records.plain_rows import flattened
 from studies.records.records import NANO, StudyRecord, TrialRecord
-from studies.results import analysis, feasibility
+from studies.results import analysis, constraints
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baseline_trials, baselines
 from studies.results.constraints import wanted_in_words
@@ -84,7 +86,7 @@ def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]
         if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
             line["confirmed"] = Cell(text=f"@{line['confirmed.epoch'].text}: {told}", sort=told)
         if row.get("feasible") is False:
-            line["feasible"] = Cell(text="no", sort="no", full=feasibility.violations(study, trial), kind="infeasible")
+            line["feasible"] = Cell(text="no", sort="no", full=constraints.violations(study, trial), kind="infeasible")
         lines.append(line)
     return lines
 
@@ -210,7 +212,7 @@ def constraints_line(study: StudyRecord) -> str:
     """Return the constraints and the number of feasible trials as sentences; empty without constraints."""
     if not study.constraints:
         return ""
-    counted = feasibility.nothing_feasible(study) or f"kept by {feasibility.feasible_in_words(study)}"
+    counted = constraints.nothing_feasible(study) or f"kept by {constraints.feasible_in_words(study)}"
     return f"A model counts if it keeps {wanted_in_words(study.constraints)}: {counted}."
 
 

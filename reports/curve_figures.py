@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reports.baselines_on_page import values_of, with_lines
-from reports.expected import bands
+from reports.expected import bands, is_by_chance
+from reports.phrases import trial_reason
 from reports.plotting import (
     ARCHIVE,
     COLOURS,
@@ -20,8 +21,6 @@ from reports.plotting import (
     spans,
     wrapped,
 )
-from reports.savings import is_by_chance
-from reports.state_wording import trial_reason
 from studies.records.records import CUMULATIVE_METRICS, DecisionRecord, Objective, StudyRecord, TrialRecord
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import Baseline

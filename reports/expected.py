@@ -1,16 +1,17 @@
-"""Forecasts of unfinished trials: bands on learning curves, and uncertain points on the trade-off."""
+"""Forecasts of unfinished trials, on learning curves and trade-offs, their later measurements, and savings."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from reports.phrases import interval
+from reports.phrases import interval, plural, usd
 from reports.phrases import metric as shown
-from reports.plotting import COLOURS, Trace, escape, short
-from studies.records.forecasts import INTERVAL, Forecast
-from studies.records.records import DecisionRecord, Objective, TrialRecord
+from reports.plotting import ARCHIVE, COLOURS, Figure, Trace, axis, escape, figure, short
+from search_spaces.messages import significant
+from studies.records.records import INTERVAL, NANO, DecisionRecord, Forecast, Objective, StudyRecord, TrialRecord
 from studies.results.analysis import ArchivePoint
-from studies.results.pareto import point
+from studies.results.pareto import last_epoch, point
 
 MOST_BANDS = 6  # most bands in a figure of learning curves, for the best forecasts: more bands hide each other
 MOST_ENDS = 12  # most expected ends in a trade-off, for the same reason
@@ -176,3 +177,203 @@ def _text(trial: TrialRecord, name: str, one: Expected) -> str:
     median, low, high = (escape(shown(name, value)) for value in (one.median, *ends))
     span = f" ({low} to {high})" if one.low != one.high else ""
     return f"trial {trial.number} at epoch {one.epoch}: {escape(name)} {median} expected{span}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """A forecast and its measurement; `quantile` is the probability that the forecast gave to a smaller value."""
+
+    trial: int
+    made_at: int
+    epoch: int
+    metric: str
+    quantile: float
+
+    def is_inside(self, probability: float) -> bool:
+        """Return whether the measurement lies in the central interval of this probability."""
+        return abs(2 * self.quantile - 1) <= probability
+
+
+def checked(study: StudyRecord) -> list[Checked]:
+    """Return the forecasts whose epochs were measured, the last one of each epoch, except values known for certain."""
+    return [one for trial in study.started for made in _latest_of_each_epoch(trial) for one in _checked(trial, made)]
+
+
+def share_inside(checks: Sequence[Checked], probability: float) -> float:
+    """Return the share of measurements within their central interval; `checks` must not be empty."""
+    return sum(one.is_inside(probability) for one in checks) / len(checks)
+
+
+def _latest_of_each_epoch(trial: TrialRecord) -> Iterable[DecisionRecord]:
+    return {made.epoch: made for made in trial.decisions if made.forecasts}.values()
+
+
+def _checked(trial: TrialRecord, made: DecisionRecord) -> Iterator[Checked]:
+    for metric, forecast in made.forecasts.items():
+        for place, epoch in enumerate(forecast.epochs):
+            if not made.epoch < epoch <= len(trial.epochs):
+                continue
+            value = trial.epochs[epoch - 1].metrics.get(metric)
+            quantile = None if value is None else forecast.quantile_of(place, value)
+            if quantile is not None:
+                yield Checked(
+                    trial=trial.number or 0, made_at=made.epoch, epoch=epoch, metric=metric, quantile=quantile
+                )
+
+
+FEWEST_CHECKS = 10  # fewest measurements of an objective for a judgement of its forecasts
+_TELLS_NOTHING = 0.2  # largest deviation by chance at which the share of values inside the intervals is still judged
+_PROBABILITIES = tuple(round(0.05 * place, 2) for place in range(1, 20))
+_COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
+
+
+def calibration(study: StudyRecord) -> Figure | None:
+    """Return the share of measurements inside forecast intervals; above the diagonal these are too cautious."""
+    found = _by_metric(study)
+    if not found:
+        return None
+    even: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "as it should be",
+        "x": [0, 1],
+        "y": [0, 1],
+        "line": {"color": COLOURS["queued"], "width": 1, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
+    lines = [_line(metric, checks, colour) for (metric, checks), colour in zip(found.items(), _COLOURS, strict=False)]
+    percent: dict[str, Any] = {"tickformat": ".0%", "range": [0, 1.02]}
+    return figure(
+        [even, *lines],
+        height=340,
+        xaxis=axis("probability of the interval", **percent),
+        yaxis=axis("share that came true", **percent),
+    )
+
+
+def calibration_lines(study: StudyRecord) -> list[str]:
+    """Return for each objective the number of measurements inside their forecasts, as sentences."""
+    return [_sentence(metric, checks) for metric, checks in _by_metric(study).items()]
+
+
+def _by_metric(study: StudyRecord) -> dict[str, list[Checked]]:
+    every = checked(study)
+    found = {one.metric: [each for each in every if each.metric == one.metric] for one in study.objectives}
+    return {metric: checks for metric, checks in found.items() if len(checks) >= FEWEST_CHECKS}
+
+
+def _line(metric: str, checks: Sequence[Checked], colour: str) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": escape(metric),
+        "x": list(_PROBABILITIES),
+        "y": [round(share_inside(checks, one), 4) for one in _PROBABILITIES],
+        "line": {"color": colour, "width": 2},
+        "marker": {"color": colour, "size": 5},
+        "hovertemplate": "%{y:.0%} lay inside the %{x:.0%} interval<extra></extra>",
+    }
+
+
+def _sentence(metric: str, checks: Sequence[Checked]) -> str:
+    inside = sum(one.is_inside(INTERVAL) for one in checks)
+    trials = len({one.trial for one in checks})
+    share = inside / len(checks)
+    return (
+        f"{metric}: of {plural(len(checks), 'value')} that were forecast and measured later, in "
+        f"{plural(trials, 'trial')} that went on, {inside} ({100 * share:.0f} %) lay inside the {100 * INTERVAL:.0f} % "
+        f"interval{_judged(share, trials)}."
+    )
+
+
+def _judged(share: float, trials: int) -> str:
+    """Judge the forecasts within two standard errors. Counts trials: values of one trial are correlated."""
+    chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
+    if abs(share - INTERVAL) <= chance:
+        if chance > _TELLS_NOTHING:
+            return "; there are too few trials to judge whether the forecasts were as certain as they should be"
+        return ", so the forecasts were about as certain as they should be"
+    found = "more cautious than they need be" if share > INTERVAL else "more certain than they should be"
+    return f", so the forecasts were {found}"
+
+
+RANDOM_CONTINUATION = "random continuation"  # prefix of the reason of a decision that continued a trial by chance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Savings:
+    """Savings from stopping trials early."""
+
+    stopped: int  # number of trials stopped or paused by a decision before the last epoch
+    epochs: int  # epochs that these trials did not train
+    usd: float  # price of these epochs in dollars, at each trial's mean price of an epoch
+    continued: int
+    found: int  # number of continued trials with one of the best models after the epoch of the would-be stop
+
+    @property
+    def missed(self) -> float | None:
+        """Return the expected number of stopped trials among the best models; None without a sample."""
+        return self.stopped * self.found / self.continued if self.continued else None
+
+
+def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | None:
+    """Return the savings of pruning; None if no trial was stopped, or the number of epochs is unknown."""
+    planned = last_epoch(study.spec)
+    if planned is None:
+        return None
+    stopped = [trial for trial in study.started if _was_stopped(trial, planned)]
+    if not stopped:
+        return None
+    by_chance = [(trial, first) for trial in study.started if (first := _first_by_chance(trial)) is not None]
+    latest = {point.trial: point.epoch for point in sorted(archive, key=lambda one: one.epoch)}
+    return Savings(
+        stopped=len(stopped),
+        epochs=sum(planned - trial.epochs[-1].epoch for trial in stopped),
+        usd=sum((planned - trial.epochs[-1].epoch) * _usd_per_epoch(trial) for trial in stopped),
+        continued=len(by_chance),
+        found=sum(latest.get(trial.number or 0, 0) > first.epoch for trial, first in by_chance),
+    )
+
+
+def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[str]:
+    """Return savings and estimated misses of pruning as sentences; empty without stopped trials."""
+    found = savings(study, archive)
+    if found is None:
+        return []
+    spent = study.cost_nano_usd / NANO
+    trials = f"{plural(found.stopped, 'trial')} {'was' if found.stopped == 1 else 'were'}"
+    cost = f"Training them to the end would have cost {usd(found.usd)} more, for {plural(found.epochs, 'epoch')}"
+    times = (
+        f", {significant(found.usd / spent, 2)} times what the study has cost" if spent > 0 and found.usd > 0 else ""
+    )
+    lines = [f"{trials} stopped before the last epoch. {cost}{times}."]
+    if not found.continued:
+        return [*lines, "No trial went on by chance, so it is unknown what the stopped trials would have found."]
+    sample = f"Of {plural(found.continued, 'trial')} that went on by chance although they looked poor"
+    if not found.found:
+        return [*lines, f"{sample}, none gave one of the best models."]
+    missed = f"At that rate the stopped trials would have given about {max(1, round(found.missed or 0))} more."
+    return [*lines, f"{sample}, {found.found} gave one of the best models. {missed}"]
+
+
+def _was_stopped(trial: TrialRecord, planned: int) -> bool:
+    is_over = trial.state in ("pruned", "paused")
+    return is_over and bool(trial.epochs) and trial.epochs[-1].epoch < planned and _was_decided(trial)
+
+
+def _was_decided(trial: TrialRecord) -> bool:
+    """Return whether a decision other than "continue" at its last epoch ended the trial."""
+    return any(one.action != "continue" and one.epoch >= trial.epochs[-1].epoch for one in trial.decisions)
+
+
+def _first_by_chance(trial: TrialRecord) -> DecisionRecord | None:
+    return next((one for one in trial.decisions if is_by_chance(one)), None)
+
+
+def is_by_chance(decision: DecisionRecord) -> bool:
+    """Return whether a decision randomly continued a trial that would have been stopped."""
+    return decision.action == "continue" and decision.reason.startswith(RANDOM_CONTINUATION)
+
+
+def _usd_per_epoch(trial: TrialRecord) -> float:
+    return sum(one.cost_nano_usd for one in trial.epochs) / NANO / len(trial.epochs)

@@ -1,4 +1,4 @@
-"""Figures of a study as plain plotly data: trade-offs and bars; `as_plotly` converts a `Figure` for other viewers."""
+"""Figures of a study as plain plotly data: trade-offs, bars, hypervolume; `as_plotly` converts a `Figure`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from reports.baselines_on_page import values_of, with_lines
+from reports.baselines_on_page import hypervolumes, values_of, with_lines, with_lines_at
 from reports.expected import expected_ends, expected_places
 from reports.phrases import metric, plural, usd
 from reports.plotting import (
@@ -26,8 +26,9 @@ from reports.plotting import (
     short,
     star_of,
 )
+from search_spaces.messages import significant
 from studies.records.records import Objective, StudyRecord, TrialRecord
-from studies.results import analysis, feasibility
+from studies.results import analysis, constraints
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import baselines
 from studies.results.confirmations import confirmation_of
@@ -138,7 +139,7 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
         if trial.epochs and point(trial.epochs[-1], study.objectives) is not None:
             values = trial.values(study.objectives)
             text = hover(trial, trial.epochs[-1].epoch, values)
-            violated = feasibility.violations(study, trial)
+            violated = constraints.violations(study, trial)
             name = f"{trial.state}{INFEASIBLE if violated else ''}"
             found[name].append((trial, values, f"{text}<br>{escape(violated)}" if violated else text))
     return {name: rows for name, rows in found.items() if rows}
@@ -314,3 +315,40 @@ def bar_chart(bars: Sequence[Bar]) -> Figure:
     y_axis = axis("", autorange="reversed", zeroline=False, tickvals=places, ticktext=names)
     x_axis = axis("", range=[0, 125], showticklabels=False, showgrid=False, zeroline=False)
     return figure([trace], height=100 + 32 * len(bars), showlegend=False, xaxis=x_axis, yaxis=y_axis)
+
+
+def hypervolume(study: StudyRecord) -> Figure:
+    """Return the archive's hypervolume by dollars in percent of its present value; dotted lines are the baselines'."""
+    curve = analysis.hypervolume_curve(study)
+    known = curve[-1].hypervolume
+    trace: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "found",
+        "x": [short(p.cost_usd) for p in curve],
+        "y": [short(100 * p.hypervolume / known) for p in curve],
+        "customdata": [short(p.hypervolume) for p in curve],
+        "line": {"color": ARCHIVE, "width": 2, "shape": "hv"},
+        "fill": "tozeroy",
+        "fillcolor": "rgba(194, 89, 27, 0.10)",
+        "hovertemplate": "$%{x:.4g}<br>%{y:.4g} % of the best known<br>hypervolume %{customdata:.4g}<extra></extra>",
+    }
+    drawn = figure(
+        [trace],
+        height=320,
+        showlegend=False,
+        xaxis=axis("dollars of the search", tickprefix="$", rangemode="tozero"),
+        yaxis=axis("hypervolume, % of the best known", ticksuffix=" %", rangemode="tozero"),
+    )
+    return with_lines_at(drawn, [(name, 100 * value / known) for name, value in hypervolumes(study) if value > 0])
+
+
+def hypervolume_in_words(study: StudyRecord) -> str:
+    """Return the figure in a line, such as `half of the money reached 93 % of it; usual trees alone 61 %`."""
+    curve = analysis.hypervolume_curve(study)
+    if not curve or not curve[-1].hypervolume > 0:
+        return ""
+    known, half = curve[-1].hypervolume, curve[-1].cost_usd / 2
+    by_half = max(one.hypervolume for one in curve if one.cost_usd <= half)
+    alone = [f"{name} alone {significant(100 * value / known, 3)} %" for name, value in hypervolumes(study)]
+    return "; ".join([f"half of the money reached {100 * by_half / known:.3g} % of it", *alone])

@@ -23,14 +23,13 @@ from typing import Any, TypeAlias
 
 from reports import curve_figures, figures
 from reports.answers_on_page import residuals
-from reports.forecast_calibration import calibration
-from reports.hypervolume import hypervolume
+from reports.expected import calibration
+from reports.figures import hypervolume
+from reports.page_templates import redacted
 from reports.parameter_figures import learning_rates, parallel_coordinates, parameter_names, parameter_panel, surface
 from reports.plotting import Figure, figure, titled
-from reports.redacted import redacted
 from reports.timeline import timeline
-from search_spaces.user_errors import UserError
-from search_spaces.wording import found, listed, nearest
+from search_spaces.messages import UserError, found, listed, nearest
 from studies.records.records import Objective, StudyRecord
 from studies.results import analysis
 from studies.results.analysis import ArchivePoint

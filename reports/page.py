@@ -19,21 +19,18 @@ from markupsafe import Markup
 
 from reports import content, curve_figures, figures
 from reports.answers_on_page import answers_on_page
-from reports.forecast_calibration import calibration_lines
+from reports.expected import calibration_lines, savings_lines
 from reports.front_picture import front_picture
 from reports.gallery import effects_of, figures_of_page
-from reports.page_templates import Packed, packed, template
+from reports.page_templates import Packed, packed, redacted, template
 from reports.parameter_figures import MOST_DOTS
 from reports.phrases import is_share, mapping, number, usd
 from reports.recommending import command_of, judged_of, lines_of
-from reports.redacted import redacted
-from reports.savings import savings_lines
 from reports.timeline import timeline_line
 from studies.records.records import StudyRecord
 from studies.results import analysis
-from studies.results.analysis import ArchivePoint
+from studies.results.analysis import ArchivePoint, never_tried_in_words
 from studies.results.constraints import columns
-from studies.results.never_tried import never_tried_in_words
 from studies.results.pareto import reference_of
 from studies.results.recommendation import recommended, takeable
 from studies.spec.yaml_reader import write_yaml

@@ -1,13 +1,17 @@
-"""The templates of this folder. They escape every value, and refuse undefined names."""
+"""The templates of this folder, which escape every value and refuse undefined names, and studies without secrets."""
 
 import base64
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup, escape
+
+from reports.phrases import mapping
+from search_spaces.untrusted_text import escaped, redact, redact_deep
+from studies.records.records import StudyRecord
 
 
 @cache
@@ -55,3 +59,23 @@ def packed(text: str) -> Packed:
 def unpacked(text: str) -> str:
     """Return the original of a `packed` text from the page."""
     return zlib.decompress(base64.b85decode(text.strip().translate(_FROM_PAGE))).decode()
+
+
+def redacted(study: StudyRecord) -> StudyRecord:
+    """Return the study with safe texts, so that pages, figures and summaries need not hide anything."""
+    trials = tuple(
+        replace(
+            t,
+            reason=_shown(t.reason),
+            error=None if t.error is None else _shown(t.error),
+            params={name: _shown(v) if isinstance(v, str) else v for name, v in t.params.items()},
+            decisions=tuple(replace(d, reason=_shown(d.reason)) for d in t.decisions),
+        )
+        for t in study.trials
+    )
+    spec = mapping(redact_deep(study.spec))
+    return replace(study, trials=trials, spec=spec, mlflow_uri=redact(study.mlflow_uri) if study.mlflow_uri else None)
+
+
+def _shown(text: str) -> str:
+    return escaped(redact(text))

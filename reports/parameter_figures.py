@@ -25,8 +25,7 @@ from reports.plotting import (
     spans,
     star_of,
 )
-from studies.records.records import Objective, StudyRecord, TrialRecord
-from studies.records.suggested_parameters import known_space
+from studies.records.records import Objective, StudyRecord, TrialRecord, known_space
 from studies.results.importance import Effects
 from studies.results.recommendation import Recommendation
 from trainers.commands.command import COMMAND

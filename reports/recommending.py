@@ -8,7 +8,7 @@ from typing import Any, cast
 from reports.answers_on_page import answer_lines, samples_word
 from reports.baselines_on_page import against_baselines
 from reports.phrases import CENT, deviation, duration, listed, number, value_in_words
-from search_spaces.wording import significant
+from search_spaces.messages import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
 from studies.results.analysis import SUNK, ArchivePoint, judged_objective

@@ -8,8 +8,8 @@ from typing import Any
 
 from reports.phrases import duration, listed, plural
 from reports.plotting import COLOURS, Figure, Trace, axis, escape, figure, short, wrapped
+from search_spaces.messages import significant
 from search_spaces.untrusted_text import last_line
-from search_spaces.wording import significant
 from studies.records.records import CHARGE_KINDS, AttemptRecord, ChargeKind, StudyRecord, TrialRecord
 
 KIND_COLOURS: dict[ChargeKind, str] = {

@@ -1,12 +1,13 @@
-"""Random and exemplary configurations of a space."""
+"""Random and exemplary configurations of a space, and seeds hashed from names and numbers, equal on all machines."""
 
+import hashlib
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from search_spaces.messages import listed, shown
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import CONSTRAINTS, Space
-from search_spaces.wording import listed, shown
 
 DRAWS = 10_000
 """Number of random configurations among which one has to keep the constraints of a space."""
@@ -87,3 +88,43 @@ def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value
             common = tuple(value for value in implied.get(entry.parent, entry.values) if value in entry.values)
             implied[entry.parent] = common or entry.values
     return implied
+
+
+def derived_seed(*parts: int | str) -> int:
+    """Returns a 32-bit seed from names and numbers; their order matters."""
+    return _first_bits(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest(), 32)
+
+
+def fresh_seed(*parts: int | str) -> int:
+    """Returns a 31-bit seed from names and numbers, unrelated to `derived_seed` of the same parts."""
+    return _first_bits(hashlib.sha256(" ".join(map(str, parts)).encode()).digest(), 31)
+
+
+def derived_uniform(*parts: int | str) -> float:
+    """Returns a number in [0, 1), evenly distributed over names and numbers."""
+    return random.Random(" ".join(map(str, parts))).random()
+
+
+def _first_bits(digest: bytes, bits: int) -> int:
+    return int.from_bytes(digest, "big") >> (8 * len(digest) - bits)
+
+
+def untried_choices(
+    space: Space, configurations: Iterable[Mapping[str, Value]], *, conditional: bool = True
+) -> dict[str, list[Value]]:
+    """Return the untried choices by parameter, in the order of the space; parameters without any are left out."""
+    searched = {
+        name: entry.parameter if isinstance(entry, Conditional) else entry
+        for name, entry in space.entries()
+        if conditional or not isinstance(entry, Conditional)
+    }
+    choices = {name: one.choices for name, one in searched.items() if isinstance(one, Categorical)}
+    if not choices:
+        return {}
+    tried: dict[str, set[Value]] = {name: set() for name in choices}
+    for params in configurations:
+        for name, known in tried.items():
+            if name in params:
+                known.add(params[name])
+    missing = {name: [one for one in all_of if one not in tried[name]] for name, all_of in choices.items()}
+    return {name: values for name, values in missing.items() if values}

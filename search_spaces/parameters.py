@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
-from search_spaces.user_errors import UserError
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.messages import UserError, found, listed, nearest, shown
 
 Value = bool | int | float | str | None  # types of a parameter's value; floats are finite
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.parameters import SpaceError, Value
-from search_spaces.wording import found, listed, nearest, shown
 
 LONGEST = 500
 _EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)

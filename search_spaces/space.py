@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
+from search_spaces.messages import found, listed, meant, nearest, shown
 from search_spaces.parameters import (
     Categorical,
     Conditional,
@@ -20,7 +21,6 @@ from search_spaces.parameters import (
     refusal,
 )
 from search_spaces.relations import Relation
-from search_spaces.wording import found, listed, meant, nearest, shown
 
 CONSTRAINTS = "constraints"
 """Key of the YAML form for relations between parameters; no parameter can have this name."""

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import cast
 
-from search_spaces.derived_seeds import derived_seed
-from search_spaces.drawing import draw_number
+from search_spaces.drawing import derived_seed, draw_number
+from search_spaces.messages import shown
 from search_spaces.parameters import Categorical, Float, Int, Parameter, Value, same
 from search_spaces.space import Space
-from search_spaces.wording import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def as_plain(asked: Mapping[str, Asked]) -> dict[str, dict[str, object]]:
     return {name: {"value": one.value, "domain": one.domain.to_dict()} for name, one in asked.items()}
 
 
-def from_plain(form: object) -> dict[str, Asked]:
+def asked_from_plain(form: object) -> dict[str, Asked]:
     """Restore the values and domains from `as_plain`; empty for any other form."""
     entries = cast("Mapping[str, Mapping[str, object]]", form) if isinstance(form, Mapping) else {}
     return {name: Asked(cast("Value", one["value"]), _domain(one["domain"])) for name, one in entries.items()}

@@ -1,8 +1,10 @@
-"""Makes outside text safe: `storable` where text enters a store, `escaped` where text reaches a terminal."""
+"""Makes text safe: `storable` where it enters a store, `escaped` at a terminal, and without credentials for users."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from search_spaces.messages import without_password as redact
 
 LONGEST_STORED = 100_000  # largest number of characters of a stored text; the middle of a longer text is left out
 
@@ -61,3 +63,17 @@ def _as_escape(found: re.Match[str]) -> str:
     if code > 0xFF:
         return f"\\u{code:04x}"
     return {"\r": "\\r"}.get(found[0], f"\\x{code:02x}")
+
+
+def redact_deep(value: object) -> object:
+    """Return a copy of plain data (mappings, lists, scalars) in which every string, including keys, is redacted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {redact_deep(key): redact_deep(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_deep(item) for item in value]
+    return value
+
+
+__all__ = ["redact", "redact_deep"]

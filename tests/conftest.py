@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
-from automl.launching import probing
+from automl.launching import prepared_study
 from automl.service import subprocess_questions
 from studies.storage.schema.engine import parse_url
 from studies.storage.study_store import Store
@@ -46,7 +46,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(_number, _usual)
 
 # What asks tasks and checks specs is a fork of a process that has torch loaded.
-probing.PROBE = Preloaded("-P", "-m", "trainers.local.try_out_task")
+prepared_study.PROBE = Preloaded("-P", "-m", "trainers.local.try_out_task")
 
 
 def _ask_preloaded(command: list[str], *rest: Any, ended: Callable[..., Any] = subprocess_questions._ended) -> Any:

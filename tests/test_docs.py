@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import automl
 from automl.cli import COMMANDS, cli
-from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
+from automl.terminal.echo import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
 from reports.gallery import Gallery
 from search_spaces.space import Space
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults

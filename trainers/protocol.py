@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from search_spaces.messages import RunError
 from search_spaces.suggestions import Asked
-from search_spaces.user_errors import RunError
 
 Backend = Literal["gloo", "nccl"]
 BACKENDS: Mapping[str, Backend] = {"cpu": "gloo", "cuda": "nccl"}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_type_hints
 
+from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.parameters import LARGEST_INT, same
-from search_spaces.wording import found, listed, nearest, shown
 from trainers.protocol import ParameterValue
 
 _KEY = "parameter"

@@ -14,15 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from search_spaces.messages import found, nearest
 from search_spaces.space import Space
-from search_spaces.wording import found, nearest
 from studies.control.assembly import PoolSpec, assemble
 from studies.records.records import CUMULATIVE_METRICS, Objective
 from studies.results.constraints import bounds_of, columns, total_violation
 from studies.search.model.encoding import Encoder
-from studies.search.observations import Columns, Observation, Outcome, Snapshot
+from studies.search.observations import Columns, Observation, Outcome, Snapshot, decision_rungs
 from studies.search.policy import Decision, History, Thaw, stop_for_good
-from studies.search.rungs import decision_rungs
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec
 from trainers.protocol import ParameterValue

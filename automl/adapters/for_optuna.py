@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 import optuna
 
 from automl.adapters.external_policy import ExternalPolicy
+from search_spaces.messages import found
 from search_spaces.space import Space
-from search_spaces.wording import found
 from studies.records.records import Direction, Objective
 
 DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maximize"}

@@ -19,8 +19,8 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from automl.adapters.external_policy import ExternalPolicy
+from search_spaces.messages import found
 from search_spaces.space import Space
-from search_spaces.wording import found
 from studies.records.records import DIRECTIONS, Objective
 from studies.spec.spec_errors import SpecError
 

@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.parameters import SpaceError
 from search_spaces.suggestions import Domain, choice_domain, float_domain, in_words, int_domain
-from search_spaces.wording import found, listed, nearest, shown
-from trainers.contract.trial_suggestions import no_member
+from trainers.functions.trial import no_member
 from trainers.protocol import ParameterValue, TaskError
 
 if TYPE_CHECKING:

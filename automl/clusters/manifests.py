@@ -13,7 +13,7 @@ from automl.exporting.atomic_outputs import new_folder
 from automl.given_parameters import read_params
 from automl.images.image_folder import pinned
 from automl.text_templates import cluster_name, rendered
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.gangs.ray_cluster import SETTINGS
 from studies.spec.study_spec import StudySpec
 from trainers.checkpoints.locations import is_url

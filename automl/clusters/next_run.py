@@ -5,7 +5,7 @@ import sys
 import time
 
 from automl.stored.open_store import store_url
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.storage.leases import lease
 from studies.storage.schema.engine import exists
 from studies.storage.study_store import Store

@@ -1,7 +1,7 @@
 """Program of a RayJob: runs `automl`. Exits with 0 for a study without a complete trial, as a retry would not help."""
 
 from automl.cli import main as run_automl
-from automl.terminal.exit_codes import NOTHING_COMPLETE
+from automl.terminal.echo import NOTHING_COMPLETE
 
 
 def main() -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from automl.text_templates import rendered
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
+from search_spaces.untrusted_text import redact
 from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, SETTINGS
-from studies.redact import redact
 from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import absolute_url, parse_url
 

@@ -13,16 +13,15 @@ from automl.clusters.allocation_options import allocation_of
 from automl.clusters.slurm_script import job_name, write_job
 from automl.launching.spec_reading import read_spec
 from automl.stored.polling import Looker
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
+from automl.terminal.echo import FAILED, echo
 from automl.terminal.output import console, print_json, warn
 from automl.terminal.picture import picture_of
+from automl.terminal.progress import Lines, has_ended
 from automl.terminal.study_run_output import exit_code_of
 from automl.terminal.summary import print_summary
-from automl.terminal.watching import Lines, has_ended
 from reports.phrases import duration
+from search_spaces.messages import RunError, UserError
 from search_spaces.untrusted_text import escaped
-from search_spaces.user_errors import RunError, UserError
 from studies.records.records import StudyRecord
 from studies.storage.schema.engine import absolute_url, exists
 from studies.storage.study_store import Store

@@ -6,8 +6,7 @@ import click
 
 from automl.stored.auditing import audit as look
 from automl.stored.open_store import open_store
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
+from automl.terminal.echo import FAILED, echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 from reports.phrases import plural

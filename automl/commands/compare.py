@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from automl.given_parameters import task_name
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
+from automl.terminal.echo import FAILED, echo
 from automl.terminal.options import (
     Number,
     backend_option,

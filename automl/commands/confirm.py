@@ -5,14 +5,13 @@ import sys
 import click
 
 from automl.backend import ServiceBackend, StoreBackend, backend_of
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
+from automl.terminal.echo import FAILED, echo
 from automl.terminal.options import Number, ServiceOption, StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
 from automl.terminal.summary import confirmed_table, document_of
 from reports.phrases import usd as dollars
 from reports.recommending import recommendation_lines
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 
 
 @click.command()

@@ -6,8 +6,7 @@ import click
 
 from automl.backend import backend_of
 from automl.stored.study_deletion import by_hand
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
+from automl.terminal.echo import FAILED, echo
 from automl.terminal.options import StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import print_json, warn
 from search_spaces.untrusted_text import escaped

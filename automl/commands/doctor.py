@@ -5,12 +5,10 @@ import sys
 import click
 
 from automl.doctor_checks import examine
-from automl.remote.connection import connection
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
-from automl.terminal.options import backend_option, json_option, store_option
+from automl.terminal.echo import FAILED, echo
+from automl.terminal.options import backend_option, connection, json_option, store_option
 from automl.terminal.output import print_json
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from trainers.ranks.group_options import BackendChoice
 
 

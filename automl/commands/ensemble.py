@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from automl.stored.open_store import open_store
-from automl.stored.specs import check_launched
+from automl.stored.open_store import check_launched, open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json

@@ -30,7 +30,7 @@ from automl.terminal.options import (
 )
 from automl.terminal.output import print_json
 from automl.terminal.study_run_output import Talk, drive_in_terminal
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from trainers.tasks.table.file_endings import PARQUET, TEXT
 
 

@@ -5,11 +5,9 @@ from pathlib import Path
 import click
 
 from automl.backend import QueueBackend, ServiceBackend
-from automl.remote.connection import connection
 from automl.stored.open_store import store_url
-from automl.terminal.options import Number, folder_type, store_option
-from search_spaces.user_errors import UserError
-from search_spaces.wording import install_command
+from automl.terminal.options import Number, connection, folder_type, store_option
+from search_spaces.messages import UserError, install_command
 from studies.records.records import MOST_PRICE
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store

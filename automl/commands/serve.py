@@ -13,8 +13,7 @@ from automl.signals import private_files
 from automl.stored.open_store import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
-from search_spaces.user_errors import UserError
-from search_spaces.wording import install_command
+from search_spaces.messages import UserError, install_command
 from studies.records.records import MOST_PRICE
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store

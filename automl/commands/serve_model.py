@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from automl.terminal.echo import echo
-from search_spaces.user_errors import UserError
-from search_spaces.wording import install_command
+from search_spaces.messages import UserError, install_command
 
 _SCHEME = "models:/"
 

@@ -6,8 +6,8 @@ from automl.backend import backend_of
 from automl.stored.reporting import existing_report
 from automl.terminal.options import complete_study, json_option, store_option
 from automl.terminal.output import console, print_json
+from automl.terminal.progress import watch as show_until_it_ends
 from automl.terminal.summary import document_of, print_summary
-from automl.terminal.watching import watch as show_until_it_ends
 from studies.records.records import StudyRecord
 
 

@@ -11,8 +11,8 @@ from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
 from reports.phrases import plural
-from search_spaces.user_errors import RunError, UserError
-from studies.redact import redact
+from search_spaces.messages import RunError, UserError
+from search_spaces.untrusted_text import redact
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 from studies.storage.writing.copying import copy_store

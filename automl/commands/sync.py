@@ -5,8 +5,7 @@ import sys
 import click
 
 from automl.stored.open_store import open_store
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
+from automl.terminal.echo import FAILED, echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 from studies.storage.reading.reader import load_study

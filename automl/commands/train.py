@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from automl.given_parameters import is_spec_file, read_params, task_name
-from automl.remote.connection import connection
 from automl.terminal.echo import echo
 from automl.terminal.options import (
     CheckpointsFolder,
@@ -19,6 +18,7 @@ from automl.terminal.options import (
     StoreOption,
     backend_option,
     code_option,
+    connection,
     detach_option,
     device_option,
     group_seconds_option,

@@ -10,10 +10,9 @@ from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import console, print_json
 from automl.terminal.summary import print_trials
-from search_spaces.wording import found, nearest
+from search_spaces.messages import found, nearest
 from studies.records.plain_rows import TRIAL_COLUMNS, flattened, to_csv
-from studies.records.records import StudyRecord
-from studies.records.suggested_parameters import known_space
+from studies.records.records import StudyRecord, known_space
 from studies.results.analysis import trial_rows
 from studies.storage.schema.engine import StoreError
 

@@ -11,7 +11,7 @@ from automl.service.workers.traces import writer
 from automl.signals import draining_signals, private_files
 from automl.stored.open_store import store_url
 from automl.terminal.options import device_option, folder_type, store_option
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.gangs.available_slots import find_slots
 from studies.queueing.job_queue import JobQueue
 from studies.storage.schema.engine import absolute_url

@@ -1,12 +1,17 @@
-"""Files and folders that are written completely or not at all."""
+"""Files, folders and ZIP archives that are written completely or not at all, and errors of exports as one line."""
 
+import json
 import shutil
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any, BinaryIO
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
-from automl.exporting.export_errors import ExportError
+from automl.standalone.provenance import digest_of, remember
+from search_spaces.messages import RunError, UserError
 
 
 def check_new_folder(out: Path) -> None:
@@ -50,3 +55,65 @@ def told_as_output(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ExportError(f"--out: {out} cannot be written: {error.strerror or error}") from None
+
+
+class ExportError(UserError):
+    """A model cannot be exported in this way. The message names the cure."""
+
+
+@contextmanager
+def as_a_line(what: str) -> Iterator[None]:
+    """Turn an exception of the user's code into an ExportError with its last line. NoTestPartError passes through."""
+    from trainers.contract.user_code import error_line
+    from trainers.protocol import NoTestPartError, TaskError
+
+    try:
+        yield
+    except NoTestPartError:
+        raise
+    except TaskError as error:
+        raise ExportError(f"{what}: {error_line(str(error))}") from error
+    except (UserError, RunError):
+        raise
+    except Exception as error:
+        line = error_line("".join(traceback.format_exception(error)))
+        raise ExportError(f"{what}: the task's own code raised {line}") from error
+
+
+DESCRIPTION = "export.json"  # archive member with the output of `automl export --json`
+
+
+def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
+    """Write the archive of a model; `written` is the result of `export_point`."""
+    # Weights do not compress.
+    with ZipFile(file, "w", ZIP_STORED) as archive:
+        archive.writestr(DESCRIPTION, json.dumps(written, indent=1))
+        for path in sorted([out, *out.rglob("*")]):
+            archive.write(path, path.relative_to(out.parent))
+
+
+def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
+    """Write an archive's model to `out`, a file or a new or empty folder. Returns the result of its `export_point`."""
+    try:
+        with ZipFile(file) as archive:
+            written: dict[str, Any] = json.loads(archive.read(DESCRIPTION))
+            with told_as_output(out):
+                _extract(archive, out)
+    except (BadZipFile, KeyError, ValueError):
+        raise ExportError("the server's answer is no exported model. Does --server name an `automl serve`?") from None
+    remember(map(digest_of, [out] if out.is_file() else sorted(out.rglob("*.pt2"))))  # the user trusts the service
+    return written
+
+
+def _extract(archive: ZipFile, out: Path) -> None:
+    members = [one for one in archive.infolist() if one.filename != DESCRIPTION]
+    if len(members) == 1 and not members[0].is_dir():
+        with new_file(out) as path:
+            members[0].filename = path.name
+            archive.extract(members[0], path.parent)
+        return
+    with new_folder(out) as folder:
+        for one in members:
+            one.filename = one.filename.partition("/")[2]  # the folder gets the name that the user chose
+            if one.filename:
+                archive.extract(one, folder)

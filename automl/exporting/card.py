@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.phrases import percent, plural, usd
-from search_spaces.wording import one_line
+from search_spaces.messages import one_line
 from trainers.protocol import OUR_METRICS
 
 _OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})

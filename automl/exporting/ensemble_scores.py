@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.exporting.export_errors import ExportError, as_a_line
+from automl.exporting.atomic_outputs import ExportError, as_a_line
 from automl.exporting.source import Source
 from trainers.contract.task import has_test_part
 from trainers.data.samples import TensorSamples, load_samples

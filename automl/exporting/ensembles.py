@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from automl.exporting.atomic_outputs import check_new_folder
+from automl.exporting.atomic_outputs import as_a_line, check_new_folder
 from automl.exporting.ensemble_scores import Part, check_kind, mean, meaning, measured, part_of, part_of_test, weighted
-from automl.exporting.export_errors import as_a_line
 from automl.exporting.exports import opened_sources, traced_program
 from automl.exporting.manifest import manifest_of
 from automl.exporting.source import Source, with_data

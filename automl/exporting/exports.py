@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from automl.exporting.atomic_outputs import check_new_folder
-from automl.exporting.export_errors import ExportError, as_a_line
+from automl.exporting.atomic_outputs import ExportError, as_a_line, check_new_folder
 from automl.exporting.origins import ensemble_origin, kept_ensemble, named_point, origin_of, values_at
-from automl.stored.point_checkpoints import kept_checkpoint
+from automl.stored.open_store import kept_checkpoint
+from search_spaces.untrusted_text import redact_deep
 from studies.records.records import ConfirmationRecord, StudyRecord
-from studies.redact import redact_deep
 from studies.storage.schema.engine import StoreError
 
 if TYPE_CHECKING:

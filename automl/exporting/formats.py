@@ -15,13 +15,12 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 import automl.standalone
-from automl.exporting.atomic_outputs import new_file, new_folder
+from automl.exporting.atomic_outputs import ExportError, new_file, new_folder
 from automl.exporting.card import EXAMPLE_IMAGE, card_of, example_image, example_rows
-from automl.exporting.export_errors import ExportError
 from automl.standalone.model import MANIFEST
 from automl.standalone.programs import OnnxProgram
 from automl.standalone.provenance import digest_of, remember
-from search_spaces.wording import install_command
+from search_spaces.messages import install_command
 from trainers.model.traced_program import quiet
 
 FAR = 1e-4  # tolerance for predictions of an export, absolute and relative

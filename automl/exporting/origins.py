@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.export_errors import ExportError
-from automl.stored.point_checkpoints import parse_point
+from automl.exporting.atomic_outputs import ExportError
+from automl.stored.open_store import parse_point
 from studies.records.records import NANO, ConfirmationRecord, StudyRecord
 from studies.results.confirmations import confirmation_by, confirmation_of
 from studies.results.recommendation import expected_values, knee, ranked_points, recommended, takeable

@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from automl.given_parameters import read_params
-from automl.histories.history import History
-from automl.histories.tables import read_tables
-from automl.histories.trackers import read_mlflow, read_optuna, read_ray
-from automl.histories.translation import Translator, Trial, columns_of, metrics_of
+from automl.histories.trackers import read_mlflow, read_optuna, read_ray, read_tables
+from automl.histories.translation import History, Translator, Trial, columns_of, metrics_of
 from automl.launching.from_code import code_of, prepared_from_code
 from automl.launching.prepared_study import prepare
 from automl.launching.spec_reading import read_spec
 from automl.signals import private_files
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from reports.phrases import plural, usd
+from search_spaces.untrusted_text import redact
 from studies.records.records import IMPORTED, NANO
-from studies.redact import redact
 from studies.search.model.transfer import ENOUGH_TO_FIT
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec, spec_to_mapping

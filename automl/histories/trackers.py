@@ -1,27 +1,31 @@
-"""Runs of an MLflow experiment, an Optuna study, and a results folder of Ray Tune (read without Ray)."""
+"""Runs in tables (CSV, TSV, Parquet, W&B's exports), in MLflow, in Optuna, and in a results folder of Ray Tune."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from automl.histories.history import Curve, History, Run, state_of
+from automl.histories.translation import Curve, History, Run, state_of
 from automl.launching.earlier_studies import metric_names, optuna_storage
-from search_spaces.wording import found, listed, nearest
+from search_spaces.messages import found, listed, nearest
+from search_spaces.untrusted_text import redact
 from studies.records.records import Direction
-from studies.redact import redact
 from studies.spec.spec_errors import SpecError
 from studies.storage.schema.engine import StoreError, absolute_url
 from studies.storage.views.mlflow_connect import check_database, import_quietly, in_one_line, sqlite_file
 from studies.storage.views.view_rows import ViewError
+from trainers.protocol import TaskError
+from trainers.tasks.table.files import Form, read_table, texts
 
 if TYPE_CHECKING:
     import optuna
     from mlflow.entities import Run as MlflowRun
     from mlflow.tracking import MlflowClient
+
 
 MOST_RUNS = 50_000  # most that MLflow returns at once
 
@@ -146,3 +150,62 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _flat(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
+
+
+Columns = Mapping[str, Sequence[str | None]]
+_BETWEEN = " - "
+"""Separates run and metric in the names of columns of curves."""
+_RANGES = ("__MIN", "__MAX")
+"""Endings of further columns of each curve."""
+
+
+def read_tables(paths: Sequence[str]) -> History:
+    """Read a table of runs, and files of curves of its runs. SpecError names file and problem."""
+    tables = {path: _columns(path) for path in paths}
+    curved = [path for path, names in tables.items() if _are_of_curves(list(names))]
+    if len(tables) - len(curved) != 1:
+        problem = f"found {len(tables) - len(curved)} tables of runs beside {len(curved)} files of curves, allowed: one"
+        raise SpecError(", ".join(paths), (), f"{problem}. Add the table of the curves' runs: --from runs.csv")
+    curves: dict[str, dict[str, Curve]] = {}
+    for path in curved:
+        (_, steps), *columns = tables[path].items()
+        for name, values in columns:
+            run, _, metric = name.rpartition(_BETWEEN)
+            points = {_number(at): _number(value) for at, value in zip(steps, values, strict=True) if value is not None}
+            curves.setdefault(run, {}).update({} if metric.endswith(_RANGES) else {metric: points})
+    (source,) = tables.keys() - set(curved)
+    rows = [dict(zip(tables[source], row, strict=True)) for row in zip(*tables[source].values(), strict=True)]
+    names = [row.get("Name") for row in rows]
+    if wrong := [name for name in curves if names.count(name) != 1]:
+        problem = f"found {names.count(wrong[0])} rows with the Name {wrong[0]!r}, allowed: one for each curve"
+        raise SpecError(source, (), f"{problem}. Export both files again, with a Name for each run")
+    return History(source=source, runs=tuple(_run(row, curves.get(row.get("Name") or "", {})) for row in rows))
+
+
+def _are_of_curves(names: Sequence[str]) -> bool:
+    """Return whether a table has a step first, and then a column for each run."""
+    return len(names) > 1 and all(_BETWEEN in one for one in names[1:])
+
+
+def _columns(path: str) -> Columns:
+    try:
+        table = read_table(path, Form(header=True, missing=("",)))
+    except TaskError as error:
+        raise SpecError("--from", (), str(error)) from None
+    return {name: texts(column).to_pylist() for name, column in table.columns.items()}
+
+
+def _run(row: Mapping[str, str | None], curves: Mapping[str, Curve]) -> Run:
+    return Run(
+        state=state_of(row.get("State") or row.get("state") or ""),
+        values={name: cell for name, cell in row.items() if cell is not None},
+        curves=curves,
+        seconds=_number(row.get("Runtime") or row.get("seconds") or ""),
+    )
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return math.nan

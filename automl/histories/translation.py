@@ -1,19 +1,53 @@
-"""Runs in the terms of a spec: its parameters, and its metrics in its units and directions after each epoch."""
+"""Runs of another tool in the terms of a spec: its parameters, and its metrics in its units and directions."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from automl.given_parameters import likely_name, unknown_parameter
-from automl.histories.history import History, Run
 from reports.phrases import is_share, plural
+from search_spaces.messages import found, listed
 from search_spaces.parameters import Categorical, Conditional, Int, Parameter, SpaceError
 from search_spaces.space import Space
-from search_spaces.wording import found, listed
 from studies.records.records import CUMULATIVE_METRICS, DIRECTIONS, STATIC_METRICS, Direction, TrialState
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
+
+State = Literal["finished", "cut short", "failed", "unfinished"]
+Curve = Mapping[float, float]
+"""Values of a metric by step."""
+_WORDS: Mapping[str, State] = {
+    **dict.fromkeys(("", "finished", "complete", "completed", "success", "terminated"), "finished"),
+    **dict.fromkeys(("pruned", "killed", "preempted", "stopped"), "cut short"),
+    **dict.fromkeys(("failed", "fail", "crashed", "error"), "failed"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run: parameters and last values of metrics by name, curves by metric, and its seconds (None if unknown)."""
+
+    state: State
+    values: Mapping[str, object]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """Runs of one source, and the better directions of metrics where the source knows them."""
+
+    source: str
+    runs: tuple[Run, ...]
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+
+
+def state_of(word: str) -> State:
+    """Return the state that a tool's word means; a run in any other state, such as `running`, is unfinished."""
+    return _WORDS.get(word.strip().lower(), "unfinished")
+
 
 SECONDS = "seconds"
 """Name of a run's duration, beside the names of a spec."""

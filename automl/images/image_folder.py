@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
-from automl.exporting.atomic_outputs import new_folder
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError, new_folder
 from automl.exporting.formats import write_package
 from automl.text_templates import cluster_name, rendered
-from search_spaces.wording import install_command
+from search_spaces.messages import install_command
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

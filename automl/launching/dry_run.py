@@ -13,11 +13,11 @@ from automl.launching.prepared_study import Prepared
 from automl.terminal.echo import echo
 from automl.terminal.texts import cut
 from reports.phrases import duration, plural, usd, whichever_first
+from search_spaces.messages import listed, one_line
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
-from search_spaces.wording import listed, one_line
+from search_spaces.untrusted_text import redact, redact_deep
 from studies.control.assembly import assemble, setup_of
-from studies.redact import redact, redact_deep
 from studies.results.constraints import wanted_in_words
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.suggester import Suggester

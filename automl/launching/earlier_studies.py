@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from automl.launching.prepared_study import Prepared
+from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.space import Space
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.untrusted_text import redact
 from studies.records.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord
-from studies.redact import redact
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
-from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.model.end_forecast import forecast_ends
-from studies.search.observations import Snapshot
-from studies.search.rungs import decision_rungs
+from studies.search.model.transfer import EarlierStudy, EarlierTrial, fitting, thinned
+from studies.search.observations import Snapshot, decision_rungs
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.reading.reader import load_study

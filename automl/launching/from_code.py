@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import MEASURED_OF_FUNCTIONS, TaskFacts, facts_of, quality_of
+from automl.launching.prepared_study import MEASURED_OF_FUNCTIONS, Prepared, TaskFacts, facts_of, prepare, quality_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.spec_reading import store_overrides
-from search_spaces.wording import found, listed, near_file
+from search_spaces.messages import found, listed, near_file
 from studies.records.records import CUMULATIVE_METRICS
 from studies.spec.metric_names import direction_is_guess, likely_direction
-from studies.spec.overrides import split_override
 from studies.spec.sections import ENTRY_POINT
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
+from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec, split_override
 
 EPOCHS = 20  # epochs of a training of code without a spec
 

@@ -19,15 +19,21 @@ from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.quickstart import budget_note
 from automl.launching.study_run import Outcome, Watcher, drive
 from automl.signals import private_files
-from automl.stored.specs import from_store, stored_form
+from automl.stored.open_store import from_store, stored_form
 from reports.phrases import duration, exact_usd
-from search_spaces.wording import listed, shown
+from search_spaces.messages import listed, shown
 from studies.control.files.orphans import check_in_place
 from studies.records.records import NANO, StudyRecord, resume_command
-from studies.spec.differences import NOT_COMPARED, differences, differing_keys
-from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import CHANGEABLE, StudySpec, apply_resume_overrides
+from studies.spec.study_spec import (
+    CHANGEABLE,
+    NOT_COMPARED,
+    StudySpec,
+    apply_resume_overrides,
+    differences,
+    differing_keys,
+    split_override,
+)
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.schema.engine import StoreError

@@ -1,4 +1,4 @@
-"""Recognises objectives written for Optuna, and reads their search space from literal `suggest_...` calls.
+"""Recognises trainables of Ray Tune, and objectives for Optuna, whose space it reads from literal `suggest_...` calls.
 
 Trials of this project have their parameters before they start, since slots and cost depend on them. Other parameters
 are learned as trials run.
@@ -16,10 +16,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from automl.adapters.optuna_objective import as_training_function
+from search_spaces.messages import listed
 from search_spaces.parameters import Parameter, SpaceError
 from search_spaces.space import Space
 from search_spaces.suggestions import Domain, choice_domain, float_domain, int_domain
-from search_spaces.wording import listed
 from studies.spec.sections import SearchSpec
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
@@ -37,12 +37,25 @@ _DOMAINS: Mapping[str, Callable[..., Domain]] = {
     "suggest_int": int_domain,
     "suggest_categorical": choice_domain,
 }
+_RAY = frozenset({"ray", "session", "train", "tune"})
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_optuna_objective(function: Callable[..., object]) -> bool:
     """Return whether a function, or one of the user's functions that it calls, calls `suggest_float` or the like."""
     return any(name.startswith(PREFIX) for one in _functions(function) for name in _names(one.__code__))
+
+
+def is_tune_trainable(function: Callable[..., object]) -> bool:
+    """Return whether a function of a `config` reports to Ray Tune, itself or in the user's functions that it calls."""
+    if list(inspect.signature(function).parameters)[:1] != ["config"]:
+        return False
+    for one in _functions(function):
+        names = _names(one.__code__)
+        by_name = getattr(one.__globals__.get("report"), "__module__", "")
+        if "report" in names and (by_name.startswith("ray.") or not names.isdisjoint(_RAY)):
+            return True
+    return False
 
 
 def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str) -> StudySpec:

@@ -10,7 +10,7 @@ from typing import Any
 from automl.launching.spec_reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
 from reports.phrases import duration, percent, plural, usd, whichever_first
-from search_spaces.wording import found, listed, one_line, shown
+from search_spaces.messages import found, listed, one_line, shown
 from studies.spec.checks import with_first_trials
 from studies.spec.metric_names import likely_direction, quality_metric
 from studies.spec.spec_errors import SpecError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from search_spaces.wording import found
+from search_spaces.messages import found
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, as_plain, load_spec, parse_spec, spec_to_mapping
 from studies.storage.schema.engine import absolute_url

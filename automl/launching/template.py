@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.probing import TaskFacts, facts_of, quality_of
+from automl.launching.prepared_study import TaskFacts, facts_of, quality_of
 from search_spaces.space import Space
 from studies.spec.metric_names import direction_is_guess, likely_direction
 from studies.spec.spec_errors import SpecError

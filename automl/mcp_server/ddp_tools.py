@@ -12,7 +12,7 @@ from pydantic import Field
 
 from automl.given_parameters import task_name
 from automl.mcp_server import bounded_training
-from automl.mcp_server.machine import Machine, loopback_bytes_per_second, this_machine
+from automl.mcp_server.bounded_training import Machine, loopback_bytes_per_second, this_machine
 from automl.mcp_server.tool import Acting, Backend, Consent, ToolProblem, Usd, is_agreed, lacks_consent
 from trainers.contract.task_loading import built_in_tasks
 

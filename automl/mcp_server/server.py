@@ -16,7 +16,7 @@ from automl.mcp_server import ddp_tools, study_tools
 from automl.mcp_server.tool import Backend, ToolProblem, ToolServer, text_of
 from automl.remote.client import RefusedError, UnreachableError
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.spec.spec_errors import SpecError
 from studies.storage.writing.retrying import is_away
 

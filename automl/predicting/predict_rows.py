@@ -10,14 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.predicting.row_files import Row, cells_of, rows_of
 from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError
 from automl.standalone.model import Model, load, load_problem
 from automl.standalone.table_rows import TableRows
-from search_spaces.free_memory import within_free_memory
-from search_spaces.wording import listed, shown
+from search_spaces.machine_resources import within_free_memory
+from search_spaces.messages import listed, shown
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
 """Place of a row, the name of its file if it has one, and its numbers."""

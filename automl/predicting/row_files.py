@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from automl.exporting.export_errors import ExportError
-from search_spaces.wording import listed, meant, near_file, shown
+from automl.exporting.atomic_outputs import ExportError
+from search_spaces.messages import listed, meant, near_file, shown
 from trainers.tasks.pictures.images import ENDINGS, image_files
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.exports import export_point
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.records.records import StudyRecord
 from studies.results.analysis import ArchivePoint
 from studies.results.recommendation import name_of, takeable

@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.exporting.exports import check_rows, opened_source, opened_sources, traced_program
 from automl.exporting.origins import ensemble_origin, named_point, origin_of, seeds_named
 from automl.registry.registered import CHALLENGER, CHAMPION, COMPARED_WITH, Registry, Version
-from automl.stored.point_checkpoints import kept_checkpoint
+from automl.stored.open_store import kept_checkpoint
 from studies.records.records import ConfirmationRecord, StudyRecord
 from studies.results.confirmations import confirmation_by, confirmation_of, spread
 from studies.storage.views.mlflow_view import STUDY_UID_TAG

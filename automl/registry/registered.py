@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.standalone.provenance import digest_of, remember
-from studies.redact import redact, redact_deep
+from search_spaces.untrusted_text import redact, redact_deep
 from studies.storage.views.mlflow_connect import (
     check_database,
     experiment_id,

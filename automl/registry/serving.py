@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.registry.registered import Registry, Version
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.sources import FollowedSource, write_place

@@ -16,7 +16,7 @@ from requests.adapters import HTTPAdapter
 
 from automl.remote.record_json import read
 from automl.standalone.serving.listening import is_loopback
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.records.records import StudyRecord
 
 API = "/api/v1"

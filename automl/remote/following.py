@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from automl.remote.client import Patience, ServiceClient, UnreachableError, patiently, study_path
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED, INTERRUPTED
+from automl.terminal.echo import FAILED, INTERRUPTED, echo
 from automl.terminal.output import console, print_json, say_on_stderr
 from automl.terminal.picture import LINE_SECONDS
 from automl.terminal.study_lines import state_of

@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from search_spaces.suggestions import as_plain, from_plain
+from search_spaces.suggestions import as_plain, asked_from_plain
+from search_spaces.untrusted_text import redact, redact_deep
 from studies.records.records import StudyRecord
-from studies.redact import redact, redact_deep
 
 _RECORD, _ASKED = "record", "asked"
 
@@ -30,7 +30,7 @@ def read(text: str) -> StudyRecord:
     document = json.loads(text)
     record: StudyRecord = _made(StudyRecord, document[_RECORD])
     asked = document[_ASKED]
-    trials = tuple(replace(trial, asked=from_plain(asked.get(str(trial.id)))) for trial in record.trials)
+    trials = tuple(replace(trial, asked=asked_from_plain(asked.get(str(trial.id)))) for trial in record.trials)
     return replace(record, trials=trials)
 
 

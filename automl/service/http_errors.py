@@ -1,6 +1,6 @@
 """Errors that become HTTP answers, named by the caller's next step."""
 
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 
 
 class ForbiddenError(UserError):

@@ -13,14 +13,14 @@ from typing import BinaryIO
 
 from fastapi.responses import StreamingResponse
 
-from automl.exporting.archive import DESCRIPTION, pack
+from automl.exporting.atomic_outputs import DESCRIPTION, pack
 from automl.exporting.exports import ENDINGS, export_point
 from automl.service.http.gate import Receive, Scope, Send
 from automl.service.http.request_bodies import ModelQuestion
 from automl.service.http_errors import BusyError
 from automl.service.subprocess_questions import Kind, answer_of, telling
 from automl.service.team_studies import TeamStudies
-from search_spaces.user_errors import RunError
+from search_spaces.messages import RunError
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 

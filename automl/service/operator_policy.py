@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.launching.spec_reading import expanded
-from search_spaces.wording import found, listed
+from search_spaces.messages import found, listed
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
 from trainers.commands.command import COMMAND

@@ -16,22 +16,21 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from automl.doctor_findings import WrongError, finding
+from automl.doctor_checks import WrongError, finding
 from automl.remote.client import ServiceClient
 from automl.standalone.serving.listening import is_loopback
 from automl.stored.open_store import store_url
 from reports.phrases import duration, listed, plural, size_in_bytes
-from search_spaces.wording import install_command
+from search_spaces.messages import install_command
+from search_spaces.untrusted_text import redact
 from studies.control.files.wait_for_disk import storage_problem
 from studies.queueing import access_tokens
 from studies.queueing.access_tokens import TokenLine
 from studies.queueing.accounts import allowance
-from studies.queueing.job_needs import needed, no_worker_for
 from studies.queueing.job_queue import JobQueue
-from studies.queueing.jobs import Job, WorkerLine
+from studies.queueing.jobs import Job, WorkerLine, needed, no_worker_for
 from studies.queueing.worker_heartbeats import SilentWorker, silent_workers
-from studies.redact import redact
-from studies.storage.leases.heartbeat import difference_here, differences_of_controllers
+from studies.storage.leases.lease import difference_here, differences_of_controllers
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import absolute_url, exists, make_engine, parse_url, schemas
 from studies.storage.study_store import Store

@@ -19,9 +19,9 @@ from sqlalchemy.exc import DBAPIError
 from automl.service.http_errors import ConflictError, TooLargeError
 from automl.service.limits import WAIT_SECONDS, Turns, held
 from automl.service.workers.traces import writer
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from reports.phrases import plural
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.spec.study_spec import StudySpec
 from studies.spec.yaml_reader import write_yaml
 from studies.storage.schema.engine import StoreAwayError

@@ -8,13 +8,13 @@ from automl.launching.launch_or_resume import check_budget
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from automl.service.limits import SPECS, spec_within
 from automl.service.operator_policy import CHANGEABLE, Policy
+from automl.stored.open_store import from_store, stored_form
 from automl.stored.requests import cancel_trial, enqueue_trial
-from automl.stored.specs import from_store, stored_form
 from automl.stored.study_deletion import delete_study, doomed
 from automl.terminal.explanation import explain
 from automl.terminal.summary import document_of
 from reports.phrases import exact_usd
-from search_spaces.wording import found, listed
+from search_spaces.messages import found, listed
 from studies.queueing import job_rows
 from studies.queueing.access_tokens import Identity
 from studies.queueing.accounts import Account, AccountKind
@@ -22,9 +22,8 @@ from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_NAME_CHARS, MOST_PRIORITY, OVER, Job, JobKind
 from studies.records.records import MOST_USD, NANO, StudyRecord
 from studies.results.analysis import trial_rows
-from studies.spec.overrides import split_override
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, apply_resume_overrides, parse_spec
+from studies.spec.study_spec import StudySpec, apply_resume_overrides, parse_spec, split_override
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError

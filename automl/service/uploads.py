@@ -21,7 +21,7 @@ from automl.service.http_errors import MissingError, TooLargeError
 from automl.service.limits import check_expanded
 from automl.service.subprocess_questions import Kind, answer_of, telling
 from reports.phrases import size_in_bytes
-from search_spaces.wording import found, listed
+from search_spaces.messages import found, listed
 from studies.spec.spec_errors import SpecError
 
 ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")

@@ -1,15 +1,20 @@
-"""Opens a store, and finds studies and trials in it; creates nothing."""
+"""Opens a store, and finds studies, their specs, trials and checkpoints in it; creates nothing."""
 
 import os
+import shlex
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 import sqlalchemy as sa
 
-from search_spaces.user_errors import UserError
-from studies.records.records import StudyRecord, TrialRecord
-from studies.redact import redact
+from search_spaces.messages import UserError
+from search_spaces.untrusted_text import redact
+from studies.records.records import NOT_TRAINED_HERE, StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 from studies.storage.schema.damaged_rows import damage
 from studies.storage.schema.engine import StoreError, absolute_url, exists, is_current, parse_url
 from studies.storage.study_store import Store
@@ -65,3 +70,48 @@ def names_of(given: str | None) -> list[str]:
             return list(reversed(store.study_names()))
     except (UserError, OSError, ModuleNotFoundError, sa.exc.SQLAlchemyError):
         return []
+
+
+def stored_form(spec: StudySpec) -> dict[str, Any]:
+    """Return a spec's stored form: without passwords, and without the store's own URL, which may change."""
+    mapping = spec_to_mapping(spec)
+    mapping.pop("store", None)
+    mapping["search"]["from_studies"] = [redact(name) for name in spec.search.from_studies]
+    return mapping
+
+
+def from_store(form: Mapping[str, Any], name: str) -> StudySpec:
+    """Return the spec of a study from its stored form. StoreError if it was not trained here."""
+    check_launched(form, name)
+    return parse_spec(form, name)
+
+
+def check_launched(form: Mapping[str, Any], name: str) -> None:
+    """Raise `StoreError` if a study was simulated or imported: it has no models, and cannot continue."""
+    if how := NOT_TRAINED_HERE.get(form.get("task")):
+        learn = f"`automl launch SPEC --from-study {shlex.quote(name)}`"
+        raise StoreError(f"{name!r} {how}, so it cannot run. Name a study that was launched, or learn from it: {learn}")
+
+
+def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
+    """Return path or URL of a trial's model; None takes the last kept epoch. StoreError lists the kept models."""
+    check_launched(record.spec, record.name)
+    epochs = started_trial(record, trial).epochs
+    kept = {e.epoch: e.checkpoint for e in epochs if e.checkpoint is not None}
+    wanted = epoch if epoch is not None else max(kept, default=None)
+    if wanted not in kept:
+        shown = f"{trial}@{epoch}" if epoch is not None else str(trial)
+        own = ", ".join(f"{trial}@{e}" for e in kept)
+        archive = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12] if p.checkpoint)
+        allowed = f"{own} of this trial" if own else f"a model of the archive ({archive})" if archive else "none yet"
+        raise StoreError(f"trial: found {shown}, which has no saved model; allowed: {allowed}")
+    return str(kept[wanted])
+
+
+def parse_point(text: str, names: Iterable[str] = ()) -> tuple[int, int | None]:
+    """Read a trial and an epoch from `12@9`, or a trial alone from `12`. StoreError for any other text."""
+    trial, sign, epoch = text.partition("@")
+    if not trial.isascii() or not trial.isdigit() or (sign and not (epoch.isascii() and epoch.isdigit())):
+        also = "".join(f", {name}" for name in names)
+        raise StoreError(f"trial: found {text!r}, allowed: TRIAL or TRIAL@EPOCH, such as 12@9{also}")
+    return int(trial), int(epoch) if sign else None

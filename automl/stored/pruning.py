@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from automl.exporting.origins import NAMES, named_point
-from automl.stored.open_store import started_trial
-from automl.stored.point_checkpoints import kept_checkpoint
-from automl.stored.specs import check_launched
-from automl.stored.study_lease import refuse_driven, undriven
-from studies.control.files.deleting_files import delete_file
+from automl.stored.open_store import check_launched, kept_checkpoint, started_trial
+from studies.control.files.kept_files import delete_file
 from studies.control.files.orphans import Orphan, check_not_shared, delete_orphans, find_orphans, sizes_of
 from studies.records.records import StudyRecord, TrialRecord
 from studies.results import analysis
+from studies.storage.leases import lease as leases
 from studies.storage.leases.lease import current_holder
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.study_store import Store, StoreError
@@ -213,3 +213,22 @@ def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
             yield True
         else:
             yield bool(row.state == "running")  # its controller has died, but its ranks may not have noticed yet
+
+
+@contextmanager
+def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
+    """Hold a study's lease during the block. StoreError if a controller drives the study."""
+    refuse_driven(store, row)
+    lease = leases.acquire(store, row.id)
+    if isinstance(lease, leases.Holder):
+        raise leases.driven_error(row.name, lease)
+    with leases.kept(store, lease, on_stop=lambda: None, counts=False):
+        yield lease
+
+
+def refuse_driven(store: Store, row: sa.Row[Any]) -> None:
+    """Raise `StoreError` if a controller drives a study, or waits for disk space for its checkpoints."""
+    with store.snapshot() as connection:
+        leases.refuse_driven(connection, row.id, row.name)
+    if row.state == "drained" and row.stop_reason == "storage":
+        raise leases.driven_error(row.name, "perhaps a process that waits for disk space for its checkpoints")

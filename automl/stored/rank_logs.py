@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from search_spaces.wording import listed
+from search_spaces.messages import listed
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 from trainers.ranks.printed_output import log_folder, logs_in, older, seeds_of_trial

@@ -10,13 +10,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from automl.given_parameters import unknown_parameter
-from automl.stored.open_store import started_trial
-from automl.stored.specs import from_store
+from automl.stored.open_store import from_store, started_trial
 from reports.phrases import exact_usd
 from search_spaces.drawing import complete as complete_at_random
+from search_spaces.messages import listed
 from search_spaces.parameters import SpaceError, Value
 from search_spaces.space import Space
-from search_spaces.wording import listed
 from studies.records.records import CANCELLABLE_STATES, MOST_PRICE, StudyRecord, name_of_trial
 from studies.spec.spec_errors import SpecError
 from studies.storage.leases import lease as leases

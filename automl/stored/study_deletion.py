@@ -9,16 +9,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from automl.stored.pruning import checkpoints_folder
+from automl.stored.pruning import checkpoints_folder, refuse_driven, undriven
 from automl.stored.reporting import report_path
-from automl.stored.study_lease import refuse_driven, undriven
 from reports.phrases import plural
-from search_spaces.user_errors import RunError
-from studies.control.dead_controllers import settle_dead_pools
+from search_spaces.messages import RunError
+from search_spaces.untrusted_text import redact
 from studies.control.files.orphans import check_not_shared, delete_orphans, find_orphans, unmark
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import StudyRecord
-from studies.redact import redact
+from studies.storage.leases.dead_pools import settle_dead_pools
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.study_store import Store, StoreError
 from studies.storage.writing.deletion import checkpoints_of_others, delete_copies, delete_rows

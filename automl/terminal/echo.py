@@ -1,4 +1,4 @@
-"""Safe printing of plain lines."""
+"""Safe printing of plain lines, and the exit codes of the command line."""
 
 import click
 
@@ -8,3 +8,9 @@ from search_spaces.untrusted_text import escaped
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     """Print a text with escaped control characters. Only this function and `console` write to a terminal."""
     click.echo(escaped(str(text)), err=err, nl=nl)
+
+
+FAILED = 1  # the work failed
+WRONG_INPUT = 2  # the input was wrong, and nothing was written
+NOTHING_COMPLETE = 3  # the study ended, and no trial completed
+INTERRUPTED = 130  # Ctrl-C, a signal or `automl stop` ended it; `automl resume` continues

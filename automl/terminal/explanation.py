@@ -9,11 +9,17 @@ from rich.text import Text
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.answers_on_page import answer_lines
 from reports.parameter_figures import has_learning_rate
-from reports.phrases import interval, metric, plural, usd
-from reports.state_wording import trial_reason
-from studies.records.forecasts import INTERVAL, as_plain
-from studies.records.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
-from studies.results import analysis, feasibility
+from reports.phrases import interval, metric, plural, trial_reason, usd
+from studies.records.records import (
+    INTERVAL,
+    NANO,
+    NEXT_10_USD_PERCENT,
+    DecisionRecord,
+    StudyRecord,
+    TrialRecord,
+    as_plain,
+)
+from studies.results import analysis, constraints
 
 NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
 """Displayed names of a decision's numbers, since a rank is a process everywhere else. Stored names stay unchanged."""
@@ -66,9 +72,9 @@ def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
     if not record.constraints:
         return {}
     return {
-        "feasible": feasibility.is_feasible(record, trial),
-        "bounded": analysis.jsonable(feasibility.bounded(record, trial)),
-        "violated": feasibility.violations(record, trial) or None,
+        "feasible": constraints.is_trial_feasible(record, trial),
+        "bounded": analysis.jsonable(constraints.bounded(record, trial)),
+        "violated": constraints.violations(record, trial) or None,
     }
 
 
@@ -84,8 +90,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
         say("  the advisor proposed these parameters")
     say(f"  {_figures(record, trial)}")
     if record.constraints and trial.epochs:
-        kept = f"feasible: {values_text(feasibility.bounded(record, trial))}"
-        violated = feasibility.violations(record, trial)
+        kept = f"feasible: {values_text(constraints.bounded(record, trial))}"
+        violated = constraints.violations(record, trial)
         say(f"  {f'infeasible: {violated}' if violated else kept}")
     has_rate = has_learning_rate(record, trial)
     for attempt in trial.attempts:

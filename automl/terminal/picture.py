@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.texts import cut
-from reports.phrases import duration, mapping, usd, value_in_words
-from reports.state_wording import counted, state_text
+from reports.phrases import counted, duration, mapping, state_text, usd, value_in_words
 from studies.records.records import (
     CUMULATIVE_METRICS,
     FINISHED_STATES,

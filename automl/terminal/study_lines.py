@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from automl.terminal.echo import echo
-from reports.phrases import plural, usd
-from reports.state_wording import state_text
+from reports.phrases import plural, state_text, usd
 from studies.records.records import IMPORTED, NANO, StudyLine
 
 

@@ -1,7 +1,8 @@
-"""Drives a study in the terminal: live progress, the summary at the end, and the exit code."""
+"""Drives a study in the terminal: live progress, trial events as lines, the summary at the end, and the exit code."""
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,21 +13,21 @@ from rich.console import Console
 from rich.text import Text
 
 from automl.launching.study_run import Outcome, Watcher
-from automl.terminal.chronicle import Chronicle
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
+from automl.terminal.echo import FAILED, INTERRUPTED, NOTHING_COMPLETE, echo
 from automl.terminal.explanation import resuming_note
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
-from automl.terminal.progress import Progress
+from automl.terminal.picture import HALTS, LINE_SECONDS
+from automl.terminal.progress import Pace, Progress, machine_picture
 from automl.terminal.summary import document_of, print_summary
-from automl.terminal.texts import late_views_text
-from reports.state_wording import study_sentence
+from automl.terminal.texts import late_views_text, number_text, params_text, values_text
+from reports.phrases import study_sentence
+from search_spaces.messages import UserError, found
 from search_spaces.untrusted_text import escaped
-from search_spaces.user_errors import UserError
-from search_spaces.wording import found
+from studies.control.machine.live_trials import Trial
 from studies.control.machine.state import StudyMachine
-from studies.records.records import StudyRecord
+from studies.records.records import StudyRecord, TrialState
 from studies.results.recommendation import recommended
+from studies.storage.writing.changes import Decided
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,3 +181,63 @@ class _Handler(logging.Handler):
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
+
+
+LOOK_SECONDS = 0.5  # least seconds between scans of all trials
+
+
+class Chronicle:
+    """Reports starts, pauses, stops, ends and failures of trials, and at times the figures of the study."""
+
+    def __init__(
+        self, write: Callable[[str], None], *, with_figures: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write, self._with_figures, self._clock = write, with_figures, clock
+        self._states: dict[int, TrialState] | None = None
+        self._decided: dict[int, Decided | None] = {}
+        self._looked_at = self._told_at = -LINE_SECONDS
+        self._pace = Pace()
+
+    def on_commit(self, machine: StudyMachine) -> None:
+        """Report changes since the last commit."""
+        self._pace.saw(machine)
+        now = self._clock()
+        if now - self._looked_at < LOOK_SECONDS and not machine.finished:
+            return
+        self._looked_at = now
+        for line in self._news(machine):
+            self._write(line)
+        if self._with_figures and (now - self._told_at >= LINE_SECONDS or machine.finished):
+            self._told_at = now
+            self._write(machine_picture(machine, self._pace).line)
+
+    def _news(self, machine: StudyMachine) -> Iterator[str]:
+        known = self._states
+        if known is None:  # decisions of earlier controllers are no news
+            known = {id_: trial.state for id_, trial in machine.trials.items() if trial.state != "running"}
+        for id_, trial in machine.trials.items():
+            before = known.get(id_)
+            if trial.number is not None and before in {None, "queued"}:
+                where = "" if trial.attempt is None else f" on slots {','.join(map(str, trial.attempt.slots))}"
+                yield f"trial {trial.number} starts{where}: {params_text(trial.params)}"
+            if trial.decided is not self._decided.get(id_) and trial.decided is not None:
+                yield from _decision(trial, trial.decided)
+            if before != trial.state and trial.state in {"complete", "failed"}:
+                yield _end(machine, trial)
+            self._decided[id_] = trial.decided
+        self._states = {id_: trial.state for id_, trial in machine.trials.items()}
+
+
+def _decision(trial: Trial, made: Decided) -> Iterator[str]:
+    if made.action in HALTS:
+        yield f"trial {trial.number} is {HALTS[made.action]} at epoch {made.epoch}: {made.reason}"
+    elif trial.attempts > 1:
+        yield f"trial {trial.number} continues from epoch {made.epoch}: {made.reason}"
+
+
+def _end(machine: StudyMachine, trial: Trial) -> str:
+    if trial.state == "failed":
+        return f"trial {trial.number} has failed at epoch {trial.epochs_done} ({trial.failure})"
+    names = [one.metric for one in machine.setup.objectives if one.metric in trial.last_metrics]
+    values = values_text({name: trial.last_metrics[name] for name in names})
+    return f"trial {trial.number} is complete after {number_text(trial.epochs_done)} epochs: {values}"

@@ -15,16 +15,15 @@ from automl.terminal.picture import GANG_COLUMNS, Picture, gang_cells, picture_o
 from automl.terminal.texts import cut, late_views_text, params_text
 from reports.baselines_on_page import baseline_lines
 from reports.content import MORE, archive_rows, baseline_rows, known_lines, more_names, trial_lines
-from reports.hypervolume import hypervolume_in_words
-from reports.phrases import budget_amount, plural, usd, value_in_words
+from reports.figures import hypervolume_in_words
+from reports.phrases import budget_amount, plural, study_sentence, usd, value_in_words
 from reports.recommending import command_of, confirmed_value, judged_of, last_quarter_in_words, recommendation_lines
-from reports.state_wording import study_sentence
-from search_spaces.wording import listed
+from search_spaces.messages import listed
 from studies.records.records import NANO, StudyRecord, TrialRecord
-from studies.results import analysis, feasibility
+from studies.results import analysis, constraints
+from studies.results.analysis import never_tried, never_tried_in_words
 from studies.results.baselines import baselines
 from studies.results.constraints import Bound, value_of, wanted_in_words
-from studies.results.never_tried import never_tried, never_tried_in_words
 from studies.results.recommendation import ranked_points, recommended, takeable
 from trainers.protocol import ParameterValue
 
@@ -106,10 +105,10 @@ def _views(record: StudyRecord) -> str:
 def _constraints(record: StudyRecord) -> str:
     if not record.constraints:
         return ""
-    if nothing := feasibility.nothing_feasible(record):
+    if nothing := constraints.nothing_feasible(record):
         return nothing
-    violated = [_violation(bound, trials) for bound, trials in feasibility.violators(record).items() if trials]
-    wanted = f"{wanted_in_words(record.constraints)}: kept by {feasibility.feasible_in_words(record)}"
+    violated = [_violation(bound, trials) for bound, trials in constraints.violators(record).items() if trials]
+    wanted = f"{wanted_in_words(record.constraints)}: kept by {constraints.feasible_in_words(record)}"
     return "; ".join([wanted, *violated])
 
 

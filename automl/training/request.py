@@ -8,10 +8,10 @@ from typing import Any
 
 from automl.given_parameters import read_params, unknown_parameter
 from automl.launching.spec_reading import absolute_task_options, check_folder
-from search_spaces.wording import install_command
+from search_spaces.messages import install_command
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.pool_protocol import PoolError
-from studies.money.prices import Price, price_of
+from studies.money.budget import Price, price_of
 from studies.spec.spec_errors import SpecError
 from trainers.commands.command import Command
 from trainers.contract.task import parameters_of

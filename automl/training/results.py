@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from automl.terminal.echo import echo
-from automl.terminal.exit_codes import FAILED
+from automl.terminal.echo import FAILED, echo
 from automl.terminal.output import only_json_on_stdout
 from automl.terminal.texts import params_text
 from reports.phrases import usd

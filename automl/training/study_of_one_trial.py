@@ -10,22 +10,19 @@ from typing import Any
 
 from automl.given_parameters import is_spec_file, read_params
 from automl.launching.launch_or_resume import launch_prepared
-from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import TaskFacts, facts_of, quality_of
+from automl.launching.prepared_study import Prepared, TaskFacts, facts_of, prepare, quality_of
 from automl.launching.spec_reading import absolute_task_options
 from automl.launching.study_run import Outcome, Watcher
-from automl.stored.open_store import store_url
-from automl.stored.specs import from_store
-from automl.terminal.exit_codes import INTERRUPTED
+from automl.stored.open_store import from_store, store_url
+from automl.terminal.echo import INTERRUPTED
 from automl.terminal.study_run_output import exit_code_of
 from automl.training.request import check_backend, check_diagnostics, check_params, training_spec
 from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines
 from studies.control.machine.state import StudyMachine
 from studies.records.records import NANO, EpochRecord, StudyRecord, TrialRecord
-from studies.spec.differences import differences
 from studies.spec.metric_names import likely_direction
 from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import StudySpec, load_spec, parse_spec, spec_to_mapping
+from studies.spec.study_spec import StudySpec, differences, load_spec, parse_spec, spec_to_mapping
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import absolute_url, exists
 from studies.storage.study_store import Store

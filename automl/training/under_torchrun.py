@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.training.request import asked_for, check_backend, check_diagnostics
 from automl.training.results import document, epoch_line, rank_line, summary_lines
-from studies.control.files.deleting_files import delete_file
+from studies.control.files.kept_files import delete_file
 from studies.money.ledger import cost_nano_usd
 from studies.records.records import NANO
 from studies.spec.spec_errors import SpecError

@@ -29,15 +29,13 @@ from typing import Any
 import numpy as np
 from bridge import Environment, bridge
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from studies.results.pareto import reference_point
-from studies.search.observations import Observation, Snapshot
+from studies.search.observations import Observation, Snapshot, decision_rungs
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
-from studies.search.rungs import decision_rungs
 from studies.search.samplers.suggester import Suggestion
-from studies.simulation.candidates import RandomCandidate
-from studies.simulation.setting import Setting
+from studies.simulation.setting import RandomCandidate, Setting
 
 VERSION = "0.18.1"
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"

@@ -8,8 +8,8 @@ import numpy as np
 
 from studies.search.policy import History, Pruner
 from studies.search.pruners.break_even import BreakEven
-from studies.simulation.candidates import Candidates
 from studies.simulation.recorded_curves import CurveTable
+from studies.simulation.setting import Candidates
 
 
 class Calibration:

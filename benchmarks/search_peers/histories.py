@@ -16,9 +16,9 @@ import yaml
 
 from automl.histories.importing import import_history
 from automl.launching.earlier_studies import trials_of_record
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from studies.records.records import Objective
-from studies.search.model.earlier_study import EarlierStudy, thinned
+from studies.search.model.transfer import EarlierStudy, thinned
 from studies.simulation.recorded_curves import CurveTable
 from studies.simulation.simulated_study import simulate
 from studies.storage.reading.reader import load_study

@@ -16,8 +16,7 @@ from search_peers.unpruned_gp import UnprunedGp
 from studies.search.observations import Observation
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.suggester import Suggester, Suggestion
-from studies.simulation.candidates import NearestCandidate
-from studies.simulation.setting import AdviceChoice, PrunerChoice, SamplerChoice, Setting
+from studies.simulation.setting import AdviceChoice, NearestCandidate, PrunerChoice, SamplerChoice, Setting
 from studies.spec.sections import PRUNERS, SAMPLERS
 
 PROMOTION: Mapping[str, object] = {"name": "mo_asha", "variant": "promotion"}

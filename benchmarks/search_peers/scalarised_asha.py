@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner

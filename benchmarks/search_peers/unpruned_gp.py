@@ -15,12 +15,11 @@ from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, 
 from studies.results import analysis
 from studies.results.pareto import archive, reference_point
 from studies.search.acquisition.hypervolume_improvement import BoxDecomposition
-from studies.search.marginals import Kind
+from studies.search.arrays import Kind
 from studies.search.model.gaussian_process import Hyperparameters, Posterior, Prior, fit
 from studies.search.observations import Observation
 from studies.search.samplers.suggester import Suggestion
-from studies.simulation.candidates import RandomCandidate
-from studies.simulation.setting import Setting
+from studies.simulation.setting import RandomCandidate, Setting
 
 Array = NDArray[np.float64]
 

@@ -4,7 +4,7 @@ import subprocess
 import time
 
 import automl
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 
 
 def epochs():

@@ -11,19 +11,15 @@ from search_spaces.space import Space
 from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.money.budget import Limits
 from studies.results.extrapolation import DEFAULT_GRACE, milestones
-from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.problem import Problem
 from studies.search.model.size_model import SizeModel, nothing_counted
-from studies.search.model.transfer import Transfer
-from studies.search.policy import Policy, Pruner
+from studies.search.model.transfer import EarlierStudy, Transfer
+from studies.search.observations import TrialLimits, decision_rungs
+from studies.search.policy import Policy, Pruner, PrunerContext
 from studies.search.pruners.by_name import make_pruner, takes_context
-from studies.search.pruners.pruner_context import PrunerContext
-from studies.search.rungs import decision_rungs
 from studies.search.samplers.advisor import Advisor, AdvisorProgram
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.start_design import FirstTrials
-from studies.search.samplers.suggester import Suggester
-from studies.search.trial_limits import TrialLimits
+from studies.search.samplers.suggester import FirstTrials, Suggester
 from studies.search.user_objects import SearchError
 from studies.spec.sections import BudgetSpec, SearchSpec
 from studies.spec.spec_errors import SpecError

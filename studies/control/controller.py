@@ -12,8 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
-from studies.control.files.deleting_files import Deleter
-from studies.control.machine.commands import (
+from studies.control.files.kept_files import Deleter
+from studies.control.machine.next_trial import narrowed
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import (
     ClosePool,
     Command,
     DeleteFile,
@@ -26,8 +28,6 @@ from studies.control.machine.commands import (
     Step,
     Suggest,
 )
-from studies.control.machine.next_trial import narrowed
-from studies.control.machine.state import StudyMachine
 from studies.gangs.pool_protocol import (
     CancelRequested,
     DrainRequested,

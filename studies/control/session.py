@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from studies.control.assembly import PoolSpec, advisor_of, assemble, checkpoint_folder, setup_of
 from studies.control.controller import Controller
-from studies.control.dead_controllers import settle_dead_pools, settle_left
 from studies.control.files.orphans import (
     check_in_place,
     delete_orphans,
@@ -23,21 +22,18 @@ from studies.control.files.orphans import (
     sizes_of,
     wait_for_ranks,
 )
-from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_end import ENDS_BY_BUDGET, has_more
-from studies.control.machine.study_setup import StudySetup
+from studies.control.machine.state import ENDS_BY_BUDGET, StudyMachine, has_more
+from studies.control.machine.study_setup import OwnLogging, StudySetup
 from studies.control.testing_models import test_models, test_specs
-from studies.control.tracker_environment import OwnLogging
 from studies.gangs.pool_protocol import DrainRequested, GangPool
 from studies.results import analysis
-from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
+from studies.search.model.transfer import EarlierStudy
 from studies.search.samplers.suggester import Suggester
 from studies.spec.study_spec import StudySpec
-from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
-from studies.storage.reading.reader import load_study, mentioned_checkpoints
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.leases.dead_pools import settle_dead_pools, settle_left
+from studies.storage.reading.reader import load_resume_state, load_study, mentioned_checkpoints
 from studies.storage.study_store import Store, StoreError, StudyRow
 from studies.storage.writing import retrying
 from studies.storage.writing.retrying import retry
@@ -136,7 +132,7 @@ class Session:
     def _drive(self, lease: leases.Lease) -> StudyMachine | None:
         """Drive the study under the lease; the pool stays open if its models are to be tested."""
         stop, look = partial(self.drain, "stopped"), self._look_for_requests
-        with heartbeat.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
+        with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             check_in_place(mentioned_checkpoints(self._store, self._row.id))
             mark_used(self._folder, self._store, lease)
             settle_dead_pools(self._store, lease)
@@ -172,7 +168,7 @@ class Session:
         lease = leases.acquire(self._store, self._row.id)
         if isinstance(lease, leases.Holder):
             return
-        with heartbeat.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
+        with leases.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
             if specs and warm is not None:
                 test_models(
                     machine.setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm,

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from search_spaces.messages import RunError, UserError
 from search_spaces.untrusted_text import last_line
-from search_spaces.user_errors import RunError, UserError
 from studies.control.machine.confirmation import ConfirmingMachine, SpentError, train_again
 from studies.control.machine.study_setup import StudySetup
 from studies.gangs.pool_protocol import GangPool, SlotsLost, SlotsReady

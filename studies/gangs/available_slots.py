@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from search_spaces.machine_resources import available_cpus
 from studies.gangs.pool_protocol import PoolError
-from trainers.ranks.available_cpus import available_cpus
 
 _SLICE, _UNKNOWN_SLICE = "MIG-", "GPU (MIG slice)"
 

@@ -27,8 +27,15 @@ from studies import steady_clock
 from studies.gangs.available_slots import own_cpus
 from studies.gangs.node_watch import NodeWatch
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, SlotsReady
-from studies.gangs.progress_polling import ASK_SECONDS, ProgressWatch
-from studies.gangs.rank_deaths_and_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
+from studies.gangs.rank_deaths_and_reports import (
+    ASK_SECONDS,
+    TOGETHER,
+    Gang,
+    GangReports,
+    ProgressWatch,
+    as_failure,
+    most_telling,
+)
 from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
 from studies.gangs.ray_cluster import LOOPBACK, OwnCluster, join_or_start
 from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot, kill_processes, weigh

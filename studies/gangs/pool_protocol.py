@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from search_spaces.messages import UserError
 from search_spaces.suggestions import Asked
-from search_spaces.user_errors import UserError
 from studies.records.records import StopReason
 from trainers.protocol import EpochPart, Failure, Measurement, ParameterValue, TrialSpec
 

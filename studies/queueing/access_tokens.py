@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from search_spaces.wording import found
+from search_spaces.messages import found
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError, clock_of
 from studies.storage.study_store import Store

@@ -13,7 +13,6 @@ from sqlalchemy.exc import IntegrityError
 
 from studies.queueing import job_rows, worker_heartbeats
 from studies.queueing.accounts import Account, AccountKind, allowance, overdrawn
-from studies.queueing.job_needs import no_worker_for
 from studies.queueing.jobs import (
     GOES_BACK,
     MOST_DEATHS,
@@ -25,6 +24,7 @@ from studies.queueing.jobs import (
     RunOutcome,
     WorkerLine,
     deleted_name,
+    no_worker_for,
 )
 from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn, usage
 from studies.queueing.worker_heartbeats import EXPIRY_SECONDS, dead_workers

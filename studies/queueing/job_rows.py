@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 import sqlalchemy as sa
 
 from studies.queueing.accounts import Account, account
-from studies.queueing.job_needs import largest_gang
-from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, JobState, Run, WorkerLine
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, JobState, Run, WorkerLine, largest_gang
 from studies.queueing.turns import HALF_LIFE_SECONDS, Room, Stay
 from studies.storage.reading.reader import of_row
 from studies.storage.schema import tables as t

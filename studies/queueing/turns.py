@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from studies.queueing.job_needs import can_run, wanted
-from studies.queueing.jobs import Job
+from studies.queueing.jobs import Job, can_run, wanted
 
 PATIENCE_SECONDS = 3.0  # seconds that a job waits for room elsewhere before running jobs have to make room for it
 

@@ -1,15 +1,85 @@
 """Records: a study as frozen plain values without SQL, for every reader of the store."""
 
+from __future__ import annotations
+
+import math
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from statistics import NormalDist
+from typing import Any, Literal, TypeAlias
 
-from search_spaces.suggestions import Asked
-from studies.records.forecasts import Forecasts
+from search_spaces.space import CONSTRAINTS
+from search_spaces.suggestions import Asked, Constant, Domain, are_compatible, asked_from_plain
 from trainers.protocol import Failure, ParameterValue
+
+INTERVAL = 0.8  # probability of the intervals that reports show
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """Forecast of one objective of a trial, in the objective's own direction and unit."""
+
+    epochs: tuple[int, ...]  # ascending: the next rungs
+    mean: tuple[float, ...]  # expected value at each epoch, of its logarithm if `is_log`
+    # Standard deviation at each epoch, of the logarithm if `is_log`; 0 where the value is known
+    deviation: tuple[float, ...]
+    is_log: bool = False  # the logarithm of the value is normally distributed
+
+    def median(self, place: int) -> float:
+        """Return the median at the epoch at index `place`."""
+        return self._value(self.mean[place])
+
+    def interval(self, place: int, probability: float = INTERVAL) -> tuple[float, float]:
+        """Return the central interval with this probability, at the epoch at index `place`."""
+        reach = _NORMAL.inv_cdf((1 + probability) / 2) * self.deviation[place]
+        return self._value(self.mean[place] - reach), self._value(self.mean[place] + reach)
+
+    def quantile_of(self, place: int, value: float) -> float | None:
+        """Return the probability of a smaller value; None where the forecast has no spread."""
+        if self.is_log and value <= 0:
+            return 0.0
+        if not math.isfinite(value) or self.deviation[place] <= 0:
+            return None
+        z = math.log(value) if self.is_log else value
+        return _NORMAL.cdf((z - self.mean[place]) / self.deviation[place])
+
+    def _value(self, z: float) -> float:
+        return math.exp(min(z, 700.0)) if self.is_log else z  # exp(710) overflows a float
+
+
+Forecasts: TypeAlias = Mapping[str, Forecast]  # forecasts by the objective's metric
+
+
+def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
+    """Return forecasts as JSON data with six digits; None if there are no forecasts."""
+    return {
+        metric: {
+            "epochs": list(one.epochs),
+            "mean": _rounded(one.mean),
+            "deviation": _rounded(one.deviation),
+            "log": one.is_log,
+        }
+        for metric, one in forecasts.items()
+    } or None
+
+
+def from_plain(stored: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Forecast]:
+    """Return the forecasts that `as_plain` stored; empty for None."""
+    return {
+        metric: Forecast(
+            epochs=tuple(one["epochs"]), mean=tuple(one["mean"]), deviation=tuple(one["deviation"]), is_log=one["log"]
+        )
+        for metric, one in (stored or {}).items()
+    }
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
+
 
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
 StudyState = Literal["running", "drained", "closed", "failed"]
@@ -368,3 +438,81 @@ def _in_words(name: str, limit: float) -> str:
 def _plain(number: float) -> str:
     """Return a number without an exponent, which the short form of a budget does not read."""
     return f"{number:.9f}".rstrip("0").rstrip(".")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTrial:
+    """A stored trial, with details for controllers only."""
+
+    record: TrialRecord  # without decisions and attempts, with its milestones, last epoch and watched epochs
+    paused_by: str | None  # "policy", "drain" or "fault" for a paused trial
+    wall_seconds: float
+    slot_seconds: float  # slot time spent on training
+    sampler_attributes: Mapping[str, object]
+    epoch_seconds: Sequence[float] = ()  # durations of all its epochs
+    epoch_costs_nano_usd: Sequence[int] = ()
+    epoch_ranks: Mapping[int, int] = field(default_factory=dict)  # number of ranks, for narrower epochs only
+    outcomes: tuple[str, ...] = ()
+    train_seconds: float = 0.0
+    train_nano_usd: int = 0
+    finished_from: int | None = None  # epoch after which it was finished as a leader of the archive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumeState:
+    """State from which a controller resumes a study; the default is a study without trials."""
+
+    trials: tuple[StoredTrial, ...] = ()  # all trials by id, queued ones included
+    spent_nano_usd: int = 0
+    alive_seconds: float = 0.0
+    checkpoint_bytes: Mapping[str, int] = field(default_factory=dict)  # known sizes of checkpoint files, by path
+
+    @property
+    def closed_trial_ids(self) -> list[int]:
+        """Return the ids of the trials that were pruned only because the study closed."""
+        records = (stored.record for stored in self.trials)
+        return [record.id for record in records if record.state == "pruned" and record.reason == "closed"]
+
+
+ASKED, PROPOSED, ADVISED = "automl:asked", "automl:proposed", "automl:advised"
+"""Keys in a trial's stored attributes, beside the sampler's own keys."""
+
+
+def asked_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
+    """Return the parameters that a trial requested, from its stored attributes."""
+    return asked_from_plain(attributes.get(ASKED))
+
+
+def proposed_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
+    """Return a sampler's proposals for a trial, from its stored attributes."""
+    return asked_from_plain(attributes.get(PROPOSED))
+
+
+def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
+    """Return the first domain of each name, which later trials have to match; trials in the order of their numbers."""
+    first: dict[str, Domain] = {}
+    for asked in trials:
+        for name, one in asked.items():
+            if not isinstance(one.domain, Constant):
+                first.setdefault(name, one.domain)
+    return first
+
+
+def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
+    """Return the latest domain of each name that is compatible with its first domain, since ranges may change."""
+    trials = list(trials)
+    first, latest = first_domains(trials), dict[str, Domain]()
+    for asked in trials:
+        for name, one in asked.items():
+            if not isinstance(one.domain, Constant) and are_compatible(first[name], one.domain):
+                latest[name] = one.domain
+    return latest
+
+
+def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
+    """Return the form of each parameter of a study, declared parameters first, then those requested at run time."""
+    declared = study.spec.get("space")
+    known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
+    known.pop(CONSTRAINTS, None)
+    learnt = latest_domains(trial.asked for trial in study.started)
+    return known | {name: one.to_dict() for name, one in learnt.items() if name not in known}

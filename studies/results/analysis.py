@@ -5,7 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from search_spaces.wording import significant
+from search_spaces.drawing import untried_choices
+from search_spaces.messages import UserError, shown, significant
+from search_spaces.parameters import Value
+from search_spaces.space import Space
 from studies.money.budget import WORTH_DECISIONS
 from studies.records.records import (
     CHARGE_KINDS,
@@ -25,10 +28,9 @@ from studies.records.records import (
 from studies.results import pareto
 from studies.results.baselines import baseline_trials
 from studies.results.confirmations import confirmation_of
-from studies.results.constraints import columns
-from studies.results.feasibility import bounded, is_feasible, violators
-from studies.results.feasibility import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
-from studies.results.feasibility import milestones as milestones  # noqa: PLC0414
+from studies.results.constraints import bounded, columns, is_trial_feasible, violators
+from studies.results.constraints import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
+from studies.results.constraints import milestones as milestones  # noqa: PLC0414
 from studies.results.pareto import point, reference_of
 from trainers.protocol import ParameterValue
 
@@ -70,7 +72,7 @@ def front(study: StudyRecord) -> list[FrontPoint]:
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
-        counts = trial.state == "complete" and is_feasible(study, trial)
+        counts = trial.state == "complete" and is_trial_feasible(study, trial)
         values = point(trial.epochs[-1], study.objectives) if counts else None
         if values is not None:
             found.append(trial)
@@ -266,7 +268,7 @@ def _of_constraints(study: StudyRecord) -> dict[str, object]:
             | {"violated_by": sum(number for bound, number in count.items() if bound.metric == one.metric)}
             for one in study.constraints
         ],
-        "feasible_trials": sum(is_feasible(study, trial) is True for trial in study.started),
+        "feasible_trials": sum(is_trial_feasible(study, trial) is True for trial in study.started),
     }
 
 
@@ -316,7 +318,7 @@ def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) 
     if study.confirmations:
         row["confirmed"] = _confirmed(study, trial)
     if study.constraints:
-        row |= {"feasible": is_feasible(study, trial), "bounded": bounded(study, trial)}
+        row |= {"feasible": is_trial_feasible(study, trial), "bounded": bounded(study, trial)}
     return row
 
 
@@ -357,3 +359,31 @@ SUNK = frozenset({"cost_usd", "wall_seconds"})
 def judged_objective(objectives: Sequence[Objective]) -> Objective:
     """Return the first objective that is no cost of training, else the first: what a training cost is spent."""
     return next((one for one in objectives if one.metric not in SUNK), objectives[0])
+
+
+MOST_LISTED = 6  # most choices of one parameter that a sentence lists
+
+
+def never_tried(study: StudyRecord) -> dict[str, list[Value]]:
+    """Return the choices that no started trial has, by parameter; parameters that no trial has are left out."""
+    form = study.spec.get("space")
+    if not isinstance(form, Mapping):
+        return {}
+    try:
+        space = Space.from_dict(form)
+    except UserError:  # a space that a later version wrote
+        return {}
+    tried = [trial.params for trial in study.started]
+    asked = {name for params in tried for name in params}
+    return {name: values for name, values in untried_choices(space, tried).items() if name in asked}
+
+
+def never_tried_in_words(study: StudyRecord) -> str:
+    """Return the choices that no trial has, such as `architecture 'residual'; optimizer 'sgd'`; empty without any."""
+    return "; ".join(f"{name} {_listed(values)}" for name, values in never_tried(study).items())
+
+
+def _listed(values: list[Value]) -> str:
+    more = len(values) - MOST_LISTED
+    listed = ", ".join(map(shown, values[:MOST_LISTED]))
+    return f"{listed} and {more} more" if more > 0 else listed

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
-from studies.records.suggested_parameters import known_space
+from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord, known_space
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
 from trainers.protocol import ParameterValue

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, variance
 from typing import Any
 
-from search_spaces.user_errors import UserError
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.messages import UserError, found, listed, nearest, shown
 from studies.records.records import NANO, Objective, StudyRecord, TrialState
 from studies.results import analysis
 from studies.results.analysis import SUNK, ArchivePoint, judged_objective

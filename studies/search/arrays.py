@@ -1,8 +1,74 @@
-"""Types of arrays in the search; docstrings give shapes in square brackets."""
+"""Arrays of the search: types, marginal distributions, samples, and linear algebra in one thread.
+
+Docstrings give shapes in square brackets.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 """Positions along the first axis of an array."""
+
+
+Kind = Literal["lognormal", "gaussian"]
+"""Family of a forecast distribution."""
+Marginal = tuple[Array, Array, Kind]
+"""Mean, standard deviation and kind of a quantity; of its logarithm if it is log-normal. The standard deviation of a
+known quantity is 0."""
+
+
+def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -> Array:
+    """Return scrambled Sobol points of the unit cube [count, dimensions]."""
+    from scipy.stats import qmc  # takes a second to import, which commands that only read should not pay
+
+    points: Array = qmc.Sobol(dimensions, seed=seed).random_base2(int(np.ceil(np.log2(count))))
+    return points[:count]
+
+
+def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
+    """Return ascending positions of the best half (models must be exact there) and a random half of the others.
+
+    The random half depends only on the number of positions, so a resumed study chooses the same.
+    """
+    if len(ranking) <= most:
+        return np.arange(len(ranking))
+    ranked, half = np.asarray(ranking, dtype=np.intp), most // 2
+    others = np.random.default_rng(len(ranked)).permutation(ranked[half:])[: most - half]
+    return np.sort(np.concatenate([ranked[:half], others]))
+
+
+def with_rare_ones(is_rare: Array, most: int) -> Rows:
+    """Return at most `most` random positions, ascending; up to a quarter of them rare (`is_rare` > 0 [n])."""
+    if len(is_rare) <= most:
+        return np.arange(len(is_rare))
+    mixed = np.random.default_rng(len(is_rare)).permutation(len(is_rare))
+    rare, common = mixed[is_rare[mixed] > 0], mixed[is_rare[mixed] == 0]
+    few = min(len(rare), max(most // 4, most - len(common)))
+    return np.sort(np.concatenate([rare[:few], common[: most - few]]))
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return the loaded linear algebra libraries; cached, since looking them up takes milliseconds."""
+    return ThreadpoolController()
+
+
+def in_one_thread(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Decorate a function so that its linear algebra uses one thread."""
+
+    @wraps(function)
+    def limited(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with _libraries().limit(limits=1):
+            return function(*args, **kwargs)
+
+    return limited

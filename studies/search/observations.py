@@ -1,10 +1,14 @@
-"""Trials as a search sees them: a `Snapshot` for policy and model, an `Observation` for samplers."""
+"""Trials as a search sees them (a `Snapshot` for policy and model, an `Observation` for samplers), and its rungs."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from search_spaces.suggestions import Asked
+from studies.search.arrays import Array
 from trainers.protocol import ParameterValue
 
 Values = tuple[float, ...]
@@ -66,3 +70,33 @@ class Observation:
     snapshot: Snapshot | None = None  # `cokriging` learns only from this
     excesses: Mapping[str, float | None] = field(default_factory=dict)
     asked: Mapping[str, Asked] = field(default_factory=dict)
+
+
+RUNG_RATIO = 2.2
+"""Ratio of a rung to the previous rung."""
+FIRST_RUNG = 2
+"""Smallest epoch that may be a rung before the first trials are known, unless the full training is shorter."""
+
+
+def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RUNG) -> tuple[int, ...]:
+    """Return the epochs at which to make forecasts, ascending by a constant ratio from `least` to the last epoch."""
+    found, epoch = [epochs], float(epochs)
+    while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
+        found.append(max(round(epoch), 1))
+    return tuple(sorted(set(found)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialLimits:
+    """Limits of each trial, infinite by default."""
+
+    usd: float = math.inf
+    seconds: float = math.inf
+
+    def most_usd(self, seconds_per_usd: Array) -> Array:
+        """Return the dollars at which trials end, from their seconds per dollar [m] and the limit reached first."""
+        most: Array = np.minimum(self.usd, self.seconds / seconds_per_usd)
+        return most
+
+
+UNLIMITED = TrialLimits()

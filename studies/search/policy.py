@@ -1,12 +1,13 @@
 """Pure policy (history in, decision out): work for a free slot, and whether a trial at its rung continues."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from studies.records.forecasts import Forecasts
-from studies.records.records import Action, Constraint
+from studies.records.records import Action, Constraint, Forecasts
 from studies.results.constraints import never_feasible, value_of
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.problem import Problem
 from studies.search.observations import Snapshot, Values
 from trainers.protocol import ParameterValue
 
@@ -124,3 +125,13 @@ class Policy:
     def at_rung(self, history: History, number: int, rung: int) -> Decision:
         """Return whether a trial continues from its rung, is paused or is stopped."""
         return self.pruner.decide(history, number, rung)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrunerContext:
+    """Seed, problem and model (built at the first call); if `sampler_fits`, the sampler fits the hyperparameters."""
+
+    seed: int
+    problem: Problem
+    model: Callable[[], CurveModel]
+    sampler_fits: bool

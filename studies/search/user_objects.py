@@ -6,7 +6,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 
 
 class SearchError(UserError):

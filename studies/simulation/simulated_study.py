@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from studies.control.assembly import PoolSpec, assemble_search, problem_of, setup_of
 from studies.control.controller import Controller
 from studies.control.machine.state import StudyMachine
@@ -26,18 +26,17 @@ from studies.records.records import (
     Constraint,
     EpochRecord,
     Objective,
+    ResumeState,
     StudyRecord,
     TrialRecord,
 )
-from studies.records.resume_state import ResumeState
 from studies.results.constraints import columns, is_feasible
 from studies.search.model.curve_model import EXAMPLES
-from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.problem import Problem
+from studies.search.model.transfer import EarlierStudy
 from studies.search.policy import Policy
 from studies.search.samplers.advisor import Advisor
 from studies.search.samplers.suggester import Suggester
-from studies.simulation.candidates import Candidates, NearestCandidate, RandomCandidate
 from studies.simulation.recorded_curves import CurveTable
 from studies.simulation.recording import (
     Latencies,
@@ -51,8 +50,11 @@ from studies.simulation.recording import (
 from studies.simulation.setting import (
     START_EPOCHS,
     AdviceChoice,
+    Candidates,
     DecisionListener,
+    NearestCandidate,
     PrunerChoice,
+    RandomCandidate,
     SamplerChoice,
     Setting,
     check_constraints,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from search_spaces.messages import found, shown
 from search_spaces.untrusted_text import storable
-from search_spaces.wording import found, shown
 from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_serializer, model_validator
 
+from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.parameters import LARGEST_INT
-from search_spaces.wording import found, nearest, shown
 from studies.records.records import FINISH, MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
@@ -17,6 +17,58 @@ from studies.spec.section import Section, check_json
 from studies.spec.spec_errors import SpecValueError
 from trainers.checkpoints.locations import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
+
+
+class BaselineSpec(Section):
+    """A comparison for models: a trial of the study, or values known without any training."""
+
+    WITHOUT_NAME = ("name",)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            *,
+            params: Mapping[str, str | bool | int | float | None] | None = None,
+            metrics: Mapping[str, float] | None = None,
+        ) -> None: ...
+
+    name: Annotated[str, Field(strict=True, min_length=1, max_length=100, description="a text of 1 to 100 characters")]
+    params: Annotated[
+        dict[str, str | bool | int | float | None] | None, Field(description="a mapping of parameters to values")
+    ] = None
+    metrics: Annotated[dict[str, Finite] | None, Field(description="a mapping of metrics to finite numbers")] = None
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> BaselineSpec:
+        if bool(self.params) == bool(self.metrics):
+            what = "both params and metrics" if self.params else "neither params nor metrics"
+            raise SpecValueError(f"found {what}. Give exactly one of the two", ())
+        return self
+
+    @model_serializer
+    def _as_mapping(self) -> dict[str, Any]:
+        return {"name": self.name} | ({"params": self.params} if self.params else {"metrics": self.metrics})
+
+
+def name_problems(named: Sequence[BaselineSpec]) -> None:
+    """Raise `SpecValueError` if two baselines share a name."""
+    names = [one.name for one in named]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise SpecValueError(f"found {shown(name)} twice. Give each baseline its own name", (index, "name"))
+
+
+def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return path and problem of each baseline metric that is not measured."""
+    return [
+        (("baselines", index, "metrics", metric), found(metric, listed(metrics), nearest(metric, list(metrics))))
+        for index, one in enumerate(named)
+        for metric in one.metrics or ()
+        if metric not in metrics
+    ]
+
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = MOST_USD

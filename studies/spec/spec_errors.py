@@ -7,9 +7,8 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from search_spaces.messages import UserError, found, listed, nearest, one_line, shown, without_password
 from search_spaces.parameters import SpaceError
-from search_spaces.user_errors import UserError
-from search_spaces.wording import found, listed, nearest, one_line, shown, without_password
 
 Path = tuple[str | int, ...]
 

@@ -1,23 +1,25 @@
 """The spec as a frozen value with every default filled in; reading it imports nothing heavier than pydantic."""
 
+import copy
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
+from search_spaces.messages import LONGEST_VALUE, cut, found, in_full, listed, meant, shown
 from search_spaces.parameters import Categorical, Conditional, Float, Int
 from search_spaces.space import Space, form_of
-from search_spaces.wording import found, listed, meant, shown
 from studies.records.records import Constraint, Objective
-from studies.spec.baseline_section import BaselineSpec, name_problems
-from studies.spec.overrides import apply_to, split_override
+from studies.spec.metric_names import in_long_form
 from studies.spec.section import Section, check_json, check_texts
 from studies.spec.sections import (
     ENTRY_POINT,
+    BaselineSpec,
     BudgetSpec,
     CheckpointsSpec,
     ConstraintSpec,
@@ -27,10 +29,20 @@ from studies.spec.sections import (
     ResourcesSpec,
     SearchSpec,
     TrainingSpec,
+    name_problems,
 )
-from studies.spec.short_forms import in_full
-from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
-from studies.spec.yaml_reader import read_yaml_file
+from studies.spec.spec_errors import (
+    Path,
+    SpecError,
+    SpecValueError,
+    dotted,
+    field_at,
+    from_validation,
+    holds_mapping,
+    model_of,
+    unknown_key,
+)
+from studies.spec.yaml_reader import read_yaml, read_yaml_file
 from trainers.commands.command import COMMAND, problems_of
 
 CHANGEABLE = ("budget", "resources", "checkpoints", "faults")
@@ -114,7 +126,9 @@ class StudySpec(Section):
     def _fill_in(cls, raw: object) -> object:
         if not isinstance(raw, Mapping):
             return raw
-        filled = {key: value for key, value in in_full(raw).items() if value is not None or key not in _NULL_IS_ABSENT}
+        filled = {
+            key: value for key, value in in_long_form(raw).items() if value is not None or key not in _NULL_IS_ABSENT
+        }
         if isinstance(filled.get("task"), Mapping):
             filled |= _task_of_command(filled["task"], filled.get("task_options"))
         elif filled.get("task") == COMMAND:
@@ -223,7 +237,7 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Return a copy of a spec's mapping with overrides (`path=value`); raises `SpecError` for unknown paths."""
     with suppress(SpecValueError):  # parsing reports it later, with the path
-        mapping = in_full(mapping)
+        mapping = in_long_form(mapping)
     return apply_to(StudySpec, mapping, overrides)
 
 
@@ -327,3 +341,135 @@ def _plain(value: object, levels: int) -> object:
         plain = [_plain(inner, levels - 1) for inner in value]
         return plain if any(one is not other for one, other in zip(plain, value, strict=True)) else value
     return value
+
+
+NOT_COMPARED = (*CHANGEABLE, "store", "mlflow")  # keys in which two specs of one study may differ
+
+_CONTEXT = 15  # number of equal characters that are printed before the first one that differs
+
+
+class _Nothing:
+    """Placeholder for a key or entry that one spec lacks."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_NOTHING = _Nothing()
+
+
+def differences(stored: StudySpec, given: StudySpec) -> list[str]:
+    """Return the differences of two specs, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
+    return [
+        "{}: {} in the store, {} given".format(dotted(path), *_shown_apart(before, after))
+        for path, before, after in _differing(spec_to_mapping(stored), spec_to_mapping(given))
+        if path[0] not in NOT_COMPARED
+    ]
+
+
+def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
+    """Return the dotted keys of these sections whose values differ."""
+    found = _differing(spec_to_mapping(stored), spec_to_mapping(given))
+    return [dotted(path) for path, _, _ in found if path[0] in sections]
+
+
+def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
+    """Yield different values with their paths; only the first of a list, since an insertion moves all others."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys([*before, *after]):
+            yield from _differing(before.get(key, _NOTHING), after.get(key, _NOTHING), (*path, key))
+    elif isinstance(before, list) and isinstance(after, list):
+        pairs = enumerate(itertools.zip_longest(before, after, fillvalue=_NOTHING))
+        yield from itertools.islice((one for i, pair in pairs for one in _differing(*pair, (*path, i))), 1)
+    elif in_full(before) != in_full(after):  # as texts: the store has no passwords, and true is not 1
+        yield path, before, after
+
+
+def _shown_apart(before: object, after: object) -> tuple[str, str]:
+    """Return both values, shortened for a message; starting where they differ if that is later."""
+    one, other = in_full(before), in_full(after)
+    equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    if equal < LONGEST_VALUE - _CONTEXT:
+        return shown(before), shown(after)
+    return f"... {cut(one[equal - _CONTEXT :])}", f"... {cut(other[equal - _CONTEXT :])}"
+
+
+FREE_FORM = (("space",), ("search", "pruner"))
+"""Paths below which users choose the keys, besides fields that hold a `dict`: parameters, options of a pruner."""
+
+
+def split_override(override: str) -> tuple[Path, object]:
+    """Split `path=value` and read the value as YAML; `SpecError` without `=`, for an empty key or invalid YAML."""
+    source = f"--set {shown(override)}"
+    text, equals, value = override.partition("=")
+    path = tuple(part.strip() for part in text.split("."))
+    if not equals or not all(path):
+        raise SpecError(source, (), f"{found(override, 'path=value, such as budget.usd=5')}")
+    if not value.strip():
+        raise SpecError(source, path, "nothing follows the '='. Give a value, or null for none")
+    return path, read_yaml(value, source)
+
+
+def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
+    """Return a deep copy of the mapping with every `path=value` set, later ones over earlier ones.
+
+    `model` defines the paths; below `FREE_FORM` and `dict` fields any path exists. SpecError for other paths.
+    """
+    changed: dict[str, object] = copy.deepcopy(dict(mapping))
+    for override in overrides:
+        path, value = split_override(override)
+        _check_path(model, path, source=f"--set {shown(override)}")
+        _put(changed, path, value, source=f"--set {shown(override)}")
+    return changed
+
+
+def _check_path(model: type[BaseModel], path: Path, source: str) -> None:
+    if any(path[: len(free)] == free for free in FREE_FORM):
+        return
+    for length in range(1, len(path) + 1):
+        here = path[:length]
+        if _is_index(here[-1]):
+            continue
+        within = field_at(model, here[:-1])
+        if holds_mapping(within):
+            return
+        if length > 1 and model_of(within) is None:
+            problem = f"{shown(dotted(path))} does not exist: {dotted(here[:-1])} is one value, without keys inside"
+            raise SpecError(source, here, problem)
+        if field_at(model, here) is None:
+            raise SpecError(source, here, unknown_key(model, here))
+
+
+def _put(target: dict[str, object], path: Path, value: object, source: str) -> None:
+    here: Any = target
+    for depth, part in enumerate(path[:-1]):
+        here = _step_into(here, part, path[: depth + 1], source)
+    last = path[-1]
+    if isinstance(here, list):
+        here[_index(here, last, path, source)] = value
+    else:
+        here[last] = value
+
+
+def _step_into(here: Any, part: str | int, path: Path, source: str) -> Any:
+    if isinstance(here, list):
+        position: Any = _index(here, part, path, source)
+    else:
+        position = part
+        if here.get(part) is None:
+            here[part] = {}
+    if path == ("search", "pruner") and isinstance(here[position], str):
+        here[position] = {"name": here[position]}
+    if not isinstance(here[position], dict | list):
+        raise SpecError(source, path, found(here[position], "a mapping or a list, to set something inside it"))
+    return here[position]
+
+
+def _index(here: list[object], part: str | int, path: Path, source: str) -> int:
+    if _is_index(part) and int(part) < len(here):
+        return int(part)
+    raise SpecError(source, path, found(part, f"an index below {len(here)}"))
+
+
+def _is_index(part: str | int) -> bool:
+    return isinstance(part, int) or (part.isascii() and part.isdigit())

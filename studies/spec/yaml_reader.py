@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from search_spaces.wording import cut, near_file, one_line, shown
+from search_spaces.messages import cut, near_file, one_line, shown
 from studies.spec.spec_errors import Path, SpecError
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"

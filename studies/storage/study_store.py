@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from search_spaces.user_errors import RunError
+from search_spaces.messages import RunError
 from studies.records.records import CANCELLABLE_STATES, TrialState
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError, clock_of, open_engine

@@ -18,9 +18,9 @@ from automl.adapters.for_optuna import MultiObjectivePruning
 from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from studies.records.records import Objective
+from studies.search.observations import decision_rungs
 from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
-from studies.search.rungs import decision_rungs
 from studies.spec.spec_errors import SpecError
 
 EPOCHS = 27

@@ -10,7 +10,7 @@ import pytest
 
 from automl.commands.store import back_up
 from automl.stored.auditing import audit
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.money.budget import Limits
 from studies.queueing import access_tokens
 from studies.storage.leases import lease as leases

@@ -19,9 +19,9 @@ from automl.launching import launch_or_resume
 from automl.launching.launch_or_resume import find_or_create
 from automl.launching.prepared_study import prepare
 from automl.launching.spec_reading import read_spec
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from reports import content
-from studies.records.forecasts import Forecast
+from studies.records.records import Forecast
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError

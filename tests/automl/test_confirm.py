@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from search_spaces.user_errors import StoppedError
+from search_spaces.messages import StoppedError
 from studies.control.machine.confirmation import PATIENCE_SECONDS, Retrained, SpentError, train_again
 from studies.gangs.pool_protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool

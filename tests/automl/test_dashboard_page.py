@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from automl.dashboard_server import application, make_http_server, with_front_page
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from studies.spec.study_spec import parse_spec
 from studies.storage.views import cursors
 from studies.storage.views.optuna_view import open_storage

@@ -13,7 +13,7 @@ import pytest
 from automl import dashboard_server
 from automl.dashboard_study import HEADING, reasons, show, stretches, timeline
 from automl.stored import polling
-from studies.control.machine.commands import EndGang
+from studies.control.machine.study_setup import EndGang
 from studies.money.budget import Limits
 from studies.records.records import ConfirmationRecord, StudyRecord
 from studies.search.policy import Policy

@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from automl.stored import study_deletion
+from automl.stored.open_store import stored_form
 from automl.stored.pruning import checkpoints_folder
-from automl.stored.specs import stored_form
 from automl.stored.study_deletion import delete_study, doomed
 from reports.page import write_report
 from studies.control.files.orphans import NOTE

@@ -20,24 +20,21 @@ from automl.launching.earlier_studies import trials_of_record, with_earlier
 from automl.launching.launch_or_resume import find_or_create
 from automl.launching.prepared_study import prepare
 from automl.launching.spec_reading import read_spec
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from search_spaces.space import Space
 from studies.control.session import NO_LEASE, Session
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records.records import Constraint, Objective
 from studies.search.model.curve_model import CurveModel
-from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.model.encoding import identity
 from studies.search.model.problem import Problem
-from studies.search.model.transfer import Transfer, TransferMean, is_alike
+from studies.search.model.transfer import EarlierStudy, EarlierTrial, Transfer, TransferMean, fitting, is_alike, thinned
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.start_design import FirstTrials
-from studies.search.samplers.suggester import Suggester
-from studies.spec.differences import differences
-from studies.spec.study_spec import parse_spec
+from studies.search.samplers.suggester import FirstTrials, Suggester
+from studies.spec.study_spec import differences, parse_spec
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.tables import VERSION_TABLE
 from studies.storage.study_store import Store

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 import torch
 
-from automl.stored.point_checkpoints import kept_checkpoint
+from automl.stored.open_store import kept_checkpoint
 from reports.recommending import recommendation_lines
 from studies.records.records import StudyRecord
 from studies.results.analysis import archive

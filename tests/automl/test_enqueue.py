@@ -18,9 +18,9 @@ from studies.money.budget import Limits
 from studies.results.extrapolation import milestones
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
+from studies.search.observations import decision_rungs
 from studies.search.policy import Decision, History, Policy, Thaw
 from studies.search.pruners.break_even import BreakEven
-from studies.search.rungs import decision_rungs
 from studies.spec.spec_errors import SpecError
 from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
 from tests.support.stored_study import StoredStudy

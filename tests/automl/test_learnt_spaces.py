@@ -11,9 +11,8 @@ import pytest
 import automl
 from automl.stored.open_store import open_store
 from search_spaces.suggestions import Asked, drawn
-from studies.records.records import TrialRecord
-from studies.records.suggested_parameters import proposed_in
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.records.records import TrialRecord, proposed_in
+from studies.storage.reading.reader import load_resume_state
 from studies.storage.study_store import Store
 from tests.support.command_line import Workplace
 

@@ -14,7 +14,7 @@ import pytest
 
 from automl.notebook_cell import FRAME_SECONDS, MOST_LINES, LiveCell, is_notebook, watching
 from automl.signals import draining_signals
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.money.budget import Limits
 from studies.storage.schema.engine import StoreError
 from tests.support import notebooks, optional

@@ -14,9 +14,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from automl.terminal.picture import Model, Picture, drawn, picture_of
-from automl.terminal.progress import Progress
+from automl.terminal.progress import Lines, Progress
 from automl.terminal.summary import confirmed_table, print_archive, print_running, print_trials
-from automl.terminal.watching import Lines
 from automl.training.world_sizes import table
 from studies.records.records import AttemptRecord, Objective
 from tests.studies.test_analysis import study_of, trial

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.exporting.formats import save_program
 from automl.predicting.predict_rows import opened_model
 from automl.registry.promotion import newer_champion

@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from automl.launching.study_run import Outcome
-from automl.signals import draining_signals
-from automl.terminal.lasting_streams import LastingFile
+from automl.signals import LastingFile, draining_signals
 from automl.terminal.study_run_output import _exit_code
 from studies.control.session import Session
 from studies.storage.reading.reader import load_study

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from automl.launching.launch_or_resume import hardly_enough
-from automl.launching.study_run import FirstTrials
+from automl.launching.study_run import FirstTrials, SharedFiles
 from studies.control.machine.live_trials import Trial
 from studies.records.records import NANO
 from studies.spec.study_spec import parse_spec
@@ -62,6 +64,47 @@ def test_a_command_that_prints_before_it_saves_is_told_so_once(argument: str, sa
     for _ in range(2):
         first.look(study)
     assert told == said * [f"trial 0 had no file in {{checkpoint_folder}} yet. {HOW_TO_KEEP}"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (["model.pt"] * 7, "several trials have written model.pt"),
+        (["out/model.pt"] * 7, "several trials have written out/model.pt"),
+        (["0.pt", "1.pt", "2.pt", "3.pt", "4.pt", "5.pt", "6.pt"], ""),
+        (["automl_logs/model.pt"] * 7, ""),
+        (["train.py"] * 7, ""),
+    ],
+)
+def test_a_file_that_several_trials_write_is_told_once(written: list[str], said: str, tmp_path: Path) -> None:
+    """Two slots: trial n writes its file last while trial n + 1 runs already; trial 0 writes as long as it runs."""
+    told: list[str] = []
+    shared = SharedFiles(Command(parts=("python", "train.py"), metrics="json"), tmp_path, told.append)
+    study = machine(*[[1.0]] * 8)
+    for number in study.trials:
+        for other, trial in study.trials.items():
+            trial.state = "running" if other in {0 if number < 3 else number, number} else "complete"
+        shared.look(study)
+        for name in [*written[max(number - 1, 0) : number], *(["of-trial-0.pt"] if number < 3 else [])]:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(str(number))
+            os.utime(tmp_path / name, ns=(number, number))
+    study.trials[0].state = "complete"
+    shared.look(study)
+    assert len(told) == bool(said)
+    assert said in "".join(told)
+
+
+def test_a_command_with_a_folder_for_each_trial_shares_no_files(tmp_path: Path) -> None:
+    told: list[str] = []
+    command = Command(parts=("python", "train.py"), metrics="json", folder="{trial_folder}")
+    shared = SharedFiles(command, tmp_path, told.append)
+    study = machine(*[[1.0]] * 6)
+    for number, trial in study.trials.items():
+        (tmp_path / "model.pt").write_text(str(number))
+        trial.state = "complete"
+        shared.look(study)
+    assert not told
 
 
 def test_a_study_without_such_a_limit_is_left_alone() -> None:

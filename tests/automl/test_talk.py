@@ -13,8 +13,7 @@ import yaml
 
 from automl.launching.study_run import Outcome, Watcher
 from automl.terminal import study_run_output
-from automl.terminal.chronicle import Chronicle
-from automl.terminal.study_run_output import Talk, drive_in_terminal
+from automl.terminal.study_run_output import Chronicle, Talk, drive_in_terminal
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records.records import StudyRecord
@@ -40,7 +39,7 @@ def run(
     def drive(watcher: Watcher) -> Outcome:
         watcher.say("a line")
         watcher.warn("a warning")
-        logging.getLogger("studies.control.files.deleting_files").warning("a file stays")
+        logging.getLogger("studies.control.files.kept_files").warning("a file stays")
         study.on_commit = watcher.on_commit
         study.run(Limits(trials=8))
         return Outcome(record=study.record(), report=tmp_path / "report.html", ran=True)
@@ -89,7 +88,7 @@ def test_quiet_json_is_one_document(run: Run) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_verbose_tells_of_each_trial(run, study, monkeypatch, as_json):
-    monkeypatch.setattr("automl.terminal.chronicle.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("automl.terminal.study_run_output.LOOK_SECONDS", 0.0)
     _, out, err = run(Talk(verbose=True, as_json=as_json))
     told = err if as_json else out
     for number in range(8):
@@ -102,7 +101,7 @@ def test_verbose_tells_of_each_trial(run, study, monkeypatch, as_json):
 
 
 def test_a_log_file_has_everything_with_the_time(run, study, tmp_path, monkeypatch):
-    monkeypatch.setattr("automl.terminal.chronicle.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("automl.terminal.study_run_output.LOOK_SECONDS", 0.0)
     path = tmp_path / "study.log"
     path.write_text("an earlier run\n")
     code, out, err = run(Talk(quiet=True, log_file=path))

@@ -13,10 +13,9 @@ import pytest
 from rich.console import Console
 
 from automl.stored.polling import Looker
-from automl.terminal import watching
+from automl.terminal import progress
 from automl.terminal.picture import Gang, Halt, Model, Picture, drawn, picture_of
-from automl.terminal.progress import Pace, Progress, machine_picture
-from automl.terminal.watching import watch
+from automl.terminal.progress import Pace, Progress, machine_picture, watch
 from studies.control.machine.state import StudyMachine
 from studies.money.budget import Limits
 from studies.records.records import Objective, StudyRecord
@@ -227,7 +226,7 @@ def test_watching_a_large_study_leaves_the_cores_to_those_who_train(study: Store
     looks = Looks([running, running, load_study(study.store, "small")])
     used = iter([0.0, 0.5, 0.5, 0.51, 0.51])  # processor time before and after each look, the last one's before only
     watch(looks, Console(file=io.StringIO()), sleep=looks.sleep, clock=looks.clock, used=lambda: next(used))
-    assert looks.now - NOW == pytest.approx(19 * 0.5 + watching.LOOK_SECONDS)
+    assert looks.now - NOW == pytest.approx(19 * 0.5 + progress.LOOK_SECONDS)
 
 
 def test_a_study_that_waits_for_room_is_watched_on(study: StoredStudy) -> None:
@@ -273,7 +272,7 @@ def test_status_watch_says_the_summary_at_the_end(study, tmp_path, capsys, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(watching.watch, "__kwdefaults__", {**(watching.watch.__kwdefaults__ or {}), "sleep": interrupts})
+        patch.setattr(progress.watch, "__kwdefaults__", {**(progress.watch.__kwdefaults__ or {}), "sleep": interrupts})
         code, out, err = place.run("status", "small", "--watch")
     assert (code, err) == (0, "")
     assert out.startswith("study small is running")

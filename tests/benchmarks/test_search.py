@@ -354,8 +354,7 @@ def test_scalarised_asha_keeps_a_third_and_never_stops_a_trial_that_is_best_in_a
 def test_tpe_told_of_finished_trials_hears_of_no_others(tmp_path: Path) -> None:
     from search_peers.policies import ToldOfFinished
 
-    from studies.simulation.candidates import RandomCandidate
-    from studies.simulation.setting import Setting
+    from studies.simulation.setting import RandomCandidate, Setting
 
     heard: list[set[int]] = []
 

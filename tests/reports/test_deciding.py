@@ -16,13 +16,13 @@ from rich.console import Console
 from automl.terminal.explanation import print_explanation
 from reports import content, curve_figures
 from reports import page as picking
+from reports.expected import savings, savings_lines
+from reports.figures import hypervolume, hypervolume_in_words
 from reports.gallery import figures_of_page
-from reports.hypervolume import hypervolume, hypervolume_in_words
 from reports.page import render, write_report
 from reports.parameter_figures import BANDS, has_learning_rate, learning_rates, parallel_coordinates, surface
 from reports.phrases import NOTHING
 from reports.recommending import last_quarter_in_words
-from reports.savings import savings, savings_lines
 from studies.records.records import (
     SIMULATED_TASK,
     BudgetLine,

@@ -12,20 +12,30 @@ from typing import Any
 import pytest
 
 from reports import curve_figures, figures
-from reports.expected import MOST_BANDS, MOST_ENDS, ahead
+from reports.expected import (
+    FEWEST_CHECKS,
+    MOST_BANDS,
+    MOST_ENDS,
+    Checked,
+    _judged,
+    ahead,
+    calibration,
+    calibration_lines,
+    share_inside,
+)
 from reports.figures import trade_off
-from reports.forecast_calibration import FEWEST_CHECKS, Checked, _judged, calibration, calibration_lines, share_inside
 from reports.front_picture import front_picture
 from reports.page import render, write_report
 from reports.phrases import interval
 from reports.timeline import MOST_BARS, timeline, timeline_line
-from studies.records.forecasts import INTERVAL, Forecast
 from studies.records.records import (
+    INTERVAL,
     Action,
     AttemptRecord,
     ChargeKind,
     ChargeRecord,
     DecisionRecord,
+    Forecast,
     Objective,
     StudyRecord,
     TrialRecord,

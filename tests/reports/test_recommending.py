@@ -24,8 +24,8 @@ from studies.records.records import (
     StudyRecord,
     TrialRecord,
 )
-from studies.results import analysis, feasibility
-from studies.results.feasibility import milestones
+from studies.results import analysis, constraints
+from studies.results.constraints import milestones
 from studies.results.pareto import knee_of, least_ranges
 from studies.results.recommendation import best_point, expected_values, knee, ranked_points, recommended, takeable
 from tests.reports.test_page import read
@@ -346,7 +346,7 @@ def test_a_confirmed_model_that_misses_a_constraint_is_not_praised(reached: floa
 def test_trials_that_kept_a_bound_before_their_last_epoch_are_counted_apart() -> None:
     late = build_study(12, states=("complete",), constraints=(Constraint(metric="cost_usd", max=0.012),))
     assert recommended(late) is not None
-    words = feasibility.feasible_in_words(late)
+    words = constraints.feasible_in_words(late)
     kept = {one.id for one, _, _ in milestones(late)}
     assert words == f"0 of 12 measured trials at their last epoch, {len(kept)} more at an earlier one"
     assert f"kept by {words}." in constraints_line(late)
@@ -354,7 +354,7 @@ def test_trials_that_kept_a_bound_before_their_last_epoch_are_counted_apart() ->
     print_summary(console, late, report=None)
     assert f"kept by {words};" in console.file.getvalue()  # type: ignore[attr-defined]
     slow = build_study(12, states=("complete",), constraints=(Constraint(metric="latency_ms", max=0.7),))
-    assert "last epoch" not in feasibility.feasible_in_words(slow)
+    assert "last epoch" not in constraints.feasible_in_words(slow)
 
 
 @pytest.mark.parametrize(("task", "out"), [("digits", "model"), ("command", "model.pt")])

@@ -18,10 +18,10 @@ from search_spaces.suggestions import (
     Domain,
     are_compatible,
     as_plain,
+    asked_from_plain,
     choice_domain,
     drawn,
     float_domain,
-    from_plain,
     int_domain,
 )
 
@@ -43,7 +43,7 @@ def test_a_value_lies_in_its_domain_and_is_the_same_each_time(domain: Domain, se
     assert domain.contains(value)
     assert drawn(domain, seed=seed, trial=trial, name=name) == value
     stored = as_plain({name: Asked(value, domain)})
-    assert from_plain(json.loads(json.dumps(stored))) == {name: Asked(value, domain)}
+    assert asked_from_plain(json.loads(json.dumps(stored))) == {name: Asked(value, domain)}
 
 
 def test_other_seeds_trials_and_names_draw_other_values() -> None:
@@ -63,7 +63,7 @@ def test_other_seeds_trials_and_names_draw_other_values() -> None:
 def test_values_are_spread_as_those_of_optunas_random_sampler(domain: Any) -> None:
     import optuna
 
-    from studies.search.samplers.distributions import to_distribution
+    from studies.search.samplers.optuna_mirror import to_distribution
 
     ours: list[Any] = [drawn(domain, seed=0, trial=number, name="x") for number in range(3000)]
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.free_memory import within_free_memory
+from search_spaces.machine_resources import within_free_memory
 from tests.automl.exporting.test_hostile_files import HUGE, array_file
 from tests.automl.exporting.test_provenance import good
 
@@ -89,7 +89,7 @@ def test_the_limit_ends_with_the_block() -> None:
 def test_a_limit_that_was_lowered_before_stays() -> None:
     code = """if True:
         import resource
-        from search_spaces.free_memory import within_free_memory
+        from search_spaces.machine_resources import within_free_memory
         for limits in ((2**40, 2**41), (2**39, 2**40)):
             resource.setrlimit(resource.RLIMIT_DATA, limits)
             first, second = within_free_memory("a", ValueError), within_free_memory("b", ValueError)
@@ -102,7 +102,7 @@ def test_a_limit_that_was_lowered_before_stays() -> None:
 
 @pytest.mark.parametrize(("name", "path"), [("_CUDA", "/dev/null"), ("_STATUS", "/nowhere")])
 def test_there_is_no_limit_beside_cuda_and_without_proc(monkeypatch: pytest.MonkeyPatch, name: str, path: str) -> None:
-    monkeypatch.setattr(f"search_spaces.free_memory.{name}", Path(path))
+    monkeypatch.setattr(f"search_spaces.machine_resources.{name}", Path(path))
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with within_free_memory("a.csv", ValueError):
         assert resource.getrlimit(resource.RLIMIT_DATA) == before

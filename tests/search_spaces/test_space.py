@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from search_spaces.derived_seeds import derived_seed, derived_uniform, fresh_seed
+from search_spaces.drawing import derived_seed, derived_uniform, fresh_seed, untried_choices
 from search_spaces.parameters import Categorical, Float, Int, Parameter, SpaceError, Value, same
 from search_spaces.space import Space
-from search_spaces.untried import untried_choices
 
 patient = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = [f"p{index}" for index in range(8)]

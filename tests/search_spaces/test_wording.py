@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.wording import problem_and_cure
+from search_spaces.messages import problem_and_cure
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import optuna
 import pytest
 
 from reports.recommending import last_quarter_in_words
+from search_spaces.untrusted_text import redact, redact_deep
 from studies.records.plain_rows import to_csv
 from studies.records.records import (
     NANO,
@@ -25,7 +26,6 @@ from studies.records.records import (
     StudyRecord,
     TrialRecord,
 )
-from studies.redact import redact, redact_deep
 from studies.results import analysis
 from studies.results.importance import effects
 from studies.results.pareto import reference_of, reference_point
@@ -242,7 +242,7 @@ def test_redact_leaves_other_text_alone(text: str) -> None:
 @pytest.mark.medium
 def test_readers_of_records_load_no_heavy_library() -> None:
     code = (
-        "import sys, studies.results.analysis, studies.results.importance, studies.redact; "
+        "import sys, studies.results.analysis, studies.results.importance, search_spaces.untrusted_text; "
         "print({'plotly', 'sqlalchemy', 'torch', 'ray', 'optuna', 'moocore', 'sklearn', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records.plain_rows import to_csv
 from studies.records.records import Constraint, Objective, StudyRecord
-from studies.results import analysis, feasibility, pareto
+from studies.results import analysis, constraints, pareto
 from studies.results.constraints import (
     bounds_of,
     columns,
@@ -37,8 +37,7 @@ from studies.results.constraints import (
     wanted_in_words,
 )
 from studies.search.acquisition.acquisition import LEAST, next_points, probability_of_feasibility
-from studies.search.model.column_limits import ColumnLimits
-from studies.search.model.curve_model import CurveModel
+from studies.search.model.curve_model import ColumnLimits, CurveModel
 from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot
 from studies.search.policy import History, Policy, Pruner
@@ -443,7 +442,7 @@ def test_a_loss_that_is_too_large_may_still_fall(tmp_path: Path) -> None:
     check_feasible(record, accurate)
     assert {trial.state for trial in record.started} == {"complete"}
     assert all(trial.epochs[0].metrics["val_loss"] > 0.3 for trial in record.started)
-    feasible = [feasibility.is_feasible(record, trial) for trial in record.started]
+    feasible = [constraints.is_trial_feasible(record, trial) for trial in record.started]
     assert {True, False} == set(feasible)
     assert analysis.archive(record)
 
@@ -507,13 +506,13 @@ def test_optunas_best_trials_are_the_front(tmp_path: Path) -> None:
     record = study.record()
     mirrored = optuna.load_study(study_name="simulated", storage=optuna.storages.RDBStorage(study.store.url))
     complete = [trial for trial in record.started if trial.state == "complete"]
-    assert {True, False} == {feasibility.is_feasible(record, trial) for trial in complete}
+    assert {True, False} == {constraints.is_trial_feasible(record, trial) for trial in complete}
     assert [trial.number for trial in mirrored.best_trials] == [point.trial for point in analysis.front(record)]
     for ours, theirs in zip(record.started, mirrored.trials, strict=True):
         wanted = excesses(ours.epochs[-1].metrics, record.constraints)
         assert theirs.system_attrs["constraints"] == list(wanted.values()), "what Optuna Dashboard reads"
         assert {name: theirs.constraints[name] for name in wanted} == wanted, "what Optuna 5 reads"
-        assert all(value <= 0 for value in theirs.constraints.values()) == feasibility.is_feasible(record, ours)
+        assert all(value <= 0 for value in theirs.constraints.values()) == constraints.is_trial_feasible(record, ours)
     mirrored.sampler = optuna.samplers.TPESampler(seed=0)
     mirrored.ask().suggest_float("learning_rate", 1e-4, 1.0, log=True)
 
@@ -557,7 +556,7 @@ def test_rows_and_summaries_say_what_is_feasible_only_if_there_are_constraints()
 
 def test_the_terminal_names_the_violated_constraint_with_its_value() -> None:
     study = built(LOW)
-    large = next(t for t in study.started if feasibility.is_feasible(study, t) is False)
+    large = next(t for t in study.started if constraints.is_trial_feasible(study, t) is False)
     value = large.epochs[-1].metrics["latency_ms"]
     status, table = printed(study), printed(study, "print_trials")
     assert "constraints latency_ms at most 0.7: kept by " in status
@@ -591,7 +590,7 @@ def test_a_value_that_violates_a_bound_looks_different_from_it(
     bound = Constraint(metric=metric, max=most)
     study = replace(build_study(3), constraints=(bound,), trials=(trial, kept))
     assert f"{metric} max {status[0]} violated by 1, the latest trial 0 with {status[1]}" in printed(study)
-    assert sentence in feasibility.violations(study, trial)
+    assert sentence in constraints.violations(study, trial)
 
 
 def test_a_study_without_a_feasible_model_says_so_and_others_confirm_feasible_ones() -> None:
@@ -600,13 +599,13 @@ def test_a_study_without_a_feasible_model_says_so_and_others_confirm_feasible_on
     assert analysis.hypervolume(study) == 0.0
     nearest = min(study.started, key=lambda t: t.epochs[-1].metrics["latency_ms"])
     sentence = "none of 30 measured trials is feasible (latency_ms at most 0.1); nearest is trial "
-    assert feasibility.nothing_feasible(study).startswith(f"{sentence}{nearest.number}: latency_ms was ")
+    assert constraints.nothing_feasible(study).startswith(f"{sentence}{nearest.number}: latency_ms was ")
     assert sentence in printed(study)
     assert sentence in render(study)
     with pytest.raises(StoreError, match=r"digits has no saved models to choose from \(none of 30 measured"):
         chosen_points(study, [], epochs=9)
     for other in (built(), built(LOW), complete := built(LOW, states=("complete",))):
-        assert not feasibility.nothing_feasible(other)
+        assert not constraints.nothing_feasible(other)
     feasible = {(point.trial, point.epoch) for point in analysis.archive(complete)}
     assert set() < {(point.trial, point.epoch) for point in chosen_points(complete, [], epochs=9)} <= feasible
 
@@ -618,7 +617,9 @@ def test_the_report_draws_the_infeasible_open_and_leaves_them_out_of_the_archive
         drawn: Any = figures.trade_off(study, analysis.archive(study))["data"]
         open_marks = {trace["name"] for trace in drawn if trace["marker"].get("symbol") == "circle-open"}
         assert {name for name in open_marks if name != figures.BEST_TRIALS} == {
-            f"{trial.state}, infeasible" for trial in study.started if feasibility.is_feasible(study, trial) is False
+            f"{trial.state}, infeasible"
+            for trial in study.started
+            if constraints.is_trial_feasible(study, trial) is False
         }
     heads, rows = content.trial_table(study)
     place = [head for head, _ in heads].index("feasible")

@@ -10,8 +10,7 @@ import pytest
 
 from automl.launching.earlier_studies import trials_of_record
 from studies.control.machine.live_trials import restored
-from studies.records.records import NANO, EpochRecord, Objective, TrialRecord
-from studies.records.resume_state import StoredTrial
+from studies.records.records import NANO, EpochRecord, Objective, StoredTrial, TrialRecord
 from studies.results.extrapolation import extrapolated, extrapolated_metric
 from studies.results.importance import effects
 from studies.results.pareto import reference_point

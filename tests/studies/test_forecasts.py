@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.forecast_calibration import checked, share_inside
-from studies.records.forecasts import Forecast, as_plain, from_plain
-from studies.records.records import DecisionRecord, Objective, StudyRecord
+from reports.expected import checked, share_inside
+from studies.records.records import DecisionRecord, Forecast, Objective, StudyRecord, as_plain, from_plain
 from studies.simulation.simulated_study import simulate
 from tests.support import curve_tables
 from tests.support.study_factory import build_study

@@ -9,8 +9,7 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from studies.records.forecasts import Forecast
-from studies.records.records import DecisionRecord, Objective, StudyRecord
+from studies.records.records import DecisionRecord, Forecast, Objective, StudyRecord
 from studies.results.importance import effects
 from tests.support.study_factory import ERROR, build_study
 

@@ -11,7 +11,7 @@ from reports.page import render
 from search_spaces.parameters import Categorical
 from search_spaces.space import Space
 from studies.records.records import StudyRecord
-from studies.results.never_tried import never_tried, never_tried_in_words
+from studies.results.analysis import never_tried, never_tried_in_words
 from tests.studies.test_analysis import study_of, trial
 
 SPACE = Space(

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from studies.control.dead_controllers import settle_dead_pools
 from studies.control.machine.confirmation import train_again
 from studies.gangs.pool_protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.ledger import SlotMeter
 from studies.records.records import ChargeKind
-from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
+from studies.storage.leases.dead_pools import settle_dead_pools
 from studies.storage.study_store import Store
 from studies.storage.writing.changes import AttemptOpened, Change, PoolChanged, TrialChanged
 from tests.support.simulated_study import confirming_machine
@@ -83,7 +82,7 @@ def main() -> None:
     lease = leases.acquire(store, store.require("digits").id)
     if not isinstance(lease, leases.Lease):
         raise SystemExit(f"the lease is held by {lease}")
-    with heartbeat.kept(store, lease, on_stop=lambda: None):
+    with leases.kept(store, lease, on_stop=lambda: None):
         actions: dict[str, Callable[[Store, leases.Lease], None]] = {
             "control": control, "confirm": confirm, "test": partial(confirm, kind="test"),
         }  # fmt: skip

@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from automl import cli
-from automl.launching import probing
+from automl.launching import prepared_study
 from studies.records.records import StudyRecord, TrialRecord
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
@@ -138,7 +138,7 @@ class Workplace:
             patch.chdir(self.folder)
             patch.setenv("COLUMNS", "160")
             run_here(patch, self.pool)
-            patch.setattr("automl.launching.probing.ask", _ask_once)
+            patch.setattr("automl.launching.prepared_study.ask", _ask_once)
             yield patch, out, err
 
     def script(self, source: str) -> str:
@@ -241,7 +241,7 @@ _answers: dict[str, dict[str, Any]] = {}
 
 
 def _ask_once(
-    question: Mapping[str, Any], source: str, *, ask: Callable[..., dict[str, Any]] = probing.ask
+    question: Mapping[str, Any], source: str, *, ask: Callable[..., dict[str, Any]] = prepared_study.ask
 ) -> dict[str, Any]:
     """What a task of one's own takes and gives; equal questions are asked once, since each loads torch anew."""
     (folder,) = question["python_path"]

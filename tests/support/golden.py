@@ -32,9 +32,8 @@ import numpy as np
 
 from automl.launching.earlier_studies import trials_of_record
 from studies.records.records import Constraint, Objective, StudyRecord
-from studies.search.model.earlier_study import EarlierStudy, thinned
-from studies.simulation.derived_tables import pooled, with_world_sizes
-from studies.simulation.recorded_curves import CurveTable, read_table
+from studies.search.model.transfer import EarlierStudy, thinned
+from studies.simulation.recorded_curves import CurveTable, pooled, read_table, with_world_sizes
 from studies.simulation.simulated_study import simulate
 from tests.support import curve_tables
 from tests.support.assembled_study import AssembledStudy

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from automl.terminal.exit_codes import INTERRUPTED
+from automl.terminal.echo import INTERRUPTED
 from tests.support.paths import EXAMPLES, ROOT
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -24,7 +24,7 @@ from typing import Any
 SERVE = "serve"
 _PRELOADED = (
     "torch", "torch.utils.data", "torch.export", "numpy", "pydantic", "sqlalchemy", "trainers.contract.task_loading",
-    "trainers.model.model_size", "trainers.contract.training_function", "studies.spec.study_spec",
+    "trainers.model.network", "trainers.contract.training_function", "studies.spec.study_spec",
 )  # fmt: skip
 _LONGEST = 2**22
 

@@ -16,32 +16,38 @@ import sqlalchemy as sa
 
 from search_spaces.space import Space
 from studies.control.controller import Controller
-from studies.control.dead_controllers import settle_dead_pools
-from studies.control.machine.commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.machine.confirmation import ConfirmingMachine
 from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR, StudySetup
+from studies.control.machine.study_setup import (
+    FREE_USD_PER_SLOT_HOUR,
+    DrainGang,
+    EndGang,
+    Grant,
+    KillGang,
+    StartGang,
+    Step,
+    StudySetup,
+    Suggest,
+)
 from studies.gangs.pool_protocol import Event, GangPool, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records.records import ChargeKind, Constraint, Objective, StudyRecord
-from studies.records.resume_state import ResumeState
+from studies.records.records import ChargeKind, Constraint, Objective, ResumeState, StudyRecord
 from studies.results import analysis
 from studies.results.extrapolation import milestones
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
+from studies.search.observations import decision_rungs
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.start_design import FirstTrials
-from studies.search.samplers.suggester import Suggester
+from studies.search.samplers.suggester import FirstTrials, Suggester
 from studies.spec.sections import FaultsSpec
 from studies.storage.leases import lease as leases
-from studies.storage.reading.reader import load_study
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.leases.dead_pools import settle_dead_pools
+from studies.storage.reading.reader import load_resume_state, load_study
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store
 from tests.support.databases import empty_database

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import sqlalchemy as sa
 
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from studies.spec.study_spec import parse_spec
 from studies.storage.leases import lease as leases
 from studies.storage.schema import tables as t

@@ -27,7 +27,7 @@ from automl.mcp_server.server import TOOLS
 from automl.service.http.service_app import bare_app
 from automl.terminal.summary import document_of
 from reports.gallery import Gallery
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.records.plain_rows import to_csv
 from studies.records.records import ConfirmationRecord, Constraint, StudyRecord, TrialRecord
 from studies.results.analysis import trial_rows

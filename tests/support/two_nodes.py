@@ -19,16 +19,14 @@ from typing import Any
 
 import psutil
 
-from studies.control.machine.commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step
 from studies.control.machine.live_trials import Trial
 from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_setup import StudySetup
+from studies.control.machine.study_setup import DrainGang, EndGang, Grant, KillGang, StartGang, Step, StudySetup
 from studies.gangs import node_watch, ray_cluster
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import Tick, TrialQueued
 from studies.money.budget import Limits
-from studies.records.records import Objective
-from studies.records.resume_state import ResumeState
+from studies.records.records import Objective, ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
 from studies.spec.sections import FaultsSpec

@@ -13,8 +13,8 @@ from search_spaces.suggestions import Asked, choice_domain, drawn, float_domain,
 from tests.support import optuna_objectives as objectives
 from tests.support.function_trials import Granted
 from trainers.contract.training_function import TrainingFunction
-from trainers.contract.trial_suggestions import Asking
 from trainers.functions.function_trainer import FunctionTrainer
+from trainers.functions.trial import Asking
 from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process_group import Group
 

@@ -25,8 +25,7 @@ from tests.support.forking import forking_context
 from tests.support.trainer_pool import assert_equal, messages_of, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
-from trainers.checkpoints.checkpoint_writer import FileWriter, Pending
-from trainers.checkpoints.state_copy import StateCopies
+from trainers.checkpoints.checkpoint_writer import FileWriter, Pending, StateCopies
 from trainers.checkpoints.stored_tensors import Piece
 from trainers.contract.task_loading import load_task
 from trainers.failures import StorageError

@@ -16,11 +16,10 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import model_counting, probing, study_run
+from automl.launching import prepared_study, study_run
 from automl.launching.launch_or_resume import find_or_create, resume
-from automl.launching.model_counting import Counting
 from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.study_run import Watcher, drive
+from automl.launching.study_run import Counting, Watcher, drive
 from search_spaces.space import Space
 from studies.control.assembly import problem_of
 from studies.control.machine.state import StudyMachine
@@ -45,7 +44,7 @@ from trainers.contract.task import BaseTask, space_of
 from trainers.contract.task_loading import load_task
 from trainers.local.try_out_task import probe
 from trainers.loop.trainer import Trainer
-from trainers.model.model_size import count
+from trainers.model.network import count
 from trainers.protocol import TrialSpec
 from trainers.ranks.process_group import Group
 
@@ -153,7 +152,7 @@ def test_the_process_answers_and_says_what_is_wrong(tmp_path: Path) -> None:
     def answer(task: str) -> Any:
         question = {"task": task, "python_path": [str(tmp_path)], "examples": [MLP], "training": {}}
         done = subprocess.run(
-            list(probing.PROBE), input=json.dumps(question), capture_output=True, text=True, check=True
+            list(prepared_study.PROBE), input=json.dumps(question), capture_output=True, text=True, check=True
         )
         return json.loads(done.stdout)
 
@@ -428,7 +427,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(tmp_path, mo
     drive(store, find_or_create(store, prepared), prepared, Watcher(on_commit=look))
     row = store.require("counted")
     assert len(row.counted_examples) == len(found[0].examples)  # type: ignore[union-attr]
-    monkeypatch.setattr(model_counting, "_started", lambda: pytest.fail("it is counted already"))
+    monkeypatch.setattr(study_run, "_started", lambda: pytest.fail("it is counted already"))
     found.clear()
     resume(store, "counted", ["budget.trials=8"], Watcher(on_commit=look))
     assert found[0] is not None
@@ -440,6 +439,6 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     here = InProcess(tmp_path, capsys, monkeypatch)
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SPEC))
-    monkeypatch.setattr(model_counting, "_started", lambda: pytest.fail("nothing is to be counted"))
+    monkeypatch.setattr(study_run, "_started", lambda: pytest.fail("nothing is to be counted"))
     assert here.run("launch", "s.yaml", "--dry-run")[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]

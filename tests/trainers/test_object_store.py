@@ -151,7 +151,7 @@ def test_objects_are_fetched_once_and_large_ones_in_parts_that_are_counted(objec
     assert data_fetches(object_store) == 1
     content_of(URL, fresh=True)
     assert data_fetches(object_store) == 2
-    from trainers.checkpoints.checkpoint_place import counting
+    from trainers.checkpoints.locations import counting
 
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
     ticks: list[int] = []

@@ -21,7 +21,7 @@ from trainers.failures import CheckpointError
 from trainers.local.try_out_task import probe
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.trainer import Trainer
-from trainers.model.model_size import count
+from trainers.model.network import count
 from trainers.protocol import LostError, TaskError
 from trainers.ranks.process_group import Group
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from automl.launching import probing
+from automl.launching import prepared_study
 from search_spaces.drawing import draw_number, example_params
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
@@ -235,7 +235,9 @@ def test_the_probe_answers_in_json_whatever_the_task_prints(tmp_path):
         "class Loud(Digits):\n    pass\n"
     )
     question = {"task": "loud_task:Loud", "task_options": {}, "python_path": [str(tmp_path)], "params": None}
-    answer = subprocess.run(list(probing.PROBE), input=json.dumps(question), capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        list(prepared_study.PROBE), input=json.dumps(question), capture_output=True, text=True, check=True
+    )
     found = json.loads(answer.stdout)
     assert "hello" in answer.stderr
     assert "from C" in answer.stderr

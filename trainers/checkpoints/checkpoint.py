@@ -23,11 +23,20 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 import torch
 from torch import nn
 
-from search_spaces.wording import one_line
+from search_spaces.messages import one_line
 from trainers.checkpoints.checkpoint_cache import DamagedObjectError
-from trainers.checkpoints.checkpoint_place import NO_PARTS, Parts, Save, tick
 from trainers.checkpoints.checkpoint_stores import place_of
-from trainers.checkpoints.locations import MissingLibraryError, absolute_folder, is_url, joined, name_of
+from trainers.checkpoints.locations import (
+    NO_PARTS,
+    MissingLibraryError,
+    Parts,
+    Save,
+    absolute_folder,
+    is_url,
+    joined,
+    name_of,
+    tick,
+)
 from trainers.checkpoints.stored_tensors import (
     ShareFacts,
     ShareFile,

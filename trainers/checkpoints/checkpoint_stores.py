@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainers.checkpoints.checkpoint_cache import Content, DamagedObjectError, hashed, sha256_of
-from trainers.checkpoints.checkpoint_place import NO_PARTS, Parts, Place, Save
-from trainers.checkpoints.locations import check_library, is_url, scheme_of, shares_of
+from trainers.checkpoints.locations import NO_PARTS, Parts, Place, Save, check_library, is_url, scheme_of, shares_of
 
 
 def place_of(path: str | Path) -> Place:

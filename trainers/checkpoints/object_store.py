@@ -18,11 +18,9 @@ from fsspec import filesystem
 from fsspec.callbacks import Callback
 from fsspec.exceptions import FSTimeoutError
 
-from search_spaces.user_errors import RunError
-from search_spaces.wording import one_line, without_password
+from search_spaces.messages import RunError, one_line, without_password
 from trainers.checkpoints.checkpoint_cache import Content, DamagedObjectError, cache_of_this_machine, hashed
-from trainers.checkpoints.checkpoint_place import NO_PARTS, Parts, Save, tick
-from trainers.checkpoints.locations import SCHEMES, joined, name_of, scheme_of
+from trainers.checkpoints.locations import NO_PARTS, SCHEMES, Parts, Save, joined, name_of, scheme_of, tick
 
 MANIFEST = ".manifest"
 FORMAT = 1
@@ -66,7 +64,7 @@ class StoredObject:
 
 
 class ObjectStore:
-    """A store of one kind; see `trainers.checkpoints.checkpoint_place.Place`."""
+    """A store of one kind; see `trainers.checkpoints.locations.Place`."""
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from search_spaces.wording import found, listed, nearest
+from search_spaces.messages import found, listed, nearest
 
 COMMAND = "command"
 HOW_TO_KEEP = "To keep models, save into {checkpoint_folder} before printing or reporting an epoch."

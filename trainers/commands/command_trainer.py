@@ -12,14 +12,13 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending
+from trainers.checkpoints.locations import counting
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
-from trainers.commands.epoch_book import EpochBook, Reader, Reported, reader_of, way_to_report
+from trainers.commands.epoch_book import EpochBook, Reader, Reported, likely_pattern, reader_of, way_to_report
 from trainers.commands.forks import Fork
 from trainers.commands.kept_folder import FILES, files_in, put_files
-from trainers.commands.likely_pattern import likely_pattern
 from trainers.commands.program import STDOUT, Program
 from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.checkpoints.checkpoint_place import tick
+from trainers.checkpoints.locations import tick
 from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import TaskError
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, cast
 
-from search_spaces.free_memory import within_free_memory
-from search_spaces.user_errors import UserError
-from search_spaces.wording import meant
+from search_spaces.machine_resources import within_free_memory
+from search_spaces.messages import UserError, meant
 from trainers.commands.command import COMMAND, Command
 from trainers.contract.task import Task, refuse_our_metrics
 from trainers.contract.training_function import TrainingFunction, is_training_function, problem_of

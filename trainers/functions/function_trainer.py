@@ -1,9 +1,14 @@
 """Runs a training function as a trial, on one rank, as far as a `Course` allows."""
 
+import atexit
+import logging
 import re
+import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +27,9 @@ from trainers.functions.trial import Trial, TrialOver
 from trainers.loop.step_counter import StepCounter
 from trainers.model.precision import set_fast_math
 from trainers.protocol import Measurement, TaskError, TrialSpec
-from trainers.ranks.opened_records import closing_records
 from trainers.ranks.out_of_step import Arrivals, Place, Verdict
 from trainers.ranks.process import PeakMemory, Remains, use_device
-from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
+from trainers.ranks.process_group import Group, copy_buffers_from_rank_0, destroy_group
 
 _CURES = {
     "signal only works in main thread": "signal.signal: a training function cannot set signal handlers, since trials "
@@ -233,3 +237,72 @@ def _without_report(epoch: int, *, left: bool) -> str:
         f"the training function left epoch {epoch} without trial.report(...) on rank 0, and returned; "
         "call trial.report before break"
     )
+
+
+_ENDS: dict[str, Callable[[Any, bool], object]] = {
+    "mlflow": lambda mlflow, failed: [
+        mlflow.end_run(("FINISHED", "FAILED")[failed]) for _ in iter(mlflow.active_run, None)
+    ],
+    # It reads its environment, which names group and trial, once until it is torn down.
+    "wandb": lambda wandb, failed: (wandb.finish(exit_code=int(failed)), wandb.teardown()),
+    "comet_ml": lambda comet, _: comet.end(),
+    "clearml": lambda clearml, failed: _end_clearml(clearml.Task.current_task(), failed=failed),
+}
+_WRITER = "_AsyncWriterThread"
+"""Class of the thread of a TensorBoard writer, which keeps its last points for two minutes."""
+
+
+@contextmanager
+def closing_records(folders: Sequence[str]) -> Iterator[None]:
+    """Close what the block opens; `folders` have the user's code."""
+    threads, handlers, had_group = set(threading.enumerate()), _handlers(), dist.is_initialized()
+    exits, register = list[Callable[[], object]](), atexit.register
+
+    def registered(call: Callable[..., object], *arguments: Any, **named: Any) -> Callable[..., object]:
+        file = sys._getframe(1).f_code.co_filename  # noqa: SLF001 - the caller's file
+        if "site-packages" in file or not file.startswith(tuple(folders)):
+            return register(call, *arguments, **named)
+        exits.append(partial(call, *arguments, **named))
+        return call
+
+    atexit.register = registered  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        atexit.register = register
+        failed = sys.exc_info()[0] is not None
+        ends = [partial(end, sys.modules[name], failed) for name, end in _ENDS.items() if name in sys.modules]
+        new = (one for one in set(threading.enumerate()) - threads if type(one).__name__ == _WRITER)
+        closing: list[Callable[[], object]] = [*reversed(exits), *ends, *(partial(_close_writer, one) for one in new)]
+        for close in closing:
+            with suppress(Exception):  # an error of a record must not fail the training, which has ended
+                close()
+        for logger, handler in _handlers() - handlers:
+            if not _is_of_library(logger):
+                logger.removeHandler(handler)
+                handler.close()
+        if not had_group:
+            destroy_group()
+
+
+def _end_clearml(task: Any, *, failed: bool) -> None:
+    if task is not None:
+        (task.mark_failed if failed else task.mark_completed)()
+        task.close()
+
+
+def _close_writer(thread: Any) -> None:
+    thread.stop()
+    thread._record_writer.flush()  # noqa: SLF001 - nothing else leads to the file
+    thread._record_writer.close()  # noqa: SLF001
+
+
+def _handlers() -> set[tuple[logging.Logger, logging.Handler]]:
+    loggers = (logging.root, *logging.root.manager.loggerDict.values())
+    return {(one, handler) for one in loggers if isinstance(one, logging.Logger) for handler in one.handlers}
+
+
+def _is_of_library(logger: logging.Logger) -> bool:
+    """Return whether an installed library owns a logger; it sets its handlers up only once in a process."""
+    module = sys.modules.get(logger.name.partition(".")[0])
+    return "site-packages" in str(getattr(module, "__file__", ""))

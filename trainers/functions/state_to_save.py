@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 from trainers.checkpoints import checkpoint as checkpoints
+from trainers.checkpoints.checkpoint_writer import StateCopies
 from trainers.checkpoints.shared_checkpoint import given, take_optimizer, take_weights
-from trainers.checkpoints.state_copy import StateCopies
 from trainers.checkpoints.stored_tensors import Piece, with_whole_tensors
 from trainers.data.nested_tensors import map_tensors
 from trainers.failures import CheckpointError

@@ -1,11 +1,19 @@
 """Diagnostics of a single training: a profile, batch logs, TensorBoard files."""
 
-from collections.abc import Callable, Iterator
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from trainers.local.batch_log import BatchLog, batch_log_path
 from trainers.loop.trainer import Trainer
-from trainers.protocol import Diagnostics, Measurement, TaskError
+from trainers.protocol import Diagnostics, Measurement, TaskError, operations_path
 from trainers.ranks.process_group import Group
 
 
@@ -16,8 +24,6 @@ def diagnosed(
     """Write the wanted diagnostics while the block trains; raises TaskError if a file cannot be written."""
     with ExitStack() as stack:
         if trainer is not None and wanted.trace is not None and group.rank == 0:
-            from trainers.local.torch_profile import Profiler  # takes a second to load
-
             profiler = stack.enter_context(Profiler(wanted.trace, trainer.steps_left, group.device))
             trainer.training.on_step = profiler.step
         if trainer is not None and wanted.rank_logs is not None:
@@ -52,3 +58,66 @@ def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], No
         writer.flush()
 
     return saw
+
+
+MOST_OPERATIONS = 10
+_STEPS = 20
+_SKIPPED_STEPS = 5
+_OUR_MARK = "ProfilerStep"
+_OF_THE_PROFILER = {
+    "Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Driver Compiler", "Instrumentation",
+    "Lazy Function Loading", "Resource", "Runtime Triggered Module Loading", "UVM Activity Init", "Unknown",
+}  # fmt: skip
+"""CUDA's own events while profiled (`CUpti_ActivityOverheadKind`), such as loading a kernel."""
+
+
+class Profiler:
+    """Profiles 20 steps after the first few, for chrome://tracing or https://ui.perfetto.dev, and `operations_path`."""
+
+    def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
+        self._trace, self._on_gpu = Path(trace), device.type == "cuda"
+        self._warm_up = min(1, steps - 1)
+        self._steps = min(_STEPS, steps - self._warm_up)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
+        skipped = min(_SKIPPED_STEPS, steps - self._warm_up - self._steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a single step without a warm-up
+            plan = schedule(wait=skipped, warmup=self._warm_up, active=self._steps, repeat=1)
+        self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep, acc_events=True)
+
+    def __enter__(self) -> "Profiler":
+        self._profile.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._profile.__exit__(kind, error, where)
+
+    def step(self) -> None:
+        """Count an optimizer step."""
+        self._profile.step()
+
+    def _keep(self, found: Any) -> None:
+        self._trace.parent.mkdir(parents=True, exist_ok=True)
+        found.export_chrome_trace(str(self._trace))
+        plain = {"trace": str(self._trace), "steps": self._steps, "operations": self._operations(found.key_averages())}
+        operations_path(self._trace).write_text(json.dumps(plain), encoding="utf-8")
+
+    def _operations(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
+        """Return operations by falling cost; `seconds` excludes nested operations, `share` is their fraction."""
+        time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
+        rows = [row for row in rows if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER]
+        if self._on_gpu:  # kernels have their own rows, beside the operations that launched them
+            rows = [row for row in rows if row.device_type.name == "CPU"]
+        total = sum(getattr(row, time_of) for row in rows) or 1.0
+        longest = sorted(rows, key=lambda row: getattr(row, time_of), reverse=True)[:MOST_OPERATIONS]
+        return [
+            {
+                "name": row.key,
+                "calls": row.count,
+                "seconds": 1e-6 * getattr(row, time_of),
+                "share": getattr(row, time_of) / total,
+            }
+            for row in longest
+        ]

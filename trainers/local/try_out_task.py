@@ -4,7 +4,7 @@
         python -P -m trainers.local.try_out_task
 
 prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. With `examples` (parameters)
-and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.model_size`.
+and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.network`.
 """
 
 import json
@@ -84,14 +84,14 @@ def counted(
     examples: Sequence[Mapping[str, Any]],
     training: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Count `examples` (see `trainers.model.model_size.count`) at low CPU priority; returns `counted` and `error`."""
+    """Count `examples` (see `trainers.model.network.count`) at low CPU priority; returns `counted` and `error`."""
     os.nice(19)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     signal.alarm(MOST_SECONDS)  # the user's code may hang
     try:
         import torch
 
-        from trainers.model.model_size import count
+        from trainers.model.network import count
 
         torch.set_num_threads(1)
         return {"counted": count(load_task(task, task_options, python_path), examples, training), "error": None}

@@ -17,8 +17,8 @@ from typing import Any
 from torch import nn
 
 from search_spaces.untrusted_text import last_line
-from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
+from trainers.checkpoints.locations import counting
 from trainers.contract.task import Task, grows, has_test_part, training_loss
 from trainers.contract.user_code import code_files, data_files
 from trainers.data.epoch_plan import samples_of_rank

@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from search_spaces.wording import listed, one_line
+from search_spaces.messages import listed, one_line
 from trainers.checkpoints.checkpoint import fits_the_model
 from trainers.checkpoints.stored_tensors import with_whole_tensors
 from trainers.contract.training_function import TrainingFunction

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from trainers.ranks.available_cpus import CPU_QUOTA, available_cpus
+from search_spaces.machine_resources import CPU_QUOTA, available_cpus
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # options of `mallopt` in glibc's malloc.h
 _SMALL_BLOCK, _LARGE_BLOCK = 2**18, 2**25

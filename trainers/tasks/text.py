@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from automl.standalone.text_rows import cleaned
-from search_spaces.wording import install_command, listed, shown
+from search_spaces.messages import install_command, listed, shown
 from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.shared import task_options

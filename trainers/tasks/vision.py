@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from search_spaces.wording import listed
+from search_spaces.messages import listed
 from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.pictures import images

@@ -29,7 +29,7 @@ from automl.service.workers import confirm_jobs
 from automl.stored.rank_logs import log_of, text_of
 from automl.terminal.study_lines import rows_of
 from reports.page import render
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.queueing.access_tokens import lasts
 from studies.queueing.jobs import OVER
 from studies.storage.reading.reader import list_studies as stored_studies

@@ -10,7 +10,7 @@ from automl.service.http.context import context_of, identity_of
 from automl.service.http.gate import UPLOADS
 from automl.service.http_errors import ForbiddenError
 from automl.service.uploads import Uploads
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 
 router = APIRouter()
 _ANY_BYTES = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}

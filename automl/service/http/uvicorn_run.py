@@ -21,7 +21,7 @@ from automl.standalone.serving.connections import LimitedServer, allow_many_conn
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.listening import address, is_loopback, listening_socket
 from automl.standalone.serving.settings import token_problem
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.queueing import access_tokens
 
 SHUTDOWN_SECONDS = 8  # seconds for open requests when the service ends; after that event streams are cut

@@ -20,9 +20,8 @@ from automl.service.pages.study_view import spending, trial_lines_of, view_of
 from automl.service.team_studies import TeamStudies, plain_account
 from automl.stored.rank_logs import log_of, text_of
 from reports.front_picture import STYLE
-from reports.redacted import redacted
-from search_spaces.user_errors import RunError, UserError
-from search_spaces.wording import found
+from reports.page_templates import redacted
+from search_spaces.messages import RunError, UserError, found
 from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import OVER

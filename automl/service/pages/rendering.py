@@ -16,9 +16,9 @@ from fastapi.routing import APIRoute
 
 from automl.service.http_errors import BusyError, ConflictError, ForbiddenError, MissingError, TooLargeError
 from reports.phrases import duration, metric, number, percent, plural, size_in_bytes, usd
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
+from search_spaces.untrusted_text import redact
 from studies.queueing.access_tokens import Identity
-from studies.redact import redact
 from studies.storage.schema.engine import StoreAwayError
 
 PAGES = Path(__file__).parent

@@ -11,9 +11,9 @@ from automl.terminal.picture import picture_of
 from reports.content import ModelRow, archive_rows, baseline_rows, trial_lines
 from reports.figures import trade_off
 from reports.front_picture import front_picture
+from reports.page_templates import redacted
 from reports.phrases import NOTHING, mapping, usd, value_in_words
 from reports.recommending import recommendation_lines
-from reports.redacted import redacted
 from studies.queueing.jobs import ENDED, OVER, Job
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis

@@ -18,8 +18,7 @@ from automl.service.pages.table_questions import TableHead, head_of, table_spec
 from automl.service.subprocess_questions import plan
 from automl.service.team_studies import TeamStudies
 from automl.service.uploads import Uploads
-from search_spaces.user_errors import RunError, UserError
-from search_spaces.wording import found
+from search_spaces.messages import RunError, UserError, found
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides
 from studies.spec.yaml_reader import read_yaml, write_yaml

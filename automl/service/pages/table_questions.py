@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from automl.service.subprocess_questions import Kind, answer_of, telling
-from search_spaces.user_errors import RunError, UserError
-from studies.redact import redact
+from search_spaces.messages import RunError, UserError
+from search_spaces.untrusted_text import redact
 from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import PARQUET, is_index
 

@@ -15,13 +15,12 @@ from automl.confirming import chosen_points, confirm, expected
 from automl.service.http_errors import ConflictError, ForbiddenError
 from automl.service.subprocess_questions import answer_of, telling
 from automl.service.team_studies import TeamStudies
+from automl.stored.open_store import from_store
 from automl.stored.reporting import refresh
-from automl.stored.specs import from_store
 from reports.phrases import mapping
 from studies.control.machine.confirmation import SpentError
-from studies.queueing.job_needs import study_slots
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, RunOutcome
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, RunOutcome, study_slots
 from studies.records.records import NANO
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store

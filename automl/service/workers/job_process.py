@@ -23,13 +23,12 @@ from automl.launching.study_run import Outcome, Watcher, drive
 from automl.service.workers.confirm_jobs import run_confirm_job
 from automl.service.workers.traces import writer
 from automl.signals import interrupting_signals
-from automl.stored.specs import from_store
-from automl.terminal.chronicle import Chronicle
+from automl.stored.open_store import from_store
+from automl.terminal.study_run_output import Chronicle
 from automl.terminal.texts import late_views_text
-from search_spaces.user_errors import StoppedError, UserError
-from studies.queueing.job_needs import study_slots
+from search_spaces.messages import StoppedError, UserError
 from studies.queueing.job_queue import JobQueue
-from studies.queueing.jobs import Job, RunOutcome
+from studies.queueing.jobs import Job, RunOutcome, study_slots
 from studies.records.records import NANO
 from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import StoreAwayError, StoreError

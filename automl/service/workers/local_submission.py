@@ -6,8 +6,8 @@ from pathlib import Path
 from automl.launching.prepared_study import prepare
 from automl.launching.spec_reading import read_spec
 from automl.service.http.gate import local_identity
-from automl.stored.specs import stored_form
-from search_spaces.wording import found
+from automl.stored.open_store import stored_form
+from search_spaces.messages import found
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_NAME_CHARS, Job
 from studies.records.records import NANO

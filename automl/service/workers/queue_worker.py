@@ -15,13 +15,13 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.service.workers.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
 from reports.phrases import plural
-from search_spaces.user_errors import RunError
-from studies.control.dead_controllers import settle_left
+from search_spaces.messages import RunError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.job_rows import left_studies
 from studies.queueing.jobs import Job, Run
 from studies.queueing.turns import Start
 from studies.queueing.worker_heartbeats import EXPIRY_SECONDS, WorkerGoneError
+from studies.storage.leases.dead_pools import settle_left
 from studies.storage.study_store import Store, StoreError
 from studies.storage.writing.retrying import is_away
 

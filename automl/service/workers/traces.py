@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from studies.redact import redact
+from search_spaces.untrusted_text import redact
 
 _TRIAL = re.compile(r"trial (\d+)\b")
 _lock = threading.Lock()

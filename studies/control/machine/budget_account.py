@@ -4,9 +4,8 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from studies.control.machine.commands import Outbox
 from studies.control.machine.live_trials import Attempt, Paid, Trial
-from studies.control.machine.study_setup import StudySetup
+from studies.control.machine.study_setup import Outbox, StudySetup
 from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, EpochForecast, Forecaster
 from studies.money.ledger import SlotMeter
 from studies.records.records import NANO, OWN_CHARGES, ChargeKind, StopReason

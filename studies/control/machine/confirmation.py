@@ -10,17 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search_spaces.user_errors import RunError, StoppedError
-from search_spaces.wording import listed
+from search_spaces.messages import RunError, StoppedError, listed
 from studies.control.controller import Controller, Rows
 from studies.control.machine import trial_endings
-from studies.control.machine.commands import Command, DrainGang, StartGang, Step
 from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_setup import StudySetup
+from studies.control.machine.study_setup import Command, DrainGang, StartGang, Step, StudySetup
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError
 from studies.money.budget import Limits
-from studies.records.records import CUMULATIVE_METRICS, NANO, ChargeKind, TrialRecord
-from studies.records.resume_state import ResumeState, StoredTrial
+from studies.records.records import CUMULATIVE_METRICS, NANO, ChargeKind, ResumeState, StoredTrial, TrialRecord
 from studies.storage.writing.changes import (
     Change,
     Charged,

@@ -7,8 +7,15 @@ from typing import Literal
 
 from search_spaces.suggestions import Asked
 from studies.gangs.pool_protocol import Progress
-from studies.records.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, Constraint, Objective, TrialState
-from studies.records.resume_state import StoredTrial
+from studies.records.records import (
+    CUMULATIVE_METRICS,
+    FINISHED_STATES,
+    NANO,
+    Constraint,
+    Objective,
+    StoredTrial,
+    TrialState,
+)
 from studies.results.constraints import bounds_of
 from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch
 from studies.search.observations import Columns, Observation, Outcome, Snapshot

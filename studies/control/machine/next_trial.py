@@ -5,15 +5,13 @@ import random
 from contextlib import suppress
 from dataclasses import replace
 
-from search_spaces.derived_seeds import derived_seed
-from search_spaces.drawing import complete
+from search_spaces.drawing import complete, derived_seed
 from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
-from studies.control.machine.commands import Suggest
 from studies.control.machine.finishing import Finishing
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
-from studies.control.machine.study_setup import StudySetup
+from studies.control.machine.study_setup import StudySetup, Suggest
 from studies.gangs.pool_protocol import TrialQueued
 from studies.records.records import StopReason
 from studies.search.policy import Fresh, Thaw

@@ -12,22 +12,20 @@
 * A gang that stays silent for too long is killed, and its trial continues from its checkpoint (`_tick`).
 """
 
+import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from studies.control.files.kept_files import Milestone
-from studies.control.machine import restoring, starting, study_end, trial_endings
-from studies.control.machine.autoscaling import SlotNeeds, SpareSlots
+from studies.control.machine import epochs, granting, trial_endings
 from studies.control.machine.budget_account import BudgetAccount
-from studies.control.machine.commands import Outbox, Step
-from studies.control.machine.draining import Draining
-from studies.control.machine.finishing import Finishing
+from studies.control.machine.draining import Draining, SlotNeeds, SpareSlots
+from studies.control.machine.finishing import Finishing, RestOfBudget
 from studies.control.machine.granting import Granting
-from studies.control.machine.live_study import LiveStudy, WornSlots
+from studies.control.machine.live_study import LiveStudy, TrialRegistry, WornSlots
 from studies.control.machine.live_trials import Attempt, Trial, restored
 from studies.control.machine.next_trial import NextTrial
-from studies.control.machine.rest_of_budget import RestOfBudget
-from studies.control.machine.study_setup import StudySetup
-from studies.control.machine.trial_registry import TrialRegistry
+from studies.control.machine.study_setup import ClosePool, Outbox, Step, StudySetup
 from studies.control.machine.watchdog import Watchdog
 from studies.gangs.pool_protocol import (
     CancelRequested,
@@ -47,9 +45,20 @@ from studies.gangs.pool_protocol import (
     Tick,
     TrialQueued,
 )
-from studies.records.records import CANCELLABLE_STATES, StopReason, StudyState
-from studies.records.resume_state import ResumeState
-from studies.storage.writing.changes import StudyChanged
+from studies.records.records import CANCELLABLE_STATES, ResumeState, StopReason, StudyState
+from studies.results.baselines import trials_of
+from studies.results.constraints import is_feasible
+from studies.results.pareto import reference_coordinate
+from studies.storage.writing.changes import (
+    AttemptChanged,
+    AttemptColumns,
+    PoolChanged,
+    StudyChanged,
+    StudyColumns,
+    TrialChanged,
+    TrialColumns,
+    ViewsToRebuild,
+)
 
 PickSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
 
@@ -110,7 +119,7 @@ class StudyMachine:
         self._next_trial = NextTrial(self._live, finishing)
         self._rest_of_budget = RestOfBudget(self._live)
         self.slot_needs = SlotNeeds(self._live, self._draining, spare)
-        restoring.restore(self._live, resume_state)
+        restore(self._live, resume_state)
 
     @property
     def trials(self) -> Mapping[int, Trial]:
@@ -190,12 +199,12 @@ class StudyMachine:
 
     def reopen(self, closed: Iterable[int]) -> None:
         """Pause the trials that were pruned only because the study closed. Call before `begin`."""
-        restoring.reopen(self._live, closed)
+        reopen(self._live, closed)
 
     def begin(self, now: float) -> Step:
         """Pause the trials of a dead controller, and finish at once if there is nothing to do."""
         self._live.now = now
-        restoring.pick_up_lost(self._live)
+        pick_up_lost(self._live)
         if reason := self.nothing_left():
             self._finish(reason)
         return self._step()
@@ -294,11 +303,11 @@ class StudyMachine:
             return
         match event:
             case GangStarted():
-                starting.first_step(live, trial, trial.attempt, event.facts, event.seconds)
+                granting.first_step(live, trial, trial.attempt, event.facts, event.seconds)
             case Measured():
                 self._granting.measured(trial, trial.attempt, event)
             case ParameterAsked():
-                starting.note(live, trial, event)
+                granting.note(live, trial, event)
             case PartSaved():
                 self._granting.part_saved(trial, trial.attempt, event)
             case Progress():
@@ -345,15 +354,137 @@ class StudyMachine:
     def _finish(self, reason: StopReason) -> None:
         self.stop_reason = reason
         self.state = ENDS_AS.get(reason, "closed")
-        study_end.end_study(self._live, self.state, reason)
+        end_study(self._live, self.state, reason)
 
     def _step(self) -> Step:
         outbox = self._live.outbox
         if self._live.reference_due:
             self._live.reference_due = False
-            study_end.freeze(self._live)
+            freeze(self._live)
         if outbox.has_changes:
             columns = self._live.account.reserved(self.now, self.now if self.finished else self.reserved_until)
             if columns is not None:
                 outbox.write(StudyChanged(columns=columns))
         return outbox.take()
+
+
+def restore(live: LiveStudy, resume_state: ResumeState) -> None:
+    """Restore forecasts, search history, checkpoints and paused trials."""
+    measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
+    measured.sort(key=lambda one: one[1].measured_at)
+    for record, epoch in measured:
+        trial = live.registry.by_id[record.id]
+        values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics, is_milestone=epoch.is_milestone)
+        if epoch.is_milestone:
+            trial.milestones[epoch.epoch] = values
+    of_baselines = {one.id for one in trials_of(live.setup.baselines, live.registry.started) if one is not None}
+    # Of equal milestones the one reported first has the kept model; it need not be the one measured first.
+    for record, epoch in sorted(measured, key=lambda one: one[1].checkpoint is None):
+        if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
+            values = live.registry.by_id[record.id].milestones[epoch.epoch]
+            milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
+            is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
+            epochs.offer(live, milestone, is_last=is_last, is_baseline=record.id in of_baselines)
+    for trial in live.registry.by_id.values():
+        live.account.forecaster.saw_trial(trial.world_size, trial.whole_epoch_seconds)
+        live.account.trained_slot_seconds += trial.slot_seconds
+        live.outbox.release(live.keeper.go_on_from(trial.id, trial.resume_checkpoint))
+    for path, size in resume_state.checkpoint_bytes.items():
+        live.keeper.weigh(path, size)
+    for trial in live.registry.in_state("paused"):
+        _wait_for_policy(live, trial)
+
+
+def _wait_for_policy(live: LiveStudy, trial: Trial) -> None:
+    if trial.paused_by == "policy":
+        live.history.paused[trial.started_number] = trial.epochs_done
+
+
+def pick_up_lost(live: LiveStudy) -> None:
+    """Pause the trials that a dead controller left running, at their last checkpoints."""
+    for trial in live.registry.in_state("running"):
+        columns: AttemptColumns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
+        live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
+        trial_endings.mark_paused(live, trial, "fault", "its controller died; continues from its last checkpoint")
+    running: StudyColumns = {"state": "running", "stop_reason": None, "error": None, "ended_at": None}
+    live.outbox.write(StudyChanged(columns=running))
+
+
+def reopen(live: LiveStudy, closed: Iterable[int]) -> None:
+    """Pause the trials that were pruned only because the study closed."""
+    for trial_id in closed:
+        trial = live.registry.by_id[trial_id]
+        live.registry.move(trial, "paused")
+        columns: TrialColumns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
+        live.outbox.write(TrialChanged(trial_id=trial_id, columns=columns))
+        _wait_for_policy(live, trial)
+    live.outbox.write(ViewsToRebuild())
+
+
+_LIMITS = ("usd", "hours", "trials", "usd_per_trial", "hours_per_trial")
+
+ENDS_BY_BUDGET: frozenset[StopReason] = frozenset({"budget_usd", "budget_hours", "budget_trials"})
+"""Reasons for which only more budget reopens a study."""
+
+
+def closed_by(setup: StudySetup, usd_per_slot_hour: float) -> dict[str, float | None]:
+    """Return the limits to store when a study's budget closes it."""
+    return {**dataclasses.asdict(setup.limits), "usd_per_hour": setup.slots * usd_per_slot_hour}
+
+
+def has_more(setup: StudySetup, stored: Mapping[str, float | None]) -> bool:
+    """Return whether a study that `closed_by` ended under the limits `stored` may continue under its limits of now."""
+    now = closed_by(setup, setup.usd_per_slot_hour)
+    is_cheaper = _number(now["usd_per_hour"]) < _number(stored.get("usd_per_hour"))
+    keeps_more = setup.limits.finish > (stored.get("finish") or 0.0)
+    return is_cheaper or keeps_more or any(_number(now[name]) > _number(stored.get(name)) for name in _LIMITS)
+
+
+def _number(limit: float | None) -> float:
+    return math.inf if limit is None else limit
+
+
+def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
+    """Close the pool, and write the state of the study and the reason for its end."""
+    if live.account.is_open:
+        live.account.charge_idle(live.account.slots, live.now)
+        live.outbox.write(PoolChanged(columns={"pool_closed_at": live.now}))
+        live.outbox.order(ClosePool())
+    if state == "closed":
+        _close_paused(live)
+        live.freeze_reference()
+    columns: StudyColumns = {
+        "state": state,
+        "stop_reason": reason,
+        "ended_at": live.now,
+        "overshoot_nano_usd": live.account.overshoot_nano_usd,
+    }
+    if reason in ENDS_BY_BUDGET:
+        columns["closed_by"] = closed_by(live.setup, live.account.usd_per_slot_hour)
+    live.outbox.write(StudyChanged(columns=columns))
+
+
+def _close_paused(live: LiveStudy) -> None:
+    """Prune the paused trials; only more budget reopens them."""
+    for trial in live.registry.in_state("paused"):
+        live.registry.move(trial, "pruned")
+        columns: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
+        live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+
+
+def freeze(live: LiveStudy) -> None:
+    """Write the automatic reference point, equal to `reference_point` of the study's records."""
+    live.outbox.write(StudyChanged(columns={"reference_point": _point(live)}))
+
+
+def _point(live: LiveStudy) -> dict[str, float] | None:
+    objectives = live.setup.objectives
+    ends = [
+        trial.ends_of(objectives, epoch, values, live.setup.epochs)
+        for trial in live.registry.by_id.values()
+        for epoch, values in trial.milestones.items()
+    ]
+    if not ends:
+        return None
+    columns = zip(objectives, zip(*ends, strict=True), strict=True)
+    return {one.metric: one.signed(reference_coordinate(column)) for one, column in columns}

@@ -3,9 +3,9 @@
 from typing import Literal
 
 from search_spaces.untrusted_text import last_line
-from studies.control.machine.commands import EndGang, KillGang
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
+from studies.control.machine.study_setup import EndGang, KillGang
 from studies.control.machine.watchdog import no_sign_of_life
 from studies.results import constraints
 from studies.storage.writing.changes import AttemptChanged, AttemptColumns, TrialChanged, TrialColumns

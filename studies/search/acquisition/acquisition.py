@@ -12,15 +12,12 @@ from scipy.special import ndtr
 
 from studies.results import pareto
 from studies.search.acquisition.hypervolume_improvement import Improvement, improvement_over
-from studies.search.arrays import Array
-from studies.search.marginals import Kind, Marginal
+from studies.search.arrays import Array, Kind, Marginal
 from studies.search.model.batch_forecast import NO_NODES, BatchForecast
 from studies.search.model.candidate_batch import CandidateBatch
-from studies.search.model.column_limits import ColumnLimit, ColumnLimits
-from studies.search.model.curve_model import CurveModel
+from studies.search.model.curve_model import ColumnLimit, ColumnLimits, CurveModel
 from studies.search.model.money_progress import Progress
-from studies.search.observations import Snapshot, Values
-from studies.search.trial_limits import TrialLimits
+from studies.search.observations import Snapshot, TrialLimits, Values
 
 NODES = 5
 """Number of quadrature nodes for each innovation."""

@@ -19,9 +19,7 @@ import numpy as np
 from scipy.special import gamma, ndtr, ndtri
 
 from studies.results import pareto
-from studies.search.arrays import Array
-from studies.search.marginals import Kind, Marginal
-from studies.search.model.sampling import sobol_points
+from studies.search.arrays import Array, Kind, Marginal, sobol_points
 
 LARGEST_EXPONENT = 700.0
 """Largest exponent whose exponential is finite; forecasts that large improve nothing."""

@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.records.forecasts import Forecast
-from studies.records.records import Objective
-from studies.search.arrays import Array
-from studies.search.marginals import Marginal
+from studies.records.records import Forecast, Objective
+from studies.search.arrays import Array, Marginal
 from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.cokriging import CurveForecast
-from studies.search.model.objective_scale import Scale
-from studies.search.trial_limits import TrialLimits
+from studies.search.model.standardisation import Scale
+from studies.search.observations import TrialLimits
 
 NO_NODES: Array = np.zeros((1, 0))
 """One node without coordinates: forecasts are not conditioned on the next rung's value."""

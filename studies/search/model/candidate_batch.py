@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from studies.records.records import Objective
-from studies.search.arrays import Array, Rows
-from studies.search.marginals import Marginal
+from studies.search.arrays import Array, Marginal, Rows
 from studies.search.model.encoding import Encoder
 from studies.search.model.gaussian_process import ConditionedPosterior, Posterior
 from studies.search.model.problem import Problem

@@ -20,12 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.search.arrays import Array
+from studies.search.arrays import Array, best_and_random
 from studies.search.model.candidate_batch import CandidateInputs
 from studies.search.model.gaussian_process import Fits, Hyperparameters, Posterior, Prior, fit
-from studies.search.model.normal_scores import NormalScores
-from studies.search.model.sampling import best_and_random
-from studies.search.model.standardisation import IDENTITY, Standardisation, by_mean, by_median, shrunk
+from studies.search.model.standardisation import IDENTITY, NormalScores, Standardisation, by_mean, by_median, shrunk
 from studies.search.model.transfer import TransferMean
 
 MOST_FITTED, MOST_CONDITIONED = 200, 220

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from studies.records.records import Objective
-from studies.search.arrays import Array
-from studies.search.marginals import Marginal
+from studies.search.arrays import Array, Marginal
 from studies.search.model.candidate_batch import CandidateFeatures
-from studies.search.model.log_regression import LogRegression
-from studies.search.model.size_model import SizeModel
+from studies.search.model.size_model import LogRegression, SizeModel
 from studies.search.model.trial_arrays import TrialTable
 
 _learning = threading.Lock()

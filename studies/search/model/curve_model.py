@@ -1,34 +1,31 @@
 """The model of the search: forecasts results and costs of untried, paused and running configurations."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 
 import numpy as np
+from scipy.special import ndtr
+from scipy.stats import rankdata
 
-from studies.records.records import CUMULATIVE_METRICS
+from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
 from studies.results import pareto
 from studies.results.constraints import columns
-from studies.search.arrays import Array, Rows
-from studies.search.marginals import Marginal
+from studies.search.arrays import Array, Marginal, Rows, with_rare_ones
 from studies.search.model.batch_forecast import BatchForecast
 from studies.search.model.candidate_batch import CandidateBatch, CandidateFeatures, CandidateInputs, FeatureExtractor
-from studies.search.model.cokriging import Chain, CurveData, CurveForecast
-from studies.search.model.column_limits import ColumnLimits
+from studies.search.model.cokriging import MOST_CONDITIONED, MOST_FITTED, Chain, CurveData, CurveForecast
 from studies.search.model.cost_model import CostModel
 from studies.search.model.encoding import Encoder
-from studies.search.model.failure_model import FailureModel
-from studies.search.model.first_epoch import TELLING_TRIALS, first_epoch_tells
-from studies.search.model.gaussian_process import Fits
+from studies.search.model.gaussian_process import Fits, Posterior, Prior, fit
 from studies.search.model.money_progress import ArchiveTracker, Progress
-from studies.search.model.objective_scale import Scale
 from studies.search.model.problem import Problem
 from studies.search.model.size_model import SizeModel
+from studies.search.model.standardisation import Scale
 from studies.search.model.transfer import TransferMean
 from studies.search.model.trial_arrays import TrialTable
-from studies.search.observations import Snapshot
-from studies.search.rungs import decision_rungs
+from studies.search.observations import Columns, Snapshot, decision_rungs
 from trainers.protocol import ParameterValue
 
 START_EPOCHS = 0.3
@@ -290,3 +287,115 @@ class CurveModel:
             in_seconds=self._in_seconds,
             trains=trains,
         )
+
+
+PROCESS = -3
+"""Key of this process, distinct from the keys of a chain's processes."""
+PRIOR = Prior(length_scale=1.0, length_scale_sd=0.8, amplitude=0.2, amplitude_sd=0.8, noise=0.02, noise_sd=1.0)
+LEAST = 1e-6
+"""Smallest probability: no configuration is ruled out."""
+GROWN = 6
+"""Smallest number of new trials after which hyperparameters are fitted again."""
+
+
+class FailureModel:
+    """Learns in which region trials fail; models in different threads may share `fits`."""
+
+    def __init__(self, fits: Fits) -> None:
+        self._fits = fits
+        self._share = 0.0
+        self._posterior: Posterior | None = None
+        self._learned_from = b""
+
+    @property
+    def is_certain(self) -> bool:
+        """Return whether no trial has failed so far; every configuration then counts as able to train."""
+        return self._posterior is None
+
+    def learn(self, x: Array, failed: Array, *, refit: bool) -> None:
+        """Learn from points x [n, D] of trials that failed (1) or reached the first rung (0) [n]."""
+        if not failed.any():
+            self._posterior = None
+            return
+        self._share = float(failed.mean())
+        own, fitted_on = self._fits.by_process.get(PROCESS, (None, 0))
+        features = np.ones((len(x), 1))
+        if own is None or (refit and len(x) - fitted_on >= max(GROWN, fitted_on // 4)):
+            rows = with_rare_ones(failed, MOST_FITTED)
+            own = fit(x[rows], features[rows], failed[rows] - self._share, PRIOR, own)
+            self._fits.by_process[PROCESS] = (own, len(x))
+        learned_from = x.tobytes() + failed.tobytes()
+        if self._posterior is None or self._posterior.own is not own or learned_from != self._learned_from:
+            rows = with_rare_ones(failed, MOST_CONDITIONED)
+            self._posterior = Posterior(x[rows], features[rows], failed[rows] - self._share, own)
+            self._learned_from = learned_from
+
+    def probability_of_training(self, candidates: CandidateInputs) -> Array:
+        """Return the probability that each candidate trains [m]."""
+        if self._posterior is None:
+            return np.ones(len(candidates.x))
+        mean, variance = candidates.at(PROCESS, self._posterior).predict(np.ones((len(candidates.x), 1)))
+        probability: Array = ndtr((0.5 - self._share - mean) / np.sqrt(variance))
+        return np.maximum(probability, LEAST)
+
+
+TELLING_TRIALS, TELLING_CORRELATION = 6, 0.7
+"""Number of first trials that show whether epoch 1 tells something, and the least rank correlation for that."""
+
+
+def first_epoch_tells(trials: Sequence[Snapshot], rung: int, column: int) -> bool:
+    """Return whether a learned column ranks the first trials after epoch 1 as it does at the first rung.
+
+    False until each of the first trials has reached the rung or ended; then it does not change any more.
+    """
+    first = trials[:TELLING_TRIALS]
+    at = [(trial.at.get(1), trial.at_rung(rung)) for trial in first]
+    if any(late is None and one.state in {"running", "paused"} for one, (_, late) in zip(first, at, strict=True)):
+        return False
+    pairs = [(early[column], late[column]) for early, late in at if early is not None and late is not None]
+    if len(first) < TELLING_TRIALS or len(pairs) < TELLING_TRIALS - 1:
+        return False
+    early, late = (rankdata(np.nan_to_num(values, nan=math.inf)) for values in np.array(pairs).T)
+    if not (early.std() and late.std()):
+        return False
+    return float(np.corrcoef(early, late)[0, 1]) >= TELLING_CORRELATION
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnLimit:
+    """Bounds of one column of `Snapshot.at`, in the column's sign; infinite where there is no bound."""
+
+    column: int
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether the value is within both bounds."""
+        return self.low <= value <= self.high
+
+
+class ColumnLimits:
+    """All constraints of a study; `columns` are the objectives, then bounded metrics that are no objectives."""
+
+    def __init__(self, columns: Sequence[Objective], constraints: Iterable[Constraint]) -> None:
+        index = {column.metric: j for j, column in enumerate(columns)}
+        self.each = tuple(_limit(index[one.metric], columns[index[one.metric]], one) for one in constraints)
+
+    def holds(self, values: Columns) -> bool:
+        """Return whether measured values keep all constraints."""
+        return all(one.holds(values[one.column]) for one in self.each)
+
+    def far_end(self, column: int, seen: Array) -> float | None:
+        """Return the column's upper bound, or its measured median if larger; None without a bound."""
+        high = next((one.high for one in self.each if one.column == column), math.inf)
+        if not math.isfinite(high):
+            return None
+        return max(high, float(np.median(seen))) if len(seen) else high
+
+
+def _limit(column: int, of: Objective, constraint: Constraint) -> ColumnLimit:
+    low = -math.inf if constraint.min is None else constraint.min
+    high = math.inf if constraint.max is None else constraint.max
+    if of.direction == "maximize":
+        low, high = -high, -low
+    return ColumnLimit(column=column, low=low, high=high)

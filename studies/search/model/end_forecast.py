@@ -27,8 +27,7 @@ from studies.search.model.cokriging import (
     SPREAD,
     SPREAD_RANGE,
 )
-from studies.search.model.objective_scale import Scale
-from studies.search.model.standardisation import Standardisation, by_mean, by_median
+from studies.search.model.standardisation import Scale, Standardisation, by_mean, by_median
 from studies.search.observations import Snapshot
 
 Ends = Mapping[int, float]

@@ -11,9 +11,7 @@ from studies.records.records import STATIC_METRICS, Constraint, Objective
 from studies.search.arrays import Array
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import Transfer
-from studies.search.observations import Values
-from studies.search.rungs import decision_rungs
-from studies.search.trial_limits import UNLIMITED, TrialLimits
+from studies.search.observations import UNLIMITED, TrialLimits, Values, decision_rungs
 from trainers.protocol import ParameterValue
 
 KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]

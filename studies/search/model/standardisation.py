@@ -1,12 +1,13 @@
-"""Standardisation: values as multiples of a width around a centre, z = (value - centre) / width."""
+"""Scales: standardised values z = (value - centre) / width, normal scores of ranks, and the scale of each objective."""
 
 import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
+from scipy.special import ndtri
 
-from studies.search.arrays import Array
+from studies.search.arrays import Array, Kind, Marginal
 
 Number = TypeVar("Number", float, Array)
 
@@ -61,3 +62,133 @@ def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> S
     centre = share * float(np.median(values)) + (1.0 - share) * prior.centre
     variance = share * float(((values - centre) ** 2).mean()) + (1.0 - share) * prior.width**2
     return Standardisation(centre, math.sqrt(variance))
+
+
+BY_RANK = 0.6
+"""Weight of the rank's score for many values; the standardised value, which keeps distances, has the other weight."""
+BY_RANK_FROM = 4
+"""Number of values at which half of that weight is reached."""
+CLIP_START = (-5.0, 3.0)
+"""Range to which standardised values are clipped."""
+LEAST_WIDTH = 1e-3
+"""Smallest divisor that standardises values."""
+TAIL_QUANTILE = 0.25
+"""Quantile of z below which values form the tail of good values."""
+EXTRAPOLATION = 2.0
+"""Slope of z per score below the smallest value, as a multiple of the mean slope in the tail, since searches look for
+outliers."""
+TAIL_PRIOR, TAIL_PRIOR_WEIGHT = 0.2, 6
+"""Prior slope of z per score below the smallest value, and the number of values that the prior weighs as much as: few
+similar values prove little."""
+TOWARDS_BETTER = 2.0
+"""Distance below the mean score, in standard deviations, at which the spread of z is taken."""
+LEAST_SLOPE = 0.1
+"""Lower bound on the local slope, as a fraction of the slope below the smallest value: forecasts must not become
+certain on a flat part or among failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormalScores:
+    """A growing function from distinct measured values z [k], ascending, to their scores [k]."""
+
+    z: Array
+    scores: Array
+    slope_below: float
+
+    @staticmethod
+    def of(z: Array) -> "NormalScores":
+        """Return the function for measured values [n]; n may be 0."""
+        if not len(z):
+            return NormalScores(np.zeros(1), np.zeros(1), TAIL_PRIOR)
+        values, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
+        probability = (np.arange(len(z)) + 0.5) / len(z)
+        shared = np.bincount(np.sort(inverse), weights=probability) / counts  # equal values have one rank
+        linear = np.clip(by_median(z, LEAST_WIDTH).of(values), *CLIP_START)
+        by_rank = BY_RANK * len(z) / (len(z) + BY_RANK_FROM)
+        scores = by_rank * ndtri(shared) + (1.0 - by_rank) * linear
+        return NormalScores(values, scores, _slope_below(values, scores, float(np.quantile(z, TAIL_QUANTILE)), len(z)))
+
+    def of_z(self, z: Array) -> Array:
+        """Return the scores of values within the range of the measured ones [n]."""
+        scores: Array = np.interp(z, self.z, self.scores)
+        return scores
+
+    def to_z(self, scores: Array) -> Array:
+        """Return values of scores [n]; the worst measured value for scores above its own."""
+        z: Array = np.interp(scores, self.scores, self.z) - self.slope_below * np.maximum(self.scores[0] - scores, 0.0)
+        return z
+
+    def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
+        """Return the median of z and the variance of its better half, for normal scores; the worse half reaches far."""
+        z, sd = self.to_z(mean), np.sqrt(variance)
+        spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
+        return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2
+
+
+def _slope_below(values: Array, scores: Array, quarter: float, count: int) -> float:
+    """Return the slope of z below the smallest score: the mean slope up to `quarter`, mixed with a prior slope."""
+    upper = min(max(int(np.searchsorted(values, quarter)), 1), len(values) - 1)
+    rise = float(scores[upper] - scores[0])
+    seen = float(values[upper] - values[0]) / rise if rise > 0 else 0.0
+    return (EXTRAPOLATION * seen * count + TAIL_PRIOR * TAIL_PRIOR_WEIGHT) / (count + TAIL_PRIOR_WEIGHT)
+
+
+ABOVE_BOUND = 1.5
+"""Largest distance in z from the far end to the ceiling."""
+ABOVE_REFERENCE = 0.15
+"""Distance of an objective's ceiling from the reference point, as a fraction of the range from best to reference."""
+LEAST_RANGE = 0.1
+"""Smallest distance in z that is assumed between an objective's best value and the reference point."""
+UNBOUNDED_CEILING = 5.0
+"""Ceiling of a standardised metric while neither a bound nor a reference point defines the far end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The function from a metric, to be minimised, to z; values below `low` are raised to it before the logarithm."""
+
+    kind: Kind
+    low: float = 0.0
+    standardisation: Standardisation[float] = IDENTITY
+    ceiling: float = UNBOUNDED_CEILING
+
+    @staticmethod
+    def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> "Scale":
+        """Return the scale for the finite measured values; `far_end` is the reference point or upper bound, or None."""
+        seen = values[np.isfinite(values)]
+        if not len(seen):
+            return Scale("gaussian")
+        if seen.min() >= 0 and seen.max() > 0:
+            low = float(seen[seen > 0].min()) / 2.0
+            end = math.log(max(far_end if far_end is not None and far_end > 0 else float(np.median(seen)), low))
+            best = math.log(max(float(seen.min()), low)) if is_worthless_beyond else None
+            return Scale("lognormal", low=low, ceiling=_ceiling(end, best))
+        own = by_quartiles(seen)
+        best = (float(seen.min()) - own.centre) / own.width if is_worthless_beyond else None
+        top = UNBOUNDED_CEILING if far_end is None else _ceiling((far_end - own.centre) / own.width, best)
+        return Scale("gaussian", standardisation=own, ceiling=max(top, 1.0))
+
+    def to_z(self, values: Array) -> Array:
+        """Turn values of the metric into z; the ceiling for values that are not finite."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z = np.log(np.maximum(values, self.low)) if self.kind == "lognormal" else self.standardisation.of(values)
+        bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
+        return bounded
+
+    def from_z(self, z: Array) -> Array:
+        """Return values of the metric for z."""
+        value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
+        return value
+
+    def marginal(self, mean: Array, variance: Array) -> Marginal:
+        """Return the marginal distribution of the metric, given mean and variance of z."""
+        sd = np.sqrt(variance)
+        if self.kind == "lognormal":
+            return mean, sd, "lognormal"
+        return self.standardisation.inverse(mean), self.standardisation.width * sd, "gaussian"
+
+
+def _ceiling(far_end: float, best: float | None) -> float:
+    """Return the ceiling of z; `best` is the best z if values beyond the far end are worthless, else None."""
+    beyond = ABOVE_BOUND if best is None else min(ABOVE_REFERENCE * max(far_end - best, LEAST_RANGE), ABOVE_BOUND)
+    return far_end + beyond

@@ -10,17 +10,14 @@ from statistics import median
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_uniform
-from studies.records.forecasts import Forecasts
-from studies.records.records import NEXT_10_USD_PERCENT, Action
+from search_spaces.drawing import derived_uniform
+from studies.records.records import NEXT_10_USD_PERCENT, Action, Forecasts
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
-from studies.search.arrays import Array, Rows
+from studies.search.arrays import Array, Rows, in_one_thread
 from studies.search.model.batch_forecast import BatchForecast, told_forecast
 from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.curve_model import CurveModel
-from studies.search.model.threads import in_one_thread
-from studies.search.policy import Decision, History, Thaw
-from studies.search.pruners.pruner_context import PrunerContext
+from studies.search.policy import Decision, History, PrunerContext, Thaw
 from trainers.protocol import ParameterValue
 
 RANDOM_CONTINUATION = 0.1

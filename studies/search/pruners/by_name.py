@@ -24,12 +24,11 @@ import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from search_spaces.wording import found, listed, nearest
+from search_spaces.messages import found, listed, nearest
 from studies.search.user_objects import SearchError, load_object
 
 if TYPE_CHECKING:
-    from studies.search.policy import Pruner
-    from studies.search.pruners.pruner_context import PrunerContext
+    from studies.search.policy import Pruner, PrunerContext
 
 BUILT_IN: Mapping[str, str] = {
     "none": "studies.search.pruners.none:NoPruner",

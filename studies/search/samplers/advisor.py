@@ -24,12 +24,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Protocol
 
-from search_spaces.derived_seeds import derived_seed
-from search_spaces.drawing import complete
+from search_spaces.drawing import complete, derived_seed
+from search_spaces.messages import one_line, shown
 from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from search_spaces.untrusted_text import last_line
-from search_spaces.wording import one_line, shown
 from studies.search.observations import Observation
 from trainers.commands.command import search_path
 from trainers.protocol import Params

@@ -4,23 +4,20 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed, derived_uniform
+from search_spaces.drawing import derived_seed, derived_uniform
 from search_spaces.parameters import Int
-from studies.records.suggested_parameters import ADVISED
+from studies.records.records import ADVISED
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.acquisition.user_prior import UserPrior, faded
-from studies.search.arrays import Array, Rows
+from studies.search.arrays import Array, Rows, in_one_thread, sobol_points
 from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import ABSENT, identity
-from studies.search.model.sampling import sobol_points
-from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
-from studies.search.samplers import start_design
+from studies.search.samplers import suggester
 from studies.search.samplers.advisor import Advisor
-from studies.search.samplers.start_design import Untried
-from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities
+from studies.search.samplers.suggester import Identity, Suggestion, Untried, draw_untried, identities
 from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
@@ -73,7 +70,7 @@ class AcquisitionOptimizer:
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
         acquisition = None if is_initial else build_acquisition(self._model, trials, refit=True)
         is_random = is_initial or rng.random() < RANDOM_SHARE
-        untried = start_design.to_be_tried(self._model.problem, trials)
+        untried = suggester.to_be_tried(self._model.problem, trials)
         if self._candidates is not None:
             free = self._free_rows(trials, untried)
             if acquisition is None or is_random:
@@ -123,7 +120,7 @@ class AcquisitionOptimizer:
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
         if not untried:
             return free
-        return np.array(start_design.most_covering(self._candidates or (), free.tolist(), untried), dtype=np.intp)
+        return np.array(suggester.most_covering(self._candidates or (), free.tolist(), untried), dtype=np.intp)
 
     def _random_of_list(self, free: Rows, rng: np.random.Generator, *, is_initial: bool) -> Params:
         assert self._candidates is not None  # noqa: S101 - only called with a list
@@ -151,7 +148,7 @@ class AcquisitionOptimizer:
     def _fixed(self, untried: Untried, rng: np.random.Generator) -> dict[int, float]:
         """Return coordinates by parameter: choices of the start design, while it has untried choices."""
         names = [name for name, _ in self._model.problem.space.entries()]
-        drawn = start_design.drawn(untried, rng)
+        drawn = suggester.drawn(untried, rng)
         return {names.index(name): self._model.encoder.unit(name, value) for name, value in drawn.items()}
 
     def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:

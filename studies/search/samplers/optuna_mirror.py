@@ -1,19 +1,24 @@
 """In-memory Optuna study that follows a history: equal to a fresh study, but only changed trials are rebuilt."""
 
+from __future__ import annotations
+
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 
+from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
-from search_spaces.suggestions import Domain
-from studies.records.records import Direction
-from studies.records.suggested_parameters import first_domains
-from studies.search.model.encoding import identity
+from search_spaces.suggestions import Asked, Constant, Domain, are_compatible
+from studies.records.records import Direction, first_domains
 from studies.search.observations import Observation
-from studies.search.samplers.distributions import distributions_of
+from trainers.protocol import ParameterValue
+
+if TYPE_CHECKING:
+    from optuna import distributions
+
 
 Values = tuple[float, ...]
 Distributions = Mapping[str, optuna.distributions.BaseDistribution]
@@ -65,7 +70,6 @@ class OptunaMirror:
         self.study = optuna.create_study(directions=list(directions), storage=self._storage)
         for key, value in study_attributes.items():
             self._storage.set_study_system_attr(self.study._study_id, key, value)  # noqa: SLF001 - no public way
-        self.tried: set[tuple[tuple[str, str], ...]] = set()
         self._history: tuple[Observation, ...] = ()
         self._context = _Context(directions)
         self._first_domains: dict[str, Domain] = {}
@@ -77,9 +81,8 @@ class OptunaMirror:
         known, self._first_domains = self._first_domains, first_domains(one.asked for one in history)
         if changed is None or any(self._first_domains.get(name) != domain for name, domain in known.items()):
             before, changed = (), list(range(len(history)))
-            self.tried, self._context = set(), _Context(self._directions)
+            self._context = _Context(self._directions)
         self._storage.cut(study_id, len(before))
-        self.tried |= {identity(one.params) for one in history[len(before) :]}
         for number in self._context.update(before, history, changed):
             self._storage.put(study_id, number, self._as_trial(history[number]))
         self._history = history
@@ -213,3 +216,41 @@ def as_trial(
         values=values,
         system_attrs=attributes,
     )
+
+
+def to_distribution(parameter: Parameter) -> distributions.BaseDistribution:
+    """Return the Optuna distribution of a parameter."""
+    from optuna import distributions
+
+    match parameter:
+        case Float():
+            return distributions.FloatDistribution(
+                parameter.low, parameter.high, log=parameter.log, step=parameter.step
+            )
+        case Int():
+            return distributions.IntDistribution(
+                parameter.low, parameter.high, log=parameter.log, step=parameter.step or 1
+            )
+        case Categorical():
+            return distributions.CategoricalDistribution(tuple(parameter.choices))
+
+
+def distributions_of(
+    space: Space, params: Mapping[str, ParameterValue], asked: Mapping[str, Asked], first: Mapping[str, Domain]
+) -> dict[str, distributions.BaseDistribution]:
+    """Return the distributions of the parameters that have a value, by name.
+
+    Optuna takes one kind and scale per name: `asked` domains that differ from `first` or have one value are left out.
+    """
+    return {
+        name: to_distribution(domain)
+        for name in params
+        if (domain := _domain_of(name, space, asked, first)) is not None
+    }
+
+
+def _domain_of(name: str, space: Space, asked: Mapping[str, Asked], first: Mapping[str, Domain]) -> Parameter | None:
+    if name not in asked:
+        return space.parameter(name)
+    domain = asked[name].domain
+    return None if isinstance(domain, Constant) or not are_compatible(first[name], domain) else domain

@@ -8,24 +8,25 @@ domain, since the new trial may request it too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, as_plain
-from studies.records.records import Direction
-from studies.records.suggested_parameters import PROPOSED, latest_domains
+from studies.records.records import PROPOSED, Direction, latest_domains
+from studies.results import pareto
 from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.encoding import identity
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
-from studies.search.samplers import start_design
-from studies.search.samplers.start_design import untried_in
-from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities
+from studies.search.samplers import suggester
+from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities, untried_in
 from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue, Params
 
@@ -38,6 +39,10 @@ FROM_USER_PRIOR = 10
 """Number of first suggestions that are drawn from the user priors of the space, if there are any."""
 _WITH_START_DESIGN = ("auto", "tpe", "nsga2", "gp")
 """Samplers whose first trials try each choice: random search stays random, and a user's own sampler is left alone."""
+MOST_TRIALS = 500
+"""From twice as many trials on, TPE and the Gaussian process see the best tenth of it, as many drawn at random, and the
+latest: their time grows with the trials, and TPE tells at most 25 good trials from the density of all others."""
+_THINNED = ("auto", "tpe", "gp")
 GENERATION_0 = {"NSGAIISampler:generation": 0}
 """Trial attributes that make an earlier trial a parent for NSGA-II; other samplers ignore them."""
 
@@ -95,9 +100,10 @@ class OptunaSuggester:
         self._transfer, self._learns_space = transfer, learns_space
         self._user_prior = UserPrior(space)
         self._make_sampler = sampler_factory(sampler)
-        self._has_start_design = sampler in _WITH_START_DESIGN
+        self._has_start_design, self._is_thinned = sampler in _WITH_START_DESIGN, sampler in _THINNED
         self._study_attributes = dict(study_attributes)
         self._mirror: OptunaMirror | None = None
+        self._identities, self._identified = set[Identity](), 0
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """Return the parameters for trial `number`; repeated parameters are drawn again."""
@@ -131,7 +137,11 @@ class OptunaSuggester:
     def _tried(self, history: tuple[Observation, ...]) -> Collection[Identity]:
         if self._learns_space:
             return _Walked(history)
-        return self._mirror.tried if self._mirror and self._transfer is None else identities(history)
+        if len(history) < self._identified:
+            self._identities, self._identified = set(), 0
+        self._identities |= identities(history[self._identified :])
+        self._identified = len(history)
+        return self._identities
 
     def _asked(self, study: optuna.Study, number: int, redraw: int, history: tuple[Observation, ...]) -> optuna.Trial:
         study.sampler = self._make_sampler(derived_seed("ask", self._seed, number, redraw))
@@ -144,7 +154,7 @@ class OptunaSuggester:
         prior = self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)) if self._user_prior else {}
         untried = untried_in(self._space, (one.params for one in history)) if self._has_start_design else {}
         rng = np.random.default_rng(derived_seed("design", self._seed, number, redraw))
-        return {**prior, **start_design.drawn(untried, rng)}
+        return {**prior, **suggester.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
         """Return a study of this history; rebuilt if there are earlier studies, since their values then change."""
@@ -153,7 +163,8 @@ class OptunaSuggester:
         if self._mirror is None or self._transfer is not None:
             self._mirror = OptunaMirror(self._space, self._directions, self._study_attributes)
         # Earlier trials come first, and always in the same number: samplers remember the numbers of trials.
-        self._mirror.follow((*self._earlier(history), *history))
+        seen = thinned(history, self._directions, self._seed) if self._is_thinned else history
+        self._mirror.follow((*self._earlier(history), *seen))
         return self._mirror.study
 
     def _earlier(self, history: tuple[Observation, ...]) -> list[Observation]:
@@ -175,6 +186,24 @@ class OptunaSuggester:
             )
             for trial, is_alike in earlier
         ]
+
+
+def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], seed: int) -> tuple[Observation, ...]:
+    """Return the trials of a long history that a sampler sees, in their order; a short history as it is."""
+    latest = len(history) // MOST_TRIALS * MOST_TRIALS
+    if latest < 2 * MOST_TRIALS:
+        return history
+    signs = [1.0 if direction == "minimize" else -1.0 for direction in directions]
+    measured = [
+        (number, [sign * value for sign, value in zip(signs, one.values, strict=True)])
+        for number, one in enumerate(history[:latest])
+        if one.outcome == "finished" and one.values is not None and all(map(math.isfinite, one.values))
+    ]
+    feasible = [not any(excess is None or excess > 0 for excess in history[n].excesses.values()) for n, _ in measured]
+    layers = pareto.constrained_layers([point for _, point in measured], [0.0 if one else 1.0 for one in feasible])
+    best = sorted(zip(layers, (number for number, _ in measured), strict=True))[: MOST_TRIALS // 10]
+    drawn = random.Random(derived_seed("thinned", seed, latest)).sample(range(latest), MOST_TRIALS)
+    return tuple(history[number] for number in sorted({*drawn, *(number for _, number in best)})) + history[latest:]
 
 
 class _Walked(Collection[Identity]):

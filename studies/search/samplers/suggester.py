@@ -1,15 +1,21 @@
 """Interface of suggesters: parameters for a trial, given the history of the study."""
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Protocol
 
-from search_spaces.drawing import complete
+import numpy as np
+
+from search_spaces.drawing import complete, derived_seed, untried_choices
+from search_spaces.parameters import Categorical, Parameter, Value
 from search_spaces.space import Space
+from studies.search.acquisition.acquisition import INITIAL_TRIALS
 from studies.search.model.encoding import identity
-from studies.search.observations import Observation
-from trainers.protocol import Params
+from studies.search.model.problem import Problem
+from studies.search.observations import Observation, Snapshot
+from trainers.protocol import ParameterValue, Params
 
 REDRAWS = 10
 """Number of times that parameters which equal an earlier trial's are drawn again."""
@@ -55,3 +61,74 @@ def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], spa
             if identity(params) not in tried:
                 break
     return allowed if allowed is not None else complete(space, {}, random.Random(seed))
+
+
+MOST_CHOICES = 8
+"""Largest number of choices of a parameter in the start design."""
+DESIGN_SHARE = 0.25
+"""Largest share of the budget that the rest of the start design may be expected to cost."""
+
+Untried = Mapping[str, Sequence[ParameterValue]]
+
+
+def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
+    """Return the choices to try next, for each parameter; empty once all were tried.
+
+    After the first, random trials, the design continues only while the budget pays for each trial up to its first rung.
+    """
+    untried = untried_in(problem.space, (trial.params for trial in trials))
+    is_paid = (
+        len(trials) < INITIAL_TRIALS or _expected_usd(problem, trials, untried) <= DESIGN_SHARE * problem.budget_usd
+    )
+    return untried if is_paid else {}
+
+
+def untried_in(space: Space, tried: Iterable[Params]) -> Untried:
+    """Return the untried choices of the design's parameters; a parameter with a user prior is not in the design."""
+    found = untried_choices(space, tried, conditional=False)
+    return {name: values for name, values in found.items() if _is_gone_through(space.parameter(name))}
+
+
+def _is_gone_through(parameter: Parameter) -> bool:
+    return isinstance(parameter, Categorical) and parameter.prior is None and 1 < len(parameter.choices) <= MOST_CHOICES
+
+
+def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried) -> float:
+    known = [trial.usd_per_epoch for trial in trials if trial.usd_per_epoch is not None]
+    remaining = max(map(len, untried.values()), default=0)
+    return remaining * problem.rungs()[0] * fmean(known) if known else 0.0
+
+
+def drawn(untried: Untried, rng: np.random.Generator) -> dict[str, ParameterValue]:
+    """Return one random untried choice of each parameter that has any."""
+    return {name: values[int(rng.integers(len(values)))] for name, values in untried.items()}
+
+
+def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Untried) -> list[int]:
+    """Return the rows whose configurations have the most untried choices; all rows if none has any."""
+    wanted = {name: set(values) for name, values in untried.items()}
+    counts = [sum(candidates[row].get(name) in values for name, values in wanted.items()) for row in rows]
+    most = max(counts, default=0)
+    return [row for row, count in zip(rows, counts, strict=True) if count == most]
+
+
+class FirstTrials:
+    """Suggests the spec's first trials, then asks a sampler; parameters left open by the spec are drawn at random."""
+
+    def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:
+        self._sampler = sampler
+        self._params = [
+            complete(space, one, random.Random(derived_seed("first", seed, number))) for number, one in enumerate(named)
+        ]
+
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
+        """Return the parameters for trial `number`: the next first trial of the spec that no trial has.
+
+        Enqueued trials have numbers too, so the number only shows how many configurations wait outside the history.
+        """
+        tried = identities(history)
+        left = [one for one in self._params if identity(one) not in tried]
+        waiting = number - len(history)
+        if waiting < len(left):
+            return Suggestion(params=left[waiting], is_named=True)
+        return self._sampler.suggest(number, history)

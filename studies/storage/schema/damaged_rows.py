@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import sqlalchemy as sa
 
-from search_spaces.wording import shown
+from search_spaces.messages import shown
 from studies.records.records import CHARGE_KINDS, TRIAL_STATES, Action, StopReason, StudyState
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store

@@ -9,8 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
-from search_spaces.user_errors import UserError
-from search_spaces.wording import install_command
+from search_spaces.messages import UserError, install_command
 from studies.storage.schema.tables import VERSION_TABLE, metadata
 
 SQLITE_BUSY_SECONDS = 30.0

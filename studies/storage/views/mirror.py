@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from studies.redact import redact
+from search_spaces.untrusted_text import redact
 from studies.storage.study_store import Store
 from studies.storage.views import view_pace
 from studies.storage.views.cursors import (

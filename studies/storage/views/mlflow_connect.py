@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
-from search_spaces.wording import found
-from studies.redact import redact
+from search_spaces.messages import found
+from search_spaces.untrusted_text import redact
 from studies.storage.schema.engine import connect_args, parse_url
 from studies.storage.views.view_rows import ViewError
 

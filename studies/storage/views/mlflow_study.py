@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from search_spaces.untrusted_text import redact, redact_deep
 from studies.records.records import NANO, StudyRecord
-from studies.redact import redact, redact_deep
 from studies.results.confirmations import confirmation_of, confirmed_runs, tested, without_errors
-from studies.results.feasibility import best_values, hypervolume
+from studies.results.constraints import best_values, hypervolume
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from studies.storage.views.mlflow_runs import KnownRun, param_values, points, write

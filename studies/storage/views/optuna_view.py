@@ -22,7 +22,7 @@ from search_spaces.space import Space
 from search_spaces.suggestions import Constant
 from studies.records.records import NANO, Constraint, Objective
 from studies.results.constraints import excesses
-from studies.search.samplers.distributions import to_distribution
+from studies.search.samplers.optuna_mirror import to_distribution
 from studies.storage.schema.engine import connect_args, parse_url
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import ViewName

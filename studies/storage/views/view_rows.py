@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from search_spaces.suggestions import Asked
-from studies.records.records import OWN_CHARGES, Constraint, Objective, StudyState, TrialState
-from studies.records.suggested_parameters import asked_in
-from studies.redact import redact_deep
+from search_spaces.untrusted_text import redact_deep
+from studies.records.records import OWN_CHARGES, Constraint, Objective, StudyState, TrialState, asked_in
 from studies.results.constraints import constraints_in
 from studies.storage.reading.reader import of_row
 from studies.storage.schema import tables as t

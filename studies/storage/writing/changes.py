@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from studies.records.forecasts import Forecasts
-from studies.records.records import Action, ChargeKind, StopReason, StudyState, TrialState
+from studies.records.records import Action, ChargeKind, Forecasts, StopReason, StudyState, TrialState
 from trainers.protocol import Failure, ParameterValue
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from search_spaces.user_errors import RunError
-from studies.records.forecasts import as_plain
+from search_spaces.messages import RunError
+from studies.records.records import as_plain
 from studies.storage.schema import tables as t
 from studies.storage.writing import changes as ch
 from studies.storage.writing.changes import Charged

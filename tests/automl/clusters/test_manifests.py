@@ -22,8 +22,8 @@ from packaging.requirements import Requirement
 
 from automl.cli import cli
 from automl.clusters.manifests import Machines, Target, code_beside, write_manifests
-from automl.exporting.export_errors import ExportError
-from search_spaces.user_errors import UserError
+from automl.exporting.atomic_outputs import ExportError
+from search_spaces.messages import UserError
 from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support import faulty_tasks, optional
 from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace

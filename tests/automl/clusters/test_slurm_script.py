@@ -21,8 +21,8 @@ from rich.console import Console
 from automl.clusters import next_run
 from automl.clusters.slurm_script import Allocation, script_of, seconds_of
 from automl.clusters.slurm_submission import JobState, follow, state_of
-from automl.terminal.watching import Lines
-from search_spaces.user_errors import RunError, UserError
+from automl.terminal.progress import Lines
+from search_spaces.messages import RunError, UserError
 from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.leases import lease
 from studies.storage.study_store import Store

@@ -10,8 +10,7 @@ import pytest
 from sklearn.datasets import load_diabetes, make_friedman1
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from automl.exporting.calibration import intervals_of, threshold_of, tuned_metric
-from automl.exporting.manifest import manifest_of
+from automl.exporting.manifest import intervals_of, manifest_of, threshold_of, tuned_metric
 from automl.exporting.source import source_of
 from automl.exporting.writers import WRITERS
 from automl.standalone.answers import ClassAnswers, NumberAnswers

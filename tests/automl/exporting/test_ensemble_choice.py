@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from automl.exporting.atomic_outputs import ExportError
 from automl.exporting.ensemble_scores import part_of_test
 from automl.exporting.ensembles import Member, choose, cost_of, write_ensemble
-from automl.exporting.export_errors import ExportError
 from automl.exporting.source import Source
 from studies.records.records import Objective
 from trainers.contract.task import BaseTask

@@ -23,12 +23,12 @@ import numpy as np
 import pytest
 import torch
 
-from automl.exporting.archive import unpack
+from automl.exporting.atomic_outputs import unpack
 from automl.predicting.predict_rows import opened_model, predict_file
 from automl.predicting.row_files import rows_of
 from automl.standalone.errors import InputError
 from automl.standalone.image_rows import ImageRows
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.simulation.recorded_curves import read_table
 from studies.spec.study_spec import load_spec
 from tests.automl.exporting.test_provenance import HOSTILE, Hostile, changed, good

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.predicting.predict_rows import opened_model, predict_file
 from automl.predicting.row_files import rows_of
 from automl.standalone.errors import InputError, ModelError

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.exporting.formats import write_onnx
 from automl.standalone import onnx_process
 from automl.standalone.model import MANIFEST, load

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, seeds_named
 from studies.records.records import StudyRecord
 from studies.results.confirmations import confirmation_of

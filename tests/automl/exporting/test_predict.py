@@ -18,7 +18,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.exporting.formats import save_program
 from automl.predicting.predict_rows import predict_file
 from automl.predicting.row_files import rows_of as rows_in

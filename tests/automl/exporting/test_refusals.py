@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from automl.exporting import exports
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.exporting.formats import write_onnx, write_package, write_torch_export
 from automl.exporting.source import _rows
 from automl.standalone.errors import ModelError

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.images.image_folder import SERVER_PACKAGES, pinned
 from automl.text_templates import cluster_name
 from tests.automl.exporting.test_standalone import Trained, trained

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from automl.backend import QueueBackend
 from automl.cli import cli
 from automl.mcp_server import bounded_training, ddp_tools
+from automl.mcp_server.bounded_training import Machine, this_machine
 from automl.mcp_server.ddp_tools import explained
-from automl.mcp_server.machine import Machine, this_machine
 from automl.mcp_server.server import TOOLS
 from automl.mcp_server.tool import ToolProblem
 

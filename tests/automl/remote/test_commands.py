@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from automl.cli import BESIDE, COMMANDS, HERE, OVER_HTTP, cli
 from automl.remote.client import RefusedError, ServiceClient, UnreachableError
-from automl.remote.connection import token
-from search_spaces.user_errors import UserError
+from automl.terminal.options import token
+from search_spaces.messages import UserError
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.storage.schema import tables as t
 from tests.support.stored_study import StoredStudy

@@ -26,8 +26,8 @@ from automl.service.http.request_bodies import ModelQuestion
 from automl.service.http_errors import BusyError
 from automl.service.model_files import MOST_ARCHIVES, ModelArchive
 from automl.standalone.model import load
-from search_spaces.derived_seeds import fresh_seed
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.drawing import fresh_seed
+from search_spaces.messages import RunError, UserError
 from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.storage.schema import tables as t

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from automl.service import subprocess_questions
 from automl.service.http_errors import BusyError, ConflictError
 from automl.service.subprocess_questions import CHECK, MOST_TAKEN, answer_of
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.storage.schema.engine import StoreAwayError
 from tests.support.service import TestedService, bearer, spec_of
 from tests.support.waiting import is_gone, wait_until
@@ -69,7 +69,7 @@ def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, mo
 TOLD = """
 import os, sys
 from automl.service.subprocess_questions import telling
-from search_spaces.user_errors import RunError, UserError
+from search_spaces.messages import RunError, UserError
 from studies.storage.schema.engine import StoreAwayError
 
 def ended(how):

@@ -14,7 +14,7 @@ from automl.service.operator_policy import Policy
 from automl.service.team_studies import TeamStudies
 from automl.service.workers import confirm_jobs, job_process
 from automl.service.workers.confirm_jobs import run_confirm_job
-from search_spaces.user_errors import StoppedError
+from search_spaces.messages import StoppedError
 from studies.gangs.pool_protocol import DrainRequested
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.queueing.access_tokens import Identity

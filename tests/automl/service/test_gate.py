@@ -21,7 +21,7 @@ from automl.service.http.context import ServiceContext
 from automl.service.http.gate import COOKIE, LARGEST_BODY, OPEN_PATHS
 from automl.service.http.service_app import bare_app, make_app
 from automl.service.http.uvicorn_run import take_token
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from studies.queueing import access_tokens
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from automl.service.workers.queue_worker import Worker, settle_left_pools
-from automl.stored.specs import stored_form
+from automl.stored.open_store import stored_form
 from automl.stored.study_deletion import delete_study, doomed
 from studies.queueing.accounts import Account
 from studies.queueing.job_queue import JobQueue, Submission

@@ -10,8 +10,8 @@ import pytest
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from automl.service.subprocess_questions import plan
 from automl.service.workers import confirm_jobs
-from automl.stored.specs import from_store
-from search_spaces.user_errors import UserError
+from automl.stored.open_store import from_store
+from search_spaces.messages import UserError
 from studies.queueing.jobs import CONFIRM_MARK
 from studies.queueing.turns import Wait
 from studies.records.records import NANO

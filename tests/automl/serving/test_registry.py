@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.registry.registered import Registry
 from automl.registry.serving import RegistryFolder
 from tests.automl.exporting.test_standalone import Trained

@@ -18,8 +18,7 @@ from studies.gangs.simulated import SimulatedPool
 from studies.money.budget import Limits
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage.reading.reader import mentioned_checkpoints
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.reading.reader import load_resume_state, mentioned_checkpoints
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.simulated_study import SimulatedStudy, checked
 from trainers.checkpoints.checkpoint_stores import place_of

@@ -22,9 +22,8 @@ from sqlalchemy.exc import OperationalError
 from search_spaces.space import Space
 from studies.control.assembly import PoolSpec, problem_of
 from studies.control.controller import Controller
-from studies.control.machine.commands import StartGang, Suggest
 from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR
+from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR, StartGang, Suggest
 from studies.gangs.pool_protocol import (
     DrainRequested,
     Event,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from studies.control.files import deleting_files
-from studies.control.files.deleting_files import Deleter
+from studies.control.files import kept_files
+from studies.control.files.kept_files import Deleter
 from tests.support.object_stores import BUCKET, FaultyStore
 from trainers.checkpoints import object_store as stores
 from trainers.checkpoints.object_store import ObjectStore
@@ -50,5 +50,5 @@ def test_all_is_gone_at_the_end(object_store: FaultyStore, tmp_path: Path) -> No
     assert not local.exists(), "a disk is not waited for, but it is at once"
     for url in (*URLS, *URLS):
         deleter.delete(url)
-    deleter.finish(deleting_files.FINISH_SECONDS)
+    deleter.finish(kept_files.FINISH_SECONDS)
     assert object_store.keys() == []

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 import torch
 
 from automl.stored.requests import stop_study
-from automl.terminal.exit_codes import INTERRUPTED
-from studies.control.files.deleting_files import delete_file
+from automl.terminal.echo import INTERRUPTED
+from studies.control.files.kept_files import delete_file
 from studies.control.files.wait_for_disk import RoomWaiter, storage_problem
 from studies.control.machine.draining import END_SECONDS
 from studies.gangs.simulated import Curve, SimulatedPool

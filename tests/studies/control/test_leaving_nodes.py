@@ -20,7 +20,7 @@ from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records.records import NANO, OWN_CHARGES
 from studies.search.samplers.suggester import Suggestion
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.reading.reader import load_resume_state
 from tests.studies.control.test_controller import EVERY_TRIAL, MIXED, LosesNode
 from tests.support.simulated_study import SPACE, SimulatedStudy, check_epochs, smooth_curve
 

@@ -13,13 +13,12 @@ import sqlalchemy as sa
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import StudySetup
 from studies.money.budget import Limits
-from studies.records.records import OWN_CHARGES, Constraint, TrialRecord
-from studies.records.resume_state import ResumeState, StoredTrial
+from studies.records.records import OWN_CHARGES, Constraint, ResumeState, StoredTrial, TrialRecord
 from studies.results import analysis
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage.leases.lease import alive_seconds
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.reading.reader import load_resume_state
 from studies.storage.schema import tables as t
 from tests.studies.control.test_controller import faults, study_with
 from tests.support.simulated_study import SimulatedStudy

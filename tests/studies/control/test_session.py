@@ -19,8 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from automl.stored.auditing import audit
-from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_end import ENDS_BY_BUDGET
+from studies.control.machine.state import ENDS_BY_BUDGET, StudyMachine
 from studies.control.session import Session, none_meanwhile, set_aside
 from studies.money.budget import Limits
 from studies.records.records import NANO

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from studies.control.machine.commands import DrainGang, KillGang, StartGang
 from studies.control.machine.state import StudyMachine
-from studies.control.machine.study_setup import StudySetup
+from studies.control.machine.study_setup import DrainGang, KillGang, StartGang, StudySetup
 from studies.gangs.pool_protocol import (
     CancelRequested,
     DrainRequested,
@@ -25,8 +24,7 @@ from studies.gangs.pool_protocol import (
     TrialQueued,
 )
 from studies.money.budget import Limits
-from studies.records.records import Objective
-from studies.records.resume_state import ResumeState
+from studies.records.records import Objective, ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
 from trainers.protocol import EpochPart, Measurement

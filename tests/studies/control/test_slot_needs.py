@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces.space import Space
 from studies.control.controller import Controller
-from studies.control.machine import autoscaling
+from studies.control.machine import draining
 from studies.control.machine.study_setup import StudySetup
 from studies.gangs.pool_protocol import DrainRequested, Event, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -156,7 +156,7 @@ def test_a_slot_that_the_policy_has_no_use_for_is_let_go_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
     """Trials wait for the policy, which may let them go on: it is not known that their slots are needed no more."""
-    monkeypatch.setattr(autoscaling, "PATIENCE_SECONDS", 5.0)
+    monkeypatch.setattr(draining, "PATIENCE_SECONDS", 5.0)
     monkeypatch.setattr(Autoscaled, "comes_at", dict.fromkeys(range(4), 10.0))
     study = study_on(tmp_path, policy=Policy(pruner=OneGoesOn()), space=MIXED, epochs=60)
 

@@ -11,9 +11,8 @@ from typing import Any, BinaryIO
 import pytest
 import sqlalchemy as sa
 
-from automl.stored.pruning import checkpoints_folder, collect, prune
+from automl.stored.pruning import checkpoints_folder, collect, prune, undriven
 from automl.stored.study_deletion import delete_study, doomed
-from automl.stored.study_lease import undriven
 from studies.control.files import orphans
 from studies.control.files.orphans import NOTE, check_in_place, find_orphans, is_shared, mark_used
 from studies.storage.leases import lease as leases

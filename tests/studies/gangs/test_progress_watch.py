@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from studies.gangs.progress_polling import ProgressWatch
+from studies.gangs.rank_deaths_and_reports import ProgressWatch
 
 
 class Watch(ProgressWatch):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from automl.launching.study_run import handed_over
+from search_spaces.machine_resources import available_cpus
 from studies.gangs import available_slots, ray_actors, ray_cluster, ray_slots
 from studies.gangs.available_slots import find_slots
 from studies.gangs.node_watch import slots_of_nodes
@@ -27,7 +28,6 @@ from studies.storage.study_store import Store
 from tests.support.command_line import SLOW, Workplace, finish
 from tests.support.ray_pool import LentPool, train_to, trial_spec
 from trainers.contract.task_loading import TaskLoadError, load_task
-from trainers.ranks.available_cpus import available_cpus
 
 pytestmark = pytest.mark.ray
 

@@ -18,9 +18,8 @@ from studies.control.controller import TICK_SECONDS
 from studies.control.machine.state import StudyMachine
 from studies.gangs.pool_protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.money.budget import BudgetClock, Forecaster, Limits
+from studies.money.budget import BudgetClock, Forecaster, Limits, price_of
 from studies.money.ledger import SlotMeter, cost_nano_usd
-from studies.money.prices import price_of
 from studies.records.records import NANO
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.control.dead_controllers import settle_dead_pools
 from studies.queueing import job_rows
-from studies.queueing.job_needs import study_slots
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import MOST_DEATHS, Job
+from studies.queueing.jobs import MOST_DEATHS, Job, study_slots
 from studies.queueing.turns import MakeRoom, Start, Wait
 from studies.queueing.worker_heartbeats import WorkerGoneError
 from studies.records.records import NANO, ChargeKind
 from studies.storage.leases import lease as leases
+from studies.storage.leases.dead_pools import settle_dead_pools
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store

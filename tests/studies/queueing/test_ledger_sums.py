@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from studies.control.dead_controllers import settle_dead_pools
 from studies.queueing.job_rows import ledger_sums
 from studies.storage.leases import lease as leases
+from studies.storage.leases.dead_pools import settle_dead_pools
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store
 from studies.storage.writing.changes import PoolChanged

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from studies.queueing.job_needs import largest_gang, study_slots
-from studies.queueing.jobs import Job, Run
+from studies.queueing.jobs import Job, Run, largest_gang, study_slots
 from studies.queueing.turns import (
     EXPECTED_SECONDS,
     HALF_LIFE_SECONDS,

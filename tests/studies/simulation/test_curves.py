@@ -11,8 +11,14 @@ import pytest
 
 from search_spaces.space import Space
 from studies.records.records import Objective
-from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
-from studies.simulation.recorded_curves import CurvesError, find_tables, read_table
+from studies.simulation.recorded_curves import (
+    CurvesError,
+    find_tables,
+    pooled,
+    read_table,
+    with_price_factors,
+    with_world_sizes,
+)
 from studies.simulation.simulated_study import simulate
 from tests.support.curve_tables import arrays, table, write
 

@@ -16,10 +16,8 @@ from automl.cli import cli
 from search_spaces.space import Space
 from studies.records.records import NANO, Constraint, Objective
 from studies.search.acquisition.acquisition import INITIAL_TRIALS
-from studies.simulation.candidates import Candidates
-from studies.simulation.derived_tables import with_world_sizes
-from studies.simulation.recorded_curves import CurvesError, CurveTable, read_table
-from studies.simulation.setting import shared_milestones
+from studies.simulation.recorded_curves import CurvesError, CurveTable, read_table, with_world_sizes
+from studies.simulation.setting import Candidates, shared_milestones
 from studies.simulation.simulated_study import SimulatedStudy, simulate
 from studies.spec.spec_errors import SpecError
 from studies.storage.study_store import Store

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from studies.spec.differences import differences, differing_keys
-from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
+from studies.spec.study_spec import StudySpec, apply_overrides, differences, differing_keys, parse_spec
 
 SPACE = {
     "world_size": {"type": "categorical", "choices": [1, 2]},

@@ -21,13 +21,13 @@ from search_spaces.space import Space
 from studies.records.records import Constraint, Objective
 from studies.results.extrapolation import milestones
 from studies.spec.checks import check_against_task, check_world_sizes
-from studies.spec.differences import differences
 from studies.spec.sections import TrainingSpec
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import (
     StudySpec,
     apply_overrides,
     apply_resume_overrides,
+    differences,
     load_spec,
     parse_spec,
     spec_to_mapping,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.storage.leases import heartbeat, processes
 from studies.storage.leases import lease as leases
+from studies.storage.leases import processes
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import clock_of
 from studies.storage.study_store import Store
@@ -66,7 +66,7 @@ def test_a_controller_with_a_wrong_clock_neither_loses_its_lease_nor_keeps_it_fo
     lease = leases.acquire(store, study_id)
     assert isinstance(lease, leases.Lease)
     beaten = threading.Event()
-    heart = heartbeat.Heartbeat(store, lease, on_stop=lambda: None, on_requests=beaten.set)
+    heart = leases.Heartbeat(store, lease, on_stop=lambda: None, on_requests=beaten.set)
     heart.start()
     assert beaten.wait(10)
     heart.stop()
@@ -90,7 +90,7 @@ def run_out(store: Store, seconds: float) -> None:
 
 def test_after_an_outage_a_holder_that_lives_has_the_time_to_renew_its_lease(store: Store, study_id: int) -> None:
     lease = leases.acquire(store, study_id)
-    with heartbeat.kept(store, lease, on_stop=lambda: None):
+    with leases.kept(store, lease, on_stop=lambda: None):
         run_out(store, 5.0)
         assert isinstance(leases.acquire(store, study_id), leases.Holder)
         store.commit(study_id, lease.token, [])
@@ -118,7 +118,7 @@ def test_a_lease_that_its_holder_has_given_back_is_not_lost(
     for _ in range(3):
         lease = leases.acquire(store, study_id)
         assert isinstance(lease, leases.Lease)
-        with heartbeat.kept(store, lease, on_stop=lambda: None, on_lost=lost.set):
+        with leases.kept(store, lease, on_stop=lambda: None, on_lost=lost.set):
             time.sleep(0.01)
     assert not lost.is_set()
 

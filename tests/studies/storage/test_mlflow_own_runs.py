@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from studies.control.tracker_environment import OwnLogging
+from studies.control.machine.study_setup import OwnLogging
 from studies.money.budget import Limits
 from studies.storage.views import mirror, mlflow_connect
 from studies.storage.views.mlflow_view import MlflowView

@@ -17,11 +17,10 @@ import pytest
 import sqlalchemy as sa
 
 from automl.stored.auditing import audit
-from automl.stored.specs import from_store
+from automl.stored.open_store import from_store
 from reports.page import render
 from studies.queueing.job_queue import JobQueue
-from studies.storage.reading.reader import load_study
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.reading.reader import load_resume_state, load_study
 from studies.storage.schema.engine import StoreError, is_current, make_engine, schemas
 from studies.storage.schema.tables import VERSION_TABLE
 from studies.storage.study_store import Store

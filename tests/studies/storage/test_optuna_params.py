@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from search_spaces.suggestions import Asked, as_plain, choice_domain, float_domain, int_domain
-from studies.records.suggested_parameters import ASKED
+from studies.records.records import ASKED
 from studies.storage.schema import tables as t
 from studies.storage.views import mirror
 from studies.storage.writing.changes import TrialChanged, TrialColumns

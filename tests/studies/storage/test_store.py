@@ -21,13 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from search_spaces.untrusted_text import storable
-from studies.control.dead_controllers import settle_dead_pools
 from studies.money.budget import Limits
-from studies.records.forecasts import Forecast
-from studies.storage.leases import heartbeat
+from studies.records.records import Forecast
 from studies.storage.leases import lease as leases
-from studies.storage.reading.reader import list_studies, load_study
-from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.leases.dead_pools import settle_dead_pools
+from studies.storage.reading.reader import list_studies, load_resume_state, load_study
 from studies.storage.schema import engine
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import absolute_url, exists, make_engine, parse_url
@@ -362,7 +360,7 @@ def test_who_was_suspended_while_its_study_was_deleted_writes_nothing_into_the_n
     with pytest.raises(LeaseLostError):
         delete_rows(store, next_id, suspended.token)
     lost = threading.Event()
-    with heartbeat.kept(store, suspended, on_stop=lambda: None, on_lost=lost.set):
+    with leases.kept(store, suspended, on_stop=lambda: None, on_lost=lost.set):
         assert lost.wait(10)
     assert everything(store) == before
     store.commit(next_id, present.token, [epoch_of(next_trial)])
@@ -380,7 +378,7 @@ def test_a_heart_keeps_the_lease_and_hears_of_a_stop(
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
     lease, stopped, looked = take(store, study_id), threading.Event(), threading.Event()
     set_lease(store, expires_at=1.0, heartbeat_at=1.0)
-    heart = heartbeat.Heartbeat(store, lease, on_stop=stopped.set, on_requests=looked.set)
+    heart = leases.Heartbeat(store, lease, on_stop=stopped.set, on_requests=looked.set)
     heart.start()
     try:
         assert looked.wait(10)

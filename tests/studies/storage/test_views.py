@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.control.machine.commands import EndGang
+from studies.control.machine.study_setup import EndGang
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records.records import StudyRecord

@@ -20,11 +20,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studies.control.tracker_environment import OwnLogging
+from studies.control.machine.study_setup import OwnLogging
 from tests.support.command_trials import COUNTS, OPTIONS, Grants, run, script, spec_of
 from tests.support.forking import forking_context
 from tests.support.waiting import wait_until
-from trainers.checkpoints.checkpoint_place import counting
+from trainers.checkpoints.locations import counting
 from trainers.commands.kept_folder import files_in, put_files
 from trainers.commands.rank_variables import own_place
 from trainers.commands.start import working_folder

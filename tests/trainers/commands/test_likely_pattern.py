@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from trainers.commands.likely_pattern import likely_pattern
+from trainers.commands.epoch_book import likely_pattern
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sklearn.metrics import (
 )
 from torch.nn.functional import one_hot
 
-from search_spaces.user_errors import UserError
+from search_spaces.messages import UserError
 from tests.support.task_files import HEADER, people, trained, write
 from tests.support.trainer_pool import on_ranks, spec_of
 from trainers.contract.task_loading import load_task

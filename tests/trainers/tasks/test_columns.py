@@ -25,8 +25,7 @@ from trainers.contract.task_loading import load_task
 from trainers.model.traced_program import example_call, traced
 from trainers.tasks import tabular
 from trainers.tasks.table.columns import bin_edges
-from trainers.tasks.table.folds import trained_levels
-from trainers.tasks.tabular import Tabular
+from trainers.tasks.tabular import Tabular, trained_levels
 
 TAILS = [0, 1, 2, 3, 4, 5, 6, 7, 1e6, 1e100]
 MOSTLY_ZERO = [0] * 8 + [3, 5]

@@ -14,7 +14,7 @@ from tests.support.task_files import metrics_of, trained
 from tests.trainers.tasks.test_vision import image_folder
 from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
-from trainers.model.model_size import count
+from trainers.model.network import count
 from trainers.protocol import TaskError
 from trainers.tasks.pictures.picture_networks import Layout, ResidualBody, fill, layout_of
 from trainers.tasks.vision import Vision

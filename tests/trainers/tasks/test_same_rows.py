@@ -17,7 +17,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
-from automl.exporting.export_errors import ExportError
+from automl.exporting.atomic_outputs import ExportError
 from automl.predicting.row_files import rows_of
 from automl.standalone.table_rows import TableRows
 from automl.standalone.text_rows import TextRows

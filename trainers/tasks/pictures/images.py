@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from automl.standalone.image_rows import ImageRows, opened_image
-from search_spaces.wording import found, install_command, listed, shown
+from search_spaces.messages import found, install_command, listed, shown
 from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.files import read_bytes

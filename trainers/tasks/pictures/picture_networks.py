@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from search_spaces.wording import near_file, one_line
+from search_spaces.messages import near_file, one_line
 from trainers.protocol import TaskError
 from trainers.tasks.pictures.augmentation import Augmentation, Mixup
 from trainers.tasks.shared.data_fingerprint import DataMark

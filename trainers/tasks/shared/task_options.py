@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from search_spaces.wording import found, listed, nearest, shown
+from search_spaces.messages import found, listed, nearest, shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.files import MISSING, Form
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from automl.standalone.cells import is_missing, milliseconds_of, parts, reader, value_of
-from search_spaces.wording import shown
+from search_spaces.messages import shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.columns import DATE
 from trainers.tasks.table.files import Table, as_text, is_number

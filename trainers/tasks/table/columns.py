@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from search_spaces.wording import shown
+from search_spaces.messages import shown
 from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.files import Table, holds_numbers, is_number, texts

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from search_spaces.wording import listed, shown
+from search_spaces.messages import listed, shown
 from trainers.tasks.shared.class_metric_names import METRIC_OF_RARE, rare_share
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.cell_formats import READ

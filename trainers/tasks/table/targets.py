@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from search_spaces.wording import listed, shown
+from search_spaces.messages import listed, shown
 from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
 from trainers.tasks.table.columns import MOSTLY, Vector, values_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.wording import install_command
+from search_spaces.messages import install_command
 from trainers.protocol import TaskError
 
 _USUAL = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")

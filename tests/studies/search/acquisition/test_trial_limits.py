@@ -14,8 +14,7 @@ from studies.search.acquisition.acquisition import Acquisition, build_acquisitio
 from studies.search.model.batch_forecast import BatchForecast
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
-from studies.search.observations import Snapshot
-from studies.search.trial_limits import TrialLimits
+from studies.search.observations import Snapshot, TrialLimits
 from studies.spec.study_spec import parse_spec
 from tests.support.simulated_study import SPACE
 

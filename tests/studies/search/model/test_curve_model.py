@@ -31,17 +31,15 @@ from studies.search.arrays import Array
 from studies.search.model import gaussian_process as gp
 from studies.search.model.candidate_batch import CandidateInputs
 from studies.search.model.cokriging import Chain, CurveData
-from studies.search.model.curve_model import CurveModel
+from studies.search.model.curve_model import CurveModel, FailureModel
 from studies.search.model.encoding import Encoder
-from studies.search.model.failure_model import FailureModel
-from studies.search.model.log_regression import LogRegression
-from studies.search.model.objective_scale import Scale
 from studies.search.model.problem import Problem
+from studies.search.model.size_model import LogRegression
+from studies.search.model.standardisation import Scale
 from studies.search.model.trial_arrays import TrialTable
-from studies.search.observations import Snapshot
+from studies.search.observations import Snapshot, decision_rungs
 from studies.search.policy import Policy
 from studies.search.pruners.break_even import BreakEven
-from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import AcquisitionOptimizer
 from tests.support.indices import acquisition_of, indices
 from tests.support.simulated_study import OBJECTIVES, SPACE, Killed, SimulatedStudy, smooth_curve

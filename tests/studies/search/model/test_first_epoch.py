@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from studies.search.model.first_epoch import TELLING_TRIALS, first_epoch_tells
-from studies.search.observations import Snapshot
-from studies.search.rungs import decision_rungs
+from studies.search.model.curve_model import TELLING_TRIALS, first_epoch_tells
+from studies.search.observations import Snapshot, decision_rungs
 
 RUNG = 3
 

@@ -10,9 +10,8 @@ from scipy.stats import spearmanr
 
 from studies.search.model.candidate_batch import CandidateInputs
 from studies.search.model.cokriging import Chain, CurveData
-from studies.search.model.normal_scores import TAIL_PRIOR, NormalScores
-from studies.search.model.objective_scale import ABOVE_REFERENCE, Scale
-from studies.search.rungs import decision_rungs
+from studies.search.model.standardisation import ABOVE_REFERENCE, TAIL_PRIOR, NormalScores, Scale
+from studies.search.observations import decision_rungs
 
 
 def test_scores_grow_with_values_and_lead_back_to_them() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.search.model.sampling import best_and_random, sobol_points, with_rare_ones
+from studies.search.arrays import best_and_random, sobol_points, with_rare_ones
 from studies.search.model.standardisation import (
     IDENTITY,
     Standardisation,

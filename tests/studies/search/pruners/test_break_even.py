@@ -15,10 +15,9 @@ from studies.results.extrapolation import milestones
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
-from studies.search.observations import Snapshot
+from studies.search.observations import Snapshot, decision_rungs
 from studies.search.policy import Decision, History
 from studies.search.pruners.break_even import BreakEven
-from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import AcquisitionOptimizer
 from studies.simulation.recorded_curves import CurveTable
 from studies.simulation.simulated_study import simulate

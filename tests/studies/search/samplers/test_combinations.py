@@ -9,7 +9,7 @@ import pytest
 
 from automl.launching.earlier_studies import trials_of_record
 from studies.records.records import Constraint, Objective
-from studies.search.model.earlier_study import EarlierStudy
+from studies.search.model.transfer import EarlierStudy
 from studies.simulation.simulated_study import simulate
 from tests.support.curve_tables import table
 

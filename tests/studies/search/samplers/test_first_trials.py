@@ -9,8 +9,7 @@ import pytest
 
 from search_spaces.parameters import Categorical, Float
 from search_spaces.space import Space
-from studies.search.samplers.start_design import FirstTrials
-from studies.search.samplers.suggester import Suggestion
+from studies.search.samplers.suggester import FirstTrials, Suggestion
 from studies.spec.checks import with_first_trials
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec

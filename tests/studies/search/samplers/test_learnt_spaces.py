@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, choice_domain, drawn, float_domain, int_domain
-from studies.records.suggested_parameters import PROPOSED, proposed_in
+from studies.records.records import PROPOSED, proposed_in
 from studies.search.observations import Observation
 from studies.search.samplers.optuna_mirror import OptunaMirror
 from studies.search.samplers.optuna_suggester import OptunaSuggester

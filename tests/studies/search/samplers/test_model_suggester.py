@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from search_spaces.space import Space
 from studies.records.records import Objective
 from studies.search.model.curve_model import CurveModel

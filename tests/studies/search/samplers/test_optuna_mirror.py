@@ -13,7 +13,7 @@ from search_spaces.space import Space
 from studies.search.observations import Observation, Outcome
 from studies.search.samplers import optuna_mirror
 from studies.search.samplers.optuna_mirror import OptunaMirror
-from studies.search.samplers.optuna_suggester import OptunaSuggester
+from studies.search.samplers.optuna_suggester import MOST_TRIALS, OptunaSuggester, thinned
 
 SPACE = Space.from_dict(
     {"rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}, "width": {"type": "int", "low": 1, "high": 64}}
@@ -60,7 +60,6 @@ def test_a_study_that_follows_is_the_study_that_is_made_anew(objectives: int, se
         fresh = OptunaMirror(SPACE, directions, {"a": 1})
         fresh.follow(tuple(history))
         assert repr(contents(kept.study)) == repr(contents(fresh.study))
-        assert kept.tried == fresh.tried
         if objectives == 1 and any(one.state.name == "COMPLETE" for one in fresh.study.trials):
             best = [one.study._storage.get_best_trial(one.study._study_id).number for one in (kept, fresh)]
             assert best[0] == best[1]
@@ -92,3 +91,38 @@ def test_a_suggestion_looks_only_at_trials_that_changed(monkeypatch: pytest.Monk
     changed = Observation(trial_id=7, params=history[7].params, outcome="finished", values=(0.4,))
     suggester.suggest(301, (*history[:7], changed, *history[8:], new))
     assert made == [7, 300]
+
+
+def test_a_long_history_is_thinned_to_the_best_some_and_the_latest_trials() -> None:
+    rng = random.Random(0)
+    history = tuple(
+        Observation(
+            trial_id=number,
+            params={"rate": 10 ** rng.uniform(-4, 0), "width": 1 + number % 64},
+            outcome="failed" if number % 7 == 0 else "finished",
+            values=None if number % 7 == 0 else (rng.random(), rng.random()),
+            excesses={"latency_ms": 1.0 if number % 5 == 0 else -1.0},
+        )
+        for number in range(10_300)
+    )
+    seen = thinned(history, ("minimize", "maximize"), seed=3)
+    numbers = [one.trial_id for one in seen]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-300:] == list(range(10_000, 10_300))
+    assert MOST_TRIALS <= len(numbers) - 300 <= MOST_TRIALS * 1.1
+    assert thinned(history, ("minimize", "maximize"), seed=3) == seen  # a resumed study sees the same
+    feasible = [one for one in history[:10_000] if one.values is not None and one.trial_id % 5]
+    best = max(feasible, key=lambda one: (one.values or ())[1] - (one.values or ())[0])
+    assert best in seen
+    assert thinned(history[: 2 * MOST_TRIALS - 1], ("minimize", "maximize"), seed=3) == history[: 2 * MOST_TRIALS - 1]
+
+
+def test_no_suggestion_repeats_a_trial_that_the_sampler_does_not_see() -> None:
+    space = Space.from_dict({"width": {"type": "int", "low": 1, "high": 2_200}})
+    history = tuple(
+        Observation(trial_id=number, params={"width": 1 + number}, outcome="finished", values=(number * 617 % 1_100,))
+        for number in range(1_100)
+    )
+    suggester = OptunaSuggester(space=space, directions=("maximize",), sampler="tpe", seed=0, study_attributes={})
+    suggested = {suggester.suggest(number, history).params["width"] for number in range(1_100, 1_120)}
+    assert not suggested & set(range(1, 1_101))

@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 import pytest
 
-from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import derived_seed
 from search_spaces.space import Space
 from studies.control.machine.live_trials import Trial
 from studies.money.budget import Limits

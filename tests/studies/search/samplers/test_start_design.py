@@ -16,7 +16,7 @@ from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.start_design import MOST_CHOICES, to_be_tried
+from studies.search.samplers.suggester import MOST_CHOICES, to_be_tried
 
 KINDS = ["mlp", "residual", "tabm", "trees", "forest", "linear"]
 SPACE = Space(

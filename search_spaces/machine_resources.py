@@ -1,5 +1,9 @@
-"""Ends reading with an error, before a small file that expands without bound fills the memory."""
+"""CPUs and free memory that this process may use.
 
+Reading ends with an error, before a small file that expands without bound fills the memory.
+"""
+
+import os
 import re
 import resource
 import threading
@@ -52,3 +56,15 @@ def _free_bytes() -> int:
 def _number(file: Path, name: str) -> int:
     found = re.search(rf"^{name}\s+(\d+)", file.read_text(), re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def available_cpus(quota: Path = CPU_QUOTA) -> float:
+    """Return the CPUs of this process's affinity or a container's `quota` ("microseconds period"), if less."""
+    cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        microseconds, period = (float(word) for word in quota.read_text(encoding="ascii").split())
+        cpus = min(cpus, microseconds / period)
+    return cpus

@@ -1,4 +1,13 @@
-"""Values and names in messages for people: short, on one line, without passwords."""
+"""Messages for people: the errors that end a command with one line, and values and names as one line without passwords.
+
+    Exception
+    ├── UserError   the input is wrong, and the message says what is allowed
+    │   └── SpecError, SpaceError, StoreError, PoolError, SearchError, TaskLoadError, CurvesError, DashboardError
+    └── RunError    the input is right, and the work failed
+        └── TrainingError, LeaseLostError, StoppedError
+
+The two kinds differ in the exit code; all other exceptions are mistakes in this program.
+"""
 
 import difflib
 import re
@@ -104,3 +113,23 @@ def problem_and_cure(message: str) -> tuple[str, str]:
         if match[1]:
             return message[: match.start()], message[match.end()].upper() + message[match.end() + 1 :]
     return message, ""
+
+
+class UserError(Exception):
+    """The input is wrong: the message names the place, the value and what is allowed. Change the input."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Let IPython show the message alone in place of a traceback, as the command line does."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RunError(Exception):
+    """The work failed although the input is right. Look at the cause; the same command may succeed later."""
+
+
+class StoppedError(RunError):
+    """The work was ended early by a signal or `automl stop` (`by_command`), and may go on elsewhere: exit code 130."""
+
+    def __init__(self, message: str, *, by_command: bool = False) -> None:
+        super().__init__(message)
+        self.by_command = by_command
