@@ -139,6 +139,7 @@ def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
         )
         if task.place is not None or not (CONTESTANTS[policy].earlier or CONTESTANTS[policy].again)
         if second != "none" or not CONTESTANTS[policy].planar
+        if second == "none" or not CONTESTANTS[policy].scalar
         if second != "size" or not CONTESTANTS[policy].history
     ]  # fmt: skip
 

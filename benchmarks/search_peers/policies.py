@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from search_peers.advice import honest, lying
+from search_peers.ask_tell import Rival
 from search_peers.botorch_momf import momf
 from search_peers.hyperband import Hyperband
 from search_peers.i_epoch import IEpoch
@@ -28,6 +29,7 @@ class Contestant:
     Attributes:
         is_baseline: Whether ours is compared with it in the figures.
         planar: Whether it can do two objectives only, the first one learned.
+        scalar: Whether it can do one objective only.
         earlier: How many other tasks it has studied before, one study each, and learns from.
         again: Whether it has studied the same task before, from another seed, and learns from that.
         history: The kind of a history of the same task that it has imported; see `search_peers.histories`.
@@ -38,6 +40,7 @@ class Contestant:
     pruner: PrunerChoice
     is_baseline: bool = False
     planar: bool = False
+    scalar: bool = False
     earlier: int = 0
     again: bool = False
     history: str = ""
@@ -77,6 +80,11 @@ def tpe_told_of_finished(setting: Setting) -> Suggester:
     return ToldOfFinished(tpe_told_last_values(setting), setting)
 
 
+def _rival(name: str, variant: str = "", *, planar: bool = False, scalar: bool = False) -> Contestant:
+    both = Rival(name, variant)
+    return Contestant(sampler=both, pruner=both, planar=planar, scalar=scalar)
+
+
 def _gp(*, prices_known: bool) -> Callable[[Setting], Suggester]:
     return lambda setting: UnprunedGp(setting, prices_known=prices_known)
 
@@ -101,6 +109,12 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
     "syne_moasha": Contestant(sampler="random", pruner=SyneMoasha, is_baseline=True),
     "botorch_momf": Contestant(sampler=momf, pruner=momf, is_baseline=True, planar=True),
+    "smac_mf": _rival("smac", "mf", scalar=True),
+    "smac_parego": _rival("smac", planar=True),
+    "neps_primo": _rival("neps", "primo", planar=True),
+    "neps_mo_hyperband": _rival("neps", planar=True),
+    "dehb": _rival("dehb", scalar=True),
+    "ax": _rival("ax"),
     "ours_after_two": Contestant(sampler="auto", pruner="auto", earlier=2),
     "ours_again": Contestant(sampler="auto", pruner="auto", again=True),
     **{

@@ -22,8 +22,9 @@ from tests.support.foreign_histories import ForeignRun
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))
 DOLLARS = (Objective(metric="val_error"), Objective(metric="cost_usd"))
-ELSEWHERE = {"syne_moasha": "syne_moasha", "botorch_momf": "botorch_momf"}
-"""Contestants whose environment has to be installed first, and the modules that know it."""
+ELSEWHERE = ("syne_moasha", "botorch_momf", "smac_mf", "smac_parego", "dehb", "ax", "neps_primo",
+             "neps_mo_hyperband")  # fmt: skip
+"""Contestants whose environment has to be installed first."""
 
 
 def line(policy: str, curve: list[list[float]], task: str = "a", seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -157,9 +158,14 @@ def test_every_contestant_plays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_contestants_of_other_environments_play(tmp_path: Path, name: str) -> None:
-    if not importlib.import_module(f"search_peers.{ELSEWHERE[name]}").ENVIRONMENT.is_complete:
+    from search_peers.policies import CONTESTANTS
+
+    pruner: Any = CONTESTANTS[name].pruner
+    environment = getattr(pruner, "environment", None) or importlib.import_module(pruner.__module__).ENVIRONMENT
+    if not environment.is_complete:
         pytest.skip("its environment was not made yet")
-    study = contest(tmp_path, name, budget_full_trials=4)
+    objectives = OBJECTIVES[:1] if CONTESTANTS[name].scalar else OBJECTIVES
+    study = contest(tmp_path, name, objectives=objectives, budget_full_trials=4)
     assert study.record.state == "closed"
     assert len({len(trial.epochs) for trial in study.record.started}) > 1
 
@@ -255,6 +261,82 @@ def test_momf_learns_that_diverged_trials_are_as_bad_as_can_be(tmp_path: Path) -
     assert {made_up.params[row]["rate"] for row, *_ in worst} <= failed
     assert worst
     assert all(size == content["static_model_size"][int(row)] for row, _, _, size in worst)
+
+
+HALVES = """
+import sys
+sys.path.insert(0, {peers!r})
+from ask_tell_bridge import serve
+
+class Halves:
+    # Two epochs of three new configurations each, then the best of them to the end, twice: nothing is left to train.
+    def __init__(self, order, near):
+        self.near, self.told, self.epochs = near, [], order["epochs"]
+
+    def ask(self):
+        if len(self.told) >= 3:
+            best, self.told = min(self.told), []
+            self.again = best[1]
+            return self.again, self.epochs, None
+        if getattr(self, "again", None) is not None:
+            row, self.again = self.again, None
+            return row, self.epochs, None
+        row, _ = self.near({{"rate": 0.03, "width": 100}})
+        return row, 2, row
+
+    def tell(self, job, values, usd):
+        if job is not None:
+            self.told.append((values[0], job))
+
+serve(Halves)
+"""
+
+
+class ThisInterpreter:
+    """The environment of the tests."""
+
+    def python(self) -> Path:
+        return Path(sys.executable)
+
+
+def test_a_rival_with_ask_and_tell_trains_what_is_near_and_goes_on_from_there(tmp_path: Path) -> None:
+    import bridge
+    from search_peers import ask_tell
+
+    script = tmp_path / "halves_bridge.py"
+    script.write_text(HALVES.format(peers=str(ask_tell.HERE)))
+    process = bridge.Bridge(script, ThisInterpreter())
+    questions: list[dict[str, Any]] = []
+    asked: dict[int, tuple[int, int]] = {}
+
+    def ask(question: Mapping[str, Any]) -> Any:
+        questions.append(dict(question))
+        answer = process.ask(question)
+        if "job" in answer:
+            asked[answer["job"][2]] = tuple(answer["job"][:2])
+        return answer
+
+    made_up, both = table(tmp_path), ask_tell.Rival("dehb")
+    both.ask = ask
+    study = simulate(
+        made_up, objectives=(Objective(metric="val_error"),), slots=2, budget_full_trials=8, sampler=both, pruner=both,
+        finish=0.0,
+    )  # fmt: skip
+    process.close()
+    trained = [trial.params for trial in study.record.started]
+    rows = [question["row"] for question in questions if "row" in question]
+    assert trained == [made_up.params[row] for row in rows[: len(trained)]]
+    assert len(set(rows)) == len(rows), "each row is used once"
+    told = [question["tell"] for question in questions if "tell" in question]
+    assert len({number for number, *_ in told}) == len(told)
+    for number, values, _usd in told:
+        row, epochs = asked[number]
+        assert values == [made_up.metrics["val_error"][row, epochs - 1]]
+    thawed = [trial for trial in study.record.started if len(trial.attempts) > 1 and len(trial.epochs) == 12]
+    assert thawed
+    assert all(trial.attempts[1].start_epoch == 2 for trial in thawed), "a promotion costs the epochs that are missing"
+    twice = [job for job in asked.values() if job[1] == 12]
+    assert len(twice) >= 2 * len(thawed)
 
 
 def test_scalarised_asha_keeps_a_third_and_never_stops_a_trial_that_is_best_in_all() -> None:
