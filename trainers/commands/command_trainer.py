@@ -37,7 +37,7 @@ _SHELL_SIGNALS = 128
 """Base of a shell's exit status after a signal killed its program."""
 _UNSET = re.compile(r"environment variable \w+ expected|KeyError: '(RANK|\w+_RANK|\w*WORLD_SIZE|MASTER_\w+)'")
 _SHELLS_LINE = re.compile(r"\S+: line \d+: +\d+ [A-Z]")
-"""How a shell reports a killed program, after that program's own last line."""
+"""Report of a shell about a killed program, after that program's own last line."""
 _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 

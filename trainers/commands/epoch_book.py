@@ -141,10 +141,7 @@ class EpochBook:
         """Record a new epoch, and return its metrics; UnreadablePartError if the saved state is of a later epoch."""
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
-            cure = (
-                "Give the command {epochs}, set training.epochs to what it trains, or end a program that cannot be told "
-                "with task.end_seconds: 0.1"
-            )
+            cure = "Give the command {epochs}, set training.epochs to what it trains, or task.end_seconds to 0.1"
             raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
