@@ -72,6 +72,10 @@ def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None
     """Print the summary of a study that has ended, and the reason for exit code 3."""
     print_summary(terminal, record, report=report)
     if exit_code_of(record) == NOTHING_COMPLETE:
+        if all(trial.state == "failed" for trial in record.trials):
+            mend = f"every trial failed. Remove the cause, then launch with --set study={record.name}-2"
+            terminal.print(Text(f"Exit code {NOTHING_COMPLETE}: {mend}"))
+            return
         taken = "" if recommended(record) is None else ", so the recommended model could still improve"
         longer = f" To train longer: {record.resume_with_more}" if record.ended_by_budget else ""
         why = f"no trial reached its last epoch{taken}.{longer}"

@@ -49,6 +49,16 @@ def test_exit_code_3_is_explained_below_the_summary(state: Any, said: bool) -> N
     assert last.endswith(f"To train longer: automl resume {plain.name} --set 'budget=6 trials'") == said
 
 
+def test_failures_alone_get_no_advice_to_train_longer() -> None:
+    plain = study_of(replace(trial(0), state="failed", failure="error"), spec={})
+    budget = {"trials": BudgetLine(limit=1, spent=1)}
+    console = Console(file=io.StringIO(), width=200)
+    print_ending(console, replace(plain, state="closed", stop_reason="budget_trials", budget=budget), report="")
+    *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    cure = f"Remove the cause, then launch with --set study={plain.name}-2"
+    assert last == f"Exit code 3: every trial failed. {cure}"
+
+
 def test_the_summary_tells_of_percent_and_json_stays_raw() -> None:
     usual = {"name": "usual trees", "params": {"lr": 0.0}}
     plain = study_of(trial(0, (0.2, 1.0), (0.1, 2.0), (0.15, 3.0)), trial(1, (0.02, 2.5)))

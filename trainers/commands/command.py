@@ -230,9 +230,10 @@ def _problems_of_patterns(patterns: Sequence[str], epoch_name: str, epoch_from: 
             yield ("metrics", "pattern"), f"found {pattern!r}, which is no regular expression: {error}"
             return
         names |= own
-        if not own - {epoch_name, "epoch"}:
-            problem = found(pattern, "a regular expression with a named group, (?P<val_error>...)")
-            yield ("metrics", "pattern"), problem
+        if not own:
+            yield ("metrics", "pattern"), found(pattern, "a regular expression with a named group, (?P<val_error>...)")
+    if names and not names - {epoch_name, "epoch"}:
+        yield ("metrics", "pattern"), f"found {listed(patterns)}, without a metric. Add a group, (?P<val_error>...)"
     if epoch_from is not None and epoch_name not in names:
         yield ("epoch_from",), f"found {epoch_from!r}, but no pattern has a group (?P<{epoch_name}>...)"
 

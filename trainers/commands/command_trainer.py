@@ -36,6 +36,8 @@ _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
 _SHELL_SIGNALS = 128
 """Base of a shell's exit status after a signal killed its program."""
 _UNSET = re.compile(r"environment variable \w+ expected|KeyError: '(RANK|\w+_RANK|\w*WORLD_SIZE|MASTER_\w+)'")
+_SHELLS_LINE = re.compile(r"\S+: line \d+: +\d+ [A-Z]")
+"""Report of a shell about a killed program, after that program's own last line."""
 _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -77,6 +79,8 @@ def exit_error(
         if _TAKEN.search(text) and re.search(rf"\b{port}\b", text):
             return LostError(f"another process took port {port} before the command did ({where})")
     how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+    if _SHELLS_LINE.match(last_words) and len(last_lines) > 1:
+        last_words = f"{last_lines[-2].strip()} / {last_words}"
     if _UNSET.search(last_words):
         last_words += ". One rank gets torchrun's variables only if world_size is in the space: add world_size: 1"
     return error_of_text(f"the command {how} ({where})", last_words, last_lines)

@@ -141,7 +141,7 @@ class EpochBook:
         """Record a new epoch, and return its metrics; UnreadablePartError if the saved state is of a later epoch."""
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
-            cure = "Give the command {epochs}, or set training.epochs to what it trains"
+            cure = "Give the command {epochs}, set training.epochs to what it trains, or task.end_seconds to 0.1"
             raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
@@ -149,7 +149,8 @@ class EpochBook:
                 "a later epoch, so the trial goes back to an earlier checkpoint"
             )
         if epoch != expected:
-            raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}")
+            cure = _cure_of_order(epoch, expected) if reported.is_printed else ""
+            raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}{cure}")
         metrics = _numbers(reported)
         self.epoch, self.is_at_start, self.is_silent = epoch, False, False
         return metrics
@@ -176,6 +177,12 @@ class EpochBook:
 
     def _epoch_of(self, reported: Reported) -> int:
         return self.epoch + 1 if reported.epoch is None else _whole(reported.epoch, is_printed=reported.is_printed)
+
+
+def _cure_of_order(epoch: int, expected: int) -> str:
+    if epoch < expected:
+        return ". If several lines of an epoch have metrics, let task.metrics.pattern match one, such as the last batch"
+    return f". If only some epochs have metrics, divide: task.epoch_from: epoch // {epoch - expected + 1}"
 
 
 def _whole(epoch: object, *, is_printed: bool = False) -> int:

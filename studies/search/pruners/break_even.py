@@ -139,7 +139,7 @@ class BreakEven:
     def _decided(self, history: History, number: int, rung: int) -> Decision:
         measured = self._measured(history)
         if rung not in self._model.rungs:
-            return Decision(action="continue", reason=f"continues: ranks after epoch {rung} are not known to last")
+            return Decision(action="continue", reason=f"continues: epoch {rung} is too early to compare trials")
         if measured < INITIAL_TRIALS:
             numbers = {"trials_at_first_rung": measured}
             if self._waits_in_vain(history):

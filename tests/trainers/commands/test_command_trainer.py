@@ -384,6 +384,10 @@ WRONG = {
     "killed by a shell": (
         "", {"command": ["sh", "-c", "sh -c 'kill -9 $$'; exit 137"]}, LostError, "killed by signal 9",
     ),
+    "aborted in a shell": (
+        "", {"command": ["bash", "-c", """sh -c 'echo "what(): NaN" >&2; kill -ABRT $$'; exit $?"""]}, TaskError,
+        r"exit status 134 .*: what\(\): NaN / bash: line 1: +\d+ Aborted",
+    ),
     "epoch twice": (
         "import automl\nfor epoch in 1, 2, 2: automl.report(epoch=epoch, val_error=0)",
         {}, TaskError, "reported epoch 2 after epoch 2, allowed: 3",

@@ -139,6 +139,34 @@ def test_several_patterns_make_one_epoch(tmp_path, write_script):
     assert last == {"train_loss": pytest.approx(1 / 6, abs=1e-5), "accuracy": 94.0}
 
 
+def test_a_pattern_may_have_the_epoch_alone(tmp_path, write_script):
+    """As pytorch-cifar: `Epoch: 0` is printed before an epoch, the accuracy after it."""
+    write_script("""
+        for epoch in range(4):
+            print(f"Epoch: {epoch}")
+            print(f"Acc: {90 + epoch}%")
+    """)
+    patterns = [r"Epoch: (?P<epoch>\d+)", r"Acc: (?P<accuracy>\d+)%"]
+    done = run(spec_of(tmp_path, {"metrics": {"pattern": patterns}, "epoch_from": "epoch + 1"}))
+    assert [(one.epoch, one.metrics["accuracy"]) for one in done.measurements] == [(1, 90), (2, 91), (3, 92), (4, 93)]
+    assert [problem for _, problem in problems_of({"command": ["a"], "metrics": {"pattern": patterns[:1]}})] == [
+        "found Epoch: (?P<epoch>\\d+), without a metric. Add a group, (?P<val_error>...)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "cure"),
+    [("1, 1", "several lines of an epoch .* such as the last batch"), ("10, 20", "task.epoch_from: epoch // 10")],
+)
+def test_epochs_out_of_order_say_how_to_count_them(tmp_path, write_script, epochs, cure):
+    write_script(f"""
+        for epoch in {epochs}:
+            print(f"epoch {{epoch}} error 0.5")
+    """)
+    with pytest.raises(TaskError, match=cure):
+        run(spec_of(tmp_path, {"metrics": {"pattern": NUMBERED}}))
+
+
 def test_metrics_are_read_from_a_file_of_json_lines(tmp_path, write_script):
     """Lines of an earlier attempt in the same file are not this attempt's, and output has no metrics."""
     write_script("""
