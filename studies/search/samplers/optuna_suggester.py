@@ -39,9 +39,10 @@ FROM_USER_PRIOR = 10
 """Number of first suggestions that are drawn from the user priors of the space, if there are any."""
 _WITH_START_DESIGN = ("auto", "tpe", "nsga2", "gp")
 """Samplers whose first trials try each choice: random search stays random, and a user's own sampler is left alone."""
-MOST_TRIALS = 500
-"""From twice as many trials on, TPE and the Gaussian process see the best tenth of it, as many drawn at random, and the
-latest: their time grows with the trials, and TPE tells at most 25 good trials from the density of all others."""
+MOST_TRIALS = 300
+"""From twice as many trials on, TPE and the Gaussian process see the 30 best, 300 drawn at random, and the latest 300 to
+600: their time grows with the trials, and TPE tells at most 25 good trials from the density of all others."""
+_BEST_TRIALS = 30
 _THINNED = ("auto", "tpe", "gp")
 GENERATION_0 = {"NSGAIISampler:generation": 0}
 """Trial attributes that make an earlier trial a parent for NSGA-II; other samplers ignore them."""
@@ -190,8 +191,8 @@ class OptunaSuggester:
 
 def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], seed: int) -> tuple[Observation, ...]:
     """Return the trials of a long history that a sampler sees, in their order; a short history as it is."""
-    latest = len(history) // MOST_TRIALS * MOST_TRIALS
-    if latest < 2 * MOST_TRIALS:
+    latest = len(history) // MOST_TRIALS * MOST_TRIALS - MOST_TRIALS
+    if latest < MOST_TRIALS:
         return history
     signs = [1.0 if direction == "minimize" else -1.0 for direction in directions]
     measured = [
@@ -199,9 +200,9 @@ def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], s
         for number, one in enumerate(history[:latest])
         if one.outcome == "finished" and one.values is not None and all(map(math.isfinite, one.values))
     ]
-    feasible = [not any(excess is None or excess > 0 for excess in history[n].excesses.values()) for n, _ in measured]
-    layers = pareto.constrained_layers([point for _, point in measured], [0.0 if one else 1.0 for one in feasible])
-    best = sorted(zip(layers, (number for number, _ in measured), strict=True))[: MOST_TRIALS // 10]
+    excesses = [sum(max(one or 0.0, 0.0) for one in history[number].excesses.values()) for number, _ in measured]
+    layers = pareto.constrained_layers([point for _, point in measured], excesses)
+    best = sorted(zip(layers, (number for number, _ in measured), strict=True))[:_BEST_TRIALS]
     drawn = random.Random(derived_seed("thinned", seed, latest)).sample(range(latest), MOST_TRIALS)
     return tuple(history[number] for number in sorted({*drawn, *(number for _, number in best)})) + history[latest:]
 
