@@ -1,35 +1,26 @@
 """Runs a study's controller in this process, with its pool, its drain at a signal, its views and its final report."""
 
-import itertools
 import json
-import logging
-import math
 import os
-import re
-import signal
 import subprocess
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from automl.launching.expected_cost import most_slot_seconds
-from automl.launching.prepared_study import PROBE, Prepared
+from automl.launching.first_trials import FirstTrials, SharedFiles
+from automl.launching.model_counting import Counting
+from automl.launching.prepared_study import Prepared
 from automl.signals import draining_signals, leave_at_once, private_files
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
-from reports.phrases import duration, plural
-from search_spaces.space import Space
-from search_spaces.untrusted_text import last_line, redact
-from studies.control.assembly import has_model
+from search_spaces.untrusted_text import redact
 from studies.control.files.wait_for_disk import RoomWaiter, storage_problem
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import OwnLogging
@@ -37,7 +28,7 @@ from studies.control.session import Session
 from studies.gangs.on_ray import RayPool
 from studies.gangs.rank_deaths_and_reports import ASK_SECONDS
 from studies.records.records import StudyRecord, ViewRecord
-from studies.search.model.size_model import Counted, SizeModel, examples_of
+from studies.search.model.size_model import SizeModel
 from studies.spec.study_spec import StudySpec
 from studies.storage.leases.processes import marked
 from studies.storage.reading.reader import load_study
@@ -45,7 +36,7 @@ from studies.storage.study_store import Store
 from studies.storage.views.cursors import lag
 from studies.storage.views.views_process import ViewsProcess
 from trainers.checkpoints.locations import environment_of, is_url
-from trainers.commands.command import COMMAND, HOW_TO_KEEP, Command
+from trainers.commands.command import COMMAND, Command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,7 +222,7 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
 
 
 def _hurrying(
-    views: ViewsProcess, watcher: Watcher, *looking: "FirstTrials | SharedFiles"
+    views: ViewsProcess, watcher: Watcher, *looking: FirstTrials | SharedFiles
 ) -> Callable[[StudyMachine], None]:
     """Hurry the views at the last commit, so that they catch up while the pool ends."""
 
@@ -274,90 +265,6 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
         group_timeout_seconds=prepared.spec.faults.group_seconds,
         ask_seconds=min(ASK_SECONDS, prepared.spec.faults.silence_seconds / ASKED_WITHIN_SILENCE),
     )
-
-
-_ENOUGH_EPOCHS = 3  # number of epochs before their duration is judged; the first epoch of a process takes longer
-
-
-class FirstTrials:
-    """Warns once each if no training fits into the budget, and if a command's first trial keeps no model."""
-
-    def __init__(self, seconds: float, command: Command | None, warn: Callable[[str], None]) -> None:
-        self._seconds, self._warn = seconds, warn
-        self._is_timed = not math.isfinite(seconds)
-        self._is_kept = command is None or "checkpoint_folder" not in dict(command.names())
-
-    def look(self, machine: StudyMachine) -> None:
-        """Check a commit of the study."""
-        epochs, trials = machine.setup.epochs, machine.trials.values()
-        measured = [trial for trial in trials if trial.epoch_seconds]
-        if not self._is_timed and sum(trial.epochs_done for trial in measured) >= min(_ENOUGH_EPOCHS, epochs):
-            self._is_timed = True
-            full = epochs * min(min(trial.whole_epoch_seconds) for trial in measured)
-            if full > self._seconds:
-                self._warn(
-                    f"no trial will reach its last epoch: {plural(epochs, 'epoch')} take at least {duration(full)}, by "
-                    f"the fastest epoch so far, and the budget lasts {duration(self._seconds)}. Take a larger budget, "
-                    "or fewer epochs (training.epochs)"
-                )
-        if not self._is_kept:
-            first = min(machine.setup.milestones)
-            live = [one for one in measured if one.state in {"running", "paused"} and one.epochs_done >= first]
-            self._is_kept = bool(live)
-            if live and all(one.resume_checkpoint is None for one in live):
-                self._warn(f"trial {live[0].number} had no file in {{checkpoint_folder}} yet. {HOW_TO_KEEP}")
-
-
-class SharedFiles:
-    """Warns once if two trials of a command have written the same file of their working folder.
-
-    Whenever a trial starts or stops, files that have changed since were written by a trial that ran in between, or
-    shortly before. If no single trial can have written a file each time, several have.
-    """
-
-    def __init__(self, command: Command | None, base_folder: Path, warn: Callable[[str], None]) -> None:
-        is_shared = command is not None and not command.has_own_folder
-        self._folder = command.script_folder(base_folder) if command is not None and is_shared else None
-        self._warn = warn
-        self._changed_at = dict(_changes(self._folder)) if self._folder else {}
-        self._ran = deque[frozenset[int]]([frozenset()], maxlen=3)  # the last is what runs now
-        self._writers: dict[str, frozenset[int]] = {}
-
-    def look(self, machine: StudyMachine) -> None:
-        """Check a commit of the study."""
-        running = frozenset(number for number, trial in machine.trials.items() if trial.state == "running")
-        if self._folder is None or running == self._ran[-1]:
-            return
-        possible, before = frozenset().union(*self._ran), self._changed_at
-        self._ran.append(running)
-        self._changed_at = dict(_changes(self._folder))
-        for path, changed_at in self._changed_at.items() if possible else ():
-            if changed_at == before.get(path):
-                continue
-            self._writers[path] = self._writers.get(path, possible) & possible
-            if not self._writers[path]:
-                self._folder = None
-                self._warn(
-                    f"several trials have written {path}, so it holds no single trial's result. Write to "
-                    "{trial_folder}, or set task.folder to it"
-                )
-                return
-
-
-_MOST_FILES = 2_000
-_NOT_OF_TRIALS = re.compile(
-    r"\.|automl|mlflow|mlruns|mlartifacts|artifacts|__pycache__|.*\.(db(-\w+)?|html|ipynb|md|py|pyc|sh|toml|ya?ml)$"
-)
-"""Names of files and folders of this program, and of files that people edit while a study runs."""
-
-
-def _changes(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield the path, relative to the folder, and the time of the last change of files in it and its folders."""
-    with suppress(OSError):
-        for path in itertools.islice(itertools.chain(folder.glob("*"), folder.glob("*/*")), _MOST_FILES):
-            name = path.relative_to(folder)
-            if not any(_NOT_OF_TRIALS.match(part) for part in name.parts) and path.is_file():
-                yield str(name), path.stat().st_mtime_ns
 
 
 _PROGRAM = (sys.executable, "-P", "-m", "studies.storage.views.mlflow_connect")
@@ -426,90 +333,3 @@ def handed_over(
 
 def _is_of_the_node(name: str) -> bool:
     return name in OF_THE_NODE or name.startswith(ROLES_OF_THE_NODE)
-
-
-log = logging.getLogger(__name__)
-
-
-class Counting:
-    """Counts models while the `with` block runs, unless counts are stored or of no use (`process` is None)."""
-
-    def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
-        self._store, self._study_id, self._spec = store, row.id, prepared.spec
-        self._is_of_use = prepared.has_countable_models and has_model(prepared.spec.search)
-        self._space = prepared.spec.space or Space({})
-        self._sizes: SizeModel | None = None
-        self._python_path, self._is_over = [str(prepared.base_folder)], False
-        self._thread: threading.Thread | None = None
-        self.process: subprocess.Popen[str] | None = None
-        if row.counted_examples is not None:
-            self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
-
-    def sizes(self) -> SizeModel | None:
-        """Return the model of sizes, or None without counts."""
-        return self._sizes
-
-    def wait(self) -> None:
-        """Wait for the counts."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def __enter__(self) -> "Counting":
-        if self._sizes is None and self._is_of_use:
-            question = json.dumps(_question(self._spec, self._space, self._python_path))
-            self.process = _started()
-            self._thread = threading.Thread(target=self._take, args=(self.process, question), daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End the process and its children, because a study that has ended needs no sizes."""
-        self._is_over = True
-        if self.process is not None and self._thread is not None and self._thread.is_alive():
-            # The thread reads until the last process of the group, such as a worker of the task, has closed the pipes.
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        self.wait()
-
-    def _take(self, process: subprocess.Popen[str], question: str) -> None:
-        out, err = process.communicate(question)
-        if self._is_over:
-            return
-        counted = _read(out, err)
-        self._sizes = SizeModel(self._space, counted)
-        try:
-            self._store.keep_counted(self._study_id, [one.to_plain() for one in counted])
-        except SQLAlchemyError as error:
-            log.warning(
-                "the counts of models cannot be stored, so the next controller will count again: %s",
-                str(error).splitlines()[0],
-            )
-
-
-def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict[str, Any]:
-    return {
-        "task": spec.task,
-        "task_options": dict(spec.task_options),
-        "python_path": list(python_path),
-        "examples": examples_of(space),
-        "training": {"samples_per_epoch": spec.training.samples_per_epoch},
-    }
-
-
-def _started() -> subprocess.Popen[str]:
-    # The counting has its own process group, so that Ctrl-C drains the study without interrupting the counting.
-    return subprocess.Popen(  # noqa: S603 - a module of this project
-        PROBE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
-    )
-
-
-def _read(out: str, err: str) -> list[Counted]:
-    """Return the counts of the process; empty if it died, since they are optional."""
-    try:
-        answer = json.loads(out)
-    except ValueError:
-        log.info("models were not counted: %s", last_line(err, "no answer"))
-        return []
-    if answer["error"]:
-        log.info("models were not counted: %s", answer["error"])
-    return [Counted.from_plain(one) for one in answer["counted"]]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from automl.launching.first_trials import FirstTrials, SharedFiles
 from automl.launching.launch_or_resume import hardly_enough
-from automl.launching.study_run import FirstTrials, SharedFiles
 from studies.control.machine.live_trials import Trial
 from studies.records.records import NANO
 from studies.spec.study_spec import parse_spec
@@ -70,7 +70,7 @@ def test_a_command_that_prints_before_it_saves_is_told_so_once(argument: str, sa
         (["model.pt"] * 7, "several trials have written model.pt"),
         (["out/model.pt"] * 7, "several trials have written out/model.pt"),
         (["0.pt", "1.pt", "2.pt", "3.pt", "4.pt", "5.pt", "6.pt"], ""),
-        (["automl_logs/model.pt"] * 7, ""),
+        (["launch.log"] * 7, ""),
         (["train.py"] * 7, ""),
     ],
 )

@@ -14,10 +14,11 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import prepared_study, study_run
+from automl.launching import model_counting, prepared_study, study_run
 from automl.launching.launch_or_resume import find_or_create, resume
+from automl.launching.model_counting import Counting
 from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.study_run import Counting, Watcher, drive
+from automl.launching.study_run import Watcher, drive
 from search_spaces.space import Space
 from studies.control.assembly import problem_of
 from studies.control.machine.state import StudyMachine
@@ -425,7 +426,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(tmp_path, mo
     drive(store, find_or_create(store, prepared), prepared, Watcher(on_commit=look))
     row = store.require("counted")
     assert len(row.counted_examples) == len(found[0].examples)  # type: ignore[union-attr]
-    monkeypatch.setattr(study_run, "_started", lambda: pytest.fail("it is counted already"))
+    monkeypatch.setattr(model_counting, "_started", lambda: pytest.fail("it is counted already"))
     found.clear()
     resume(store, "counted", ["budget.trials=8"], Watcher(on_commit=look))
     assert found[0] is not None
@@ -437,6 +438,6 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     here = InProcess(tmp_path, capsys, monkeypatch)
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SPEC))
-    monkeypatch.setattr(study_run, "_started", lambda: pytest.fail("nothing is to be counted"))
+    monkeypatch.setattr(model_counting, "_started", lambda: pytest.fail("nothing is to be counted"))
     assert here.run("launch", "s.yaml", "--dry-run")[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
