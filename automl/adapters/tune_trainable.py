@@ -6,7 +6,8 @@
             tune.report({"error": error})              the measurement of an epoch; the trial may end here
 
 While a trial runs, `report`, `get_checkpoint` and `get_context` of `ray.tune`, `ray.train` and `ray.air.session` are
-ours, also where the user's module has imported them by name. Such trials have no checkpoints.
+ours, also where modules have imported them under these names. Such trials have one rank and no checkpoints. A function
+that returns early completes its trial: its last report counts for the epoch that had begun.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from numbers import Real
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from search_spaces.messages import listed
 from search_spaces.parameters import Categorical, Float, Int, SpaceError
 from trainers.protocol import TaskError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trainers.functions.trial import Trial
 
 MODULES = ("ray.tune", "ray.train", "ray.air.session")
+_DOMAINS, _GRID = "ray.tune.search.sample", "grid_search"
 
 
 def as_training_function(
@@ -44,20 +46,26 @@ def as_training_function(
     @functools.wraps(train)
     def run(trial: Trial) -> None:
         left = trial.epochs()
-        epoch = next(left, None)
+        epoch, known = next(left, None), dict[str, Any]()
 
-        def report(metrics: Mapping[str, Any], *, checkpoint: object = None) -> None:  # noqa: ARG001 - Ray's signature
-            nonlocal epoch
+        def report(metrics: Mapping[str, Any], checkpoint: object = None, **_more: object) -> None:  # noqa: ARG001
+            nonlocal epoch, known
             if epoch is None:
                 raise TaskError(f"tune.report: more than {epochs} reports. Set training.epochs to their number")
-            trial.report(**{name: value for name, value in metrics.items() if _is_number(value)})
+            known = _numbers(metrics)
+            if not known:
+                raise TaskError(f"tune.report: no number in {listed(metrics) or 'it'}. Report the study's objectives")
+            trial.report(**known)
             epoch = next(left, None)
 
-        context = functools.partial(_context_of, trial)
+        context = functools.partial(_Context, trial)
         with _replaced(train, {"report": report, "get_checkpoint": lambda: None, "get_context": context}):
             last = train({**constants, **trial.params})
-        if isinstance(last, Mapping) and epoch is not None:
-            report(last)
+        if epoch is not None:
+            known = (_numbers(last) if isinstance(last, Mapping) else {}) or known
+            if not known:
+                raise TaskError("the trainable returned without tune.report(...). Report the study's objectives")
+            trial.report(**known)
 
     # The training function's name must identify the trainable.
     run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"
@@ -70,48 +78,78 @@ def as_training_function(
 def parameters_and_constants(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the parameters and the constants of a `param_space`, which may have parameters of this project too.
 
+    A space without a distribution of Ray Tune is one of this project, without constants.
+
     Raises:
-        SpaceError: A distribution has no counterpart here, such as `tune.randn`; the message names it.
+        SpaceError: A distribution has no counterpart here, such as `tune.randn`, or is inside a constant.
     """
     parameters, constants = dict[str, Any](), dict[str, Any]()
+    if not any(map(_is_drawn, param_space.values())):
+        return dict(param_space), constants
     for name, value in param_space.items():
-        if isinstance(value, Mapping) and "grid_search" in value:
-            parameters[name] = Categorical(list(value["grid_search"]))
-        elif type(value).__module__ == "ray.tune.search.sample":
-            parameters[name] = _parameter(name, value)
-        elif isinstance(value, tuple | list | Float | Int | Categorical) or (
-            isinstance(value, Mapping) and "type" in value
-        ):
+        if _is_drawn(value):
+            try:
+                parameters[name] = _parameter(value)
+            except SpaceError as error:
+                raise error.under(name) from None
+        elif isinstance(value, Float | Int | Categorical):
             parameters[name] = value
         else:
             constants[name] = value
     return parameters, constants
 
 
-def _parameter(name: str, domain: Any) -> Float | Int | Categorical:
+def _is_drawn(value: object) -> bool:
+    """Return whether Ray Tune draws a value; SpaceError if it draws only a part of it."""
+    if type(value).__module__ == _DOMAINS:
+        return True
+    inner = value.items() if isinstance(value, Mapping) else ()
+    if [name for name, _ in inner] == [_GRID]:
+        return True
+    for name, part in inner:
+        if _is_drawn(part):
+            raise SpaceError(f"{name} is drawn inside a mapping. Give it a name of its own in the space", ())
+    return False
+
+
+def _parameter(domain: Any) -> Float | Int | Categorical:
+    if isinstance(domain, Mapping):
+        return Categorical(list(domain[_GRID]))
+    if type(domain).__name__ == "Categorical":
+        return Categorical(list(domain.categories))
     sampler = domain.get_sampler()
     step, inner = getattr(sampler, "q", None), getattr(sampler, "sampler", None) or sampler
-    kind, is_log = type(domain).__name__, type(inner).__name__ == "_LogUniform"
-    if kind == "Categorical":
-        return Categorical(list(domain.categories))
+    is_log = type(inner).__name__ == "_LogUniform"
     if type(inner).__name__ not in {"_Uniform", "_LogUniform"}:
-        found = type(inner).__name__.strip("_")
-        raise SpaceError(f"{name}: Ray Tune's {found} has no bounds. Give some, such as `tune.uniform(0.0, 1.0)`")
-    if kind == "Integer":
+        raise SpaceError("this distribution of Ray Tune has no bounds. Give some, such as `tune.uniform(0.0, 1.0)`")
+    if is_log and step is not None:
+        raise SpaceError("a range cannot have a log scale and a step. Take `tune.loguniform` or `tune.lograndint`")
+    if type(domain).__name__ == "Integer":
         return Int(int(domain.lower), int(domain.upper) - (step is None), log=is_log, step=step)
     return Float(float(domain.lower), float(domain.upper), log=is_log, step=step)
 
 
-def _is_number(value: object) -> bool:
-    return (isinstance(value, Real) and not isinstance(value, bool)) or getattr(value, "ndim", None) == 0
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in metrics.items()
+        if (isinstance(value, Real) and not isinstance(value, bool)) or getattr(value, "ndim", None) == 0
+    }
 
 
-def _context_of(trial: Trial) -> SimpleNamespace:
-    answers = {
-        "get_world_size": trial.world_size, "get_world_rank": trial.rank, "get_trial_id": str(trial.number),
-        "get_trial_name": f"trial-{trial.number:05}",
-    }  # fmt: skip
-    return SimpleNamespace(**{name: functools.partial(answers.get, name) for name in answers})
+class _Context:
+    """Answers of Ray's contexts about the trial; None where a trial of this project has no answer."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._answers = {
+            "get_world_size": trial.world_size, "get_world_rank": trial.rank, "get_local_rank": trial.rank,
+            "get_trial_id": str(trial.number), "get_trial_name": f"trial-{trial.number:05}",
+        }  # fmt: skip
+
+    def __getattr__(self, name: str) -> Callable[[], object]:
+        if not name.startswith("get_"):
+            raise AttributeError(name)
+        return functools.partial(self._answers.get, name)
 
 
 @contextmanager
@@ -120,7 +158,12 @@ def _replaced(train: Callable[..., object], ours: Mapping[str, Callable[..., Any
     import_module(MODULES[0])
     modules = [sys.modules[name] for name in MODULES if name in sys.modules]
     theirs = {getattr(module, name): name for module in modules for name in ours if hasattr(module, name)}
-    scopes = [*map(vars, modules), getattr(inspect.unwrap(train), "__globals__", {})]
+    importing = [
+        vars(module)
+        for module in list(sys.modules.values())
+        if any(inspect.isfunction(one := getattr(module, "__dict__", {}).get(name)) and one in theirs for name in ours)
+    ]
+    scopes = [*importing, getattr(inspect.unwrap(train), "__globals__", {})]
     with ExitStack() as stack:
         for scope in scopes:
             for name, value in list(scope.items()):

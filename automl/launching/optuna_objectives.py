@@ -16,6 +16,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from automl.adapters.optuna_objective import as_training_function
+from automl.adapters.tune_trainable import MODULES
 from search_spaces.messages import listed
 from search_spaces.parameters import Parameter, SpaceError
 from search_spaces.space import Space
@@ -47,13 +48,20 @@ def is_optuna_objective(function: Callable[..., object]) -> bool:
 
 
 def is_tune_trainable(function: Callable[..., object]) -> bool:
-    """Return whether a function of a `config` reports to Ray Tune, itself or in the user's functions that it calls."""
-    if list(inspect.signature(function).parameters)[:1] != ["config"]:
+    """Return whether a function reports to Ray Tune, itself or in the user's functions that it calls."""
+    try:
+        takes = list(inspect.signature(function).parameters)[:1]
+    except (TypeError, ValueError):
         return False
-    for one in _functions(function):
+    for one in _functions(function) if takes else ():
         names = _names(one.__code__)
-        by_name = getattr(one.__globals__.get("report"), "__module__", "")
-        if "report" in names and (by_name.startswith("ray.") or not names.isdisjoint(_RAY)):
+        values = [one.__globals__.get(name) for name in names]
+        functions = [value for value in values if isinstance(value, FunctionType)]
+        is_rays = any(isinstance(value, ModuleType) and value.__name__ in MODULES for value in values)
+        is_likely = is_rays or (takes == ["config"] and not names.isdisjoint(_RAY))
+        if any(one.__name__ == "report" and one.__module__.startswith("ray.") for one in functions) or (
+            "report" in names and is_likely
+        ):
             return True
     return False
 

@@ -1,11 +1,10 @@
 """Function trainables of Ray Tune as trials of ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ray import train as ray_train
 from ray import tune
 from ray.tune import report
 
@@ -16,7 +15,7 @@ from search_spaces.parameters import Categorical, Float, Int, SpaceError
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
 from tests.automl.test_api import DrivenError, driven
-from tests.support import optuna_objectives, training_functions
+from tests.support import optuna_objectives, training_functions, tune_reports
 from tests.support.function_trials import Granted
 from trainers.contract.training_function import TrainingFunction
 from trainers.functions.function_trainer import FunctionTrainer
@@ -39,8 +38,26 @@ def by_name(config: dict[str, Any]) -> dict[str, float]:
     return {"error": config["rate"] / 3}
 
 
-def in_a_helper(config: dict[str, Any]) -> None:
-    by_module(config)
+def in_a_helper(settings: dict[str, Any]) -> None:
+    for epoch in range(1, 4):
+        tune_reports.send(settings["rate"] / epoch)
+
+
+def by_train(cfg: dict[str, Any]) -> None:
+    context = ray_train.get_context()
+    assert (context.get_world_size(), context.get_local_rank(), context.get_trial_dir()) == (1, 0, None)
+    for epoch in range(1, 4):
+        ray_train.report({"error": cfg["rate"] / epoch}, None)
+
+
+def stops_early(config: dict[str, Any]) -> None:
+    tune.report({"error": config["rate"]})
+    tune.report({"error": config["rate"] / 2})
+
+
+def returns_only(config: dict[str, Any]) -> dict[str, float]:
+    assert tune.get_checkpoint() is None
+    return {"error": config["rate"]}
 
 
 def trained(
@@ -53,12 +70,36 @@ def trained(
     return course.measurements
 
 
-@pytest.mark.parametrize("train", [by_module, by_name, in_a_helper])
+@pytest.mark.parametrize("train", [by_module, by_name, in_a_helper, by_train])
 def test_each_report_is_an_epoch(train: Callable[..., Any]) -> None:
     before = tune.report, tune.get_context, report
     done = trained(train, {"rate": 6.0}, {"epochs": 3})
     assert [(one.epoch, one.metrics["error"]) for one in done] == [(1, 6.0), (2, 3.0), (3, 2.0)]
     assert before == (tune.report, tune.get_context, report), "Ray's own functions are back"
+
+
+@pytest.mark.parametrize(("train", "errors"), [(stops_early, [6.0, 3.0, 3.0]), (returns_only, [6.0])])
+def test_a_function_that_returns_early_completes_its_trial(train: Callable[..., Any], errors: list[float]) -> None:
+    done = trained(train, {"rate": 6.0}, {}, epochs=9)
+    assert [one.metrics["error"] for one in done] == errors
+    assert done[-1].complete
+
+
+def silent(config: dict[str, Any]) -> None:
+    tune.get_context()
+
+
+def textual(config: dict[str, Any]) -> None:
+    tune.report({"error": None, "note": "text"})
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [(silent, "returned without tune.report"), (textual, "tune.report: no number in error, note")],
+)
+def test_a_trial_without_a_number_fails_with_a_cure(train: Callable[..., Any], words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        trained(train, {"rate": 6.0}, {})
 
 
 def test_a_trial_that_is_over_ends_at_a_report() -> None:
@@ -83,7 +124,9 @@ def test_a_param_space_is_a_space_and_constants() -> None:
             "depth": tune.grid_search([1, 2]),
             "own": automl.Float(0.0, 1.0),
             "seed": 3,
-            "data": {"folder": "images"},
+            "data": {"type": "images"},
+            "layers_of": [64, 32],
+            "betas": (0.9, 0.999),
             "verbose": None,
         }
     )
@@ -98,18 +141,32 @@ def test_a_param_space_is_a_space_and_constants() -> None:
         "depth": Categorical([1, 2]),
         "own": Float(0.0, 1.0),
     }
-    assert constants == {"seed": 3, "data": {"folder": "images"}, "verbose": None}
+    plain = {"data": {"type": "images"}, "layers_of": [64, 32], "betas": (0.9, 0.999)}
+    assert constants == {"seed": 3, **plain, "verbose": None}
+    ours = {"rate": (1e-4, 1e-1, "log"), "layers": [1, 2]}
+    assert parameters_and_constants(ours) == (ours, {})
 
 
-@pytest.mark.parametrize("domain", [tune.randn(), tune.sample_from(lambda _: 1)], ids=["randn", "sample_from"])
-def test_a_distribution_without_bounds_is_refused(domain: object) -> None:
-    with pytest.raises(SpaceError, match=r"rate: Ray Tune's \w+ has no bounds. Give some, such as"):
-        parameters_and_constants({"rate": domain})
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (tune.randn(), "rate: this distribution of Ray Tune has no bounds. Give some"),
+        (tune.sample_from(lambda _: 1), "rate: this distribution of Ray Tune has no bounds"),
+        (tune.qloguniform(1e-4, 1e-1, 1e-4), "rate: a range cannot have a log scale and a step. Take"),
+        (tune.choice([(1, 2), (3, 4)]), "rate.choices: found"),
+        ({"inner": tune.uniform(0.0, 1.0)}, "inner is drawn inside a mapping. Give it a name of its own"),
+    ],
+    ids=["randn", "sample_from", "qloguniform", "tuples", "nested"],
+)
+def test_what_has_no_counterpart_is_refused(value: object, words: str) -> None:
+    with pytest.raises(SpaceError, match=words):
+        parameters_and_constants({"rate": value, "other": tune.uniform(0.0, 1.0)})
 
 
 def test_trainables_are_told_from_other_functions() -> None:
-    assert all(map(is_tune_trainable, (by_module, by_name, in_a_helper)))
-    assert not any(map(is_tune_trainable, (training_functions.train, optuna_objectives.objective, trained)))
+    assert all(map(is_tune_trainable, (by_module, by_name, in_a_helper, by_train, stops_early)))
+    others: list[Any] = [training_functions.train, optuna_objectives.objective, trained, dict, 42, len]
+    assert not any(map(is_tune_trainable, others))
 
 
 @pytest.mark.usefixtures("driven")
@@ -118,5 +175,9 @@ def test_a_search_takes_a_trainable_with_its_param_space(driven: list[Any]) -> N
     with pytest.raises(DrivenError):
         automl.search(by_module, space=space, objectives=["error"], training={"epochs": 3}, budget={"trials": 2})
     assert driven[0].space == Space({"rate": Float(1e-4, 1e-1, log=True)})
-    with pytest.raises(SpecError, match=r"automl.search: space: rate: Ray Tune's Normal has no bounds"):
+    with pytest.raises(SpecError, match=r"automl.search: space: rate: this distribution of Ray Tune has no bounds"):
         automl.search(by_module, space={"rate": tune.randn()}, objectives=["error"], budget={"trials": 2})
+    for world_size in (2, tune.choice([1, 2])):
+        given = {"rate": tune.uniform(0.0, 1.0), "world_size": world_size}
+        with pytest.raises(SpecError, match=r"trains on one rank. Remove world_size"):
+            automl.search(by_module, space=given, objectives=["error"], budget={"trials": 2})
