@@ -49,7 +49,6 @@ _MODULES = {
     "Trial": "trainers.functions.trial",
 }
 """Modules of names that are the same in the module. The other names are sections of a spec, such as `BudgetSpec`."""
-_SECTIONS = {"Baseline": "studies.spec.sections"}  # modules of sections that are not in `studies.spec.sections`
 
 
 def __getattr__(name: str) -> Any:
@@ -59,7 +58,7 @@ def __getattr__(name: str) -> Any:
     with warnings.catch_warnings():
         # In a notebook Optuna loads a progress bar that asks for ipywidgets, which this project does not use.
         warnings.filterwarnings("ignore", message="IProgress not found")
-        module = importlib.import_module(_MODULES.get(name) or _SECTIONS.get(name, "studies.spec.sections"))
+        module = importlib.import_module(_MODULES.get(name, "studies.spec.sections"))
     return getattr(module, name if name in _MODULES else f"{name}Spec")
 
 

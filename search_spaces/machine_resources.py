@@ -1,6 +1,6 @@
 """CPUs and free memory that this process may use.
 
-Reading ends with an error, before a small file that expands without bound fills the memory.
+Under `within_free_memory`, a small file that expands without bound ends with an error before it fills the memory.
 """
 
 import os
