@@ -90,7 +90,9 @@ def unknown_key(model: type[BaseModel], path: Path) -> str:
     key = path[-1]
     if key in (advice := getattr(parent, "ADVICE", {})):
         return f"found the unknown key {shown(key)}; {advice[key]}"
-    hint = nearest(key, keys) or inner_keys(model).get(str(key))
+    is_whole_spec = "study" in model.model_fields  # a section on its own does not know where else a key stands
+    elsewhere = inner_keys(model) if is_whole_spec and len(path) <= 2 else {}
+    hint = nearest(key, keys) or elsewhere.get(str(key))
     return f"found the unknown key {found(key, listed(keys) or 'no key', hint).removeprefix('found ')}"
 
 

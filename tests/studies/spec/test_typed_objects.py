@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import automl
@@ -71,6 +71,7 @@ def outcome(make: Any) -> tuple[StudySpec | None, SpecError | None]:
 
 @pytest.mark.medium
 @given(written())
+@example(("search", {"advisor": {"name": "mo_asha", "eta": 4}, "unknown_key": 1}))
 @settings(max_examples=200)
 def test_a_typed_section_is_what_its_yaml_is(case: tuple[str, dict[str, object]]) -> None:
     name, keys = case
