@@ -39,9 +39,9 @@ FROM_USER_PRIOR = 10
 """Number of first suggestions that are drawn from the user priors of the space, if there are any."""
 _WITH_START_DESIGN = ("auto", "tpe", "nsga2", "gp")
 """Samplers whose first trials try each choice: random search stays random, and a user's own sampler is left alone."""
-MOST_TRIALS = 300
-"""From twice as many trials on, TPE and the Gaussian process see the 30 best, 300 drawn at random, and the latest 300
-to 600: their time grows with the trials, and TPE tells at most 25 good trials from the density of all others."""
+MOST_TRIALS = 200
+"""From twice as many trials on, TPE and the Gaussian process see the 30 best, 200 drawn at random, and the latest 200
+to 400: their time grows with the trials, and TPE tells at most 25 good trials from the density of all others."""
 _BEST_TRIALS = 30
 _THINNED = ("auto", "tpe", "gp")
 GENERATION_0 = {"NSGAIISampler:generation": 0}
