@@ -271,10 +271,10 @@ def search(
             raise SpecError(_SEARCH, ("space",), str(error)) from None
     form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": given}
     spec = parse_with_overrides(form, source=_SEARCH)
-    if is_trainable and ("world_size" in constants or (spec.space is not None and "world_size" in spec.space)):
-        problem = "a trainable of Ray Tune trains on one rank. Remove world_size from the space"
-        raise SpecError(_SEARCH, ("space", "world_size"), problem)
     if is_trainable:
+        if "world_size" in constants or (spec.space is not None and "world_size" in spec.space):
+            problem = "a trainable of Ray Tune trains on one rank. Remove world_size from the space"
+            raise SpecError(_SEARCH, ("space", "world_size"), problem)
         train = function_of_trainable(train, constants, spec.training.epochs)
     reported = () if is_trainable else reported_by(train)
     facts = TaskFacts(parameters=None, metrics=None, space=None, reported=reported)

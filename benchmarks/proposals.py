@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -20,7 +19,6 @@ import numpy as np
 from search import objectives_of, policies, seeds
 from search_peers.policies import CONTESTANTS
 
-from search_spaces.parameters import Value
 from studies.records.records import FINISH
 from studies.search.model.encoding import Encoder, identity
 from studies.simulation.recorded_curves import CurveTable, find_tables, read_table
@@ -49,7 +47,8 @@ def judged(table: CurveTable, policy: str, seed: int) -> list[tuple[bool, bool, 
     last = table.metrics[objectives[0].metric][:, -1]
     last = np.where(np.isnan(last), np.inf, last if objectives[0].direction == "minimize" else -last)
     rows = {identity(params): row for row, params in enumerate(table.params)}
-    points = np.array([encoded(table, params) for params in table.params])
+    encoder = Encoder(table.space)
+    points = np.array([encoder.encode(params) for params in table.params], dtype=float)
     pairs = np.random.default_rng(0).integers(len(table), size=(2, 10_000))
     near = float(np.quantile(np.linalg.norm(points[pairs[0]] - points[pairs[1]], axis=1), COPIES))
     tried: list[int] = []
@@ -60,11 +59,6 @@ def judged(table: CurveTable, policy: str, seed: int) -> list[tuple[bool, bool, 
         found.append((bool(last[row] < np.median(last)), bool(last[row] <= np.quantile(last, 0.1)), distance < near))
         tried.append(row)
     return found
-
-
-def encoded(table: CurveTable, params: Mapping[str, Value]) -> np.ndarray:
-    """Return a configuration as a point."""
-    return np.asarray(Encoder(table.space).encode(params), dtype=float)
 
 
 def main() -> None:

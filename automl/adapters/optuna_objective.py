@@ -51,8 +51,12 @@ def as_training_function(
         shown_trial = ObjectiveTrial(trial, metrics, int(trial.params.get("epochs") or epochs))
         shown_trial.end(objective(shown_trial))
 
-    # The training function's name must identify the objective.
-    run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"
+    return of_trial(run)
+
+
+def of_trial(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
+    """Return a function that wraps another library's, with the signature of a training function, and its name."""
+    run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"  # names the wrapped function
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     )

@@ -21,6 +21,7 @@ from importlib import import_module
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from automl.adapters.optuna_objective import of_trial
 from search_spaces.messages import listed
 from search_spaces.parameters import Categorical, Float, Int, SpaceError
 from trainers.protocol import TaskError
@@ -67,12 +68,7 @@ def as_training_function(
                 raise TaskError("the trainable returned without tune.report(...). Report the study's objectives")
             trial.report(**known)
 
-    # The training function's name must identify the trainable.
-    run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    )
-    return run
+    return of_trial(run)
 
 
 def parameters_and_constants(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

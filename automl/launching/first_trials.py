@@ -24,6 +24,8 @@ class FirstTrials:
 
     def look(self, machine: StudyMachine) -> None:
         """Check a commit of the study."""
+        if self._is_timed and self._is_kept:
+            return
         epochs, trials = machine.setup.epochs, machine.trials.values()
         measured = [trial for trial in trials if trial.epoch_seconds]
         if not self._is_timed and sum(trial.epochs_done for trial in measured) >= min(_ENOUGH_EPOCHS, epochs):
@@ -52,8 +54,7 @@ class SharedFiles:
     """
 
     def __init__(self, command: Command | None, base_folder: Path, warn: Callable[[str], None]) -> None:
-        is_shared = command is not None and not command.has_own_folder
-        self._folder = command.script_folder(base_folder) if command is not None and is_shared else None
+        self._folder = None if command is None or command.has_own_folder else command.script_folder(base_folder)
         self._warn = warn
         self._changed_at = dict(_models_in(self._folder)) if self._folder else {}
         self._ran = deque[frozenset[int]]([frozenset()], maxlen=3)  # the last is what runs now
@@ -61,8 +62,10 @@ class SharedFiles:
 
     def look(self, machine: StudyMachine) -> None:
         """Check a commit of the study."""
-        running = frozenset(number for number, trial in machine.trials.items() if trial.state == "running")
-        if self._folder is None or running == self._ran[-1]:
+        if self._folder is None:
+            return
+        running = frozenset(trial.id for trial in machine.running)
+        if running == self._ran[-1]:
             return
         possible = frozenset().union(*self._ran)
         self._ran.append(running)

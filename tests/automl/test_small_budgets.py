@@ -18,6 +18,12 @@ from tests.support.study_factory import build_study
 from trainers.commands.command import HOW_TO_KEEP, Command
 
 
+class Machine(SimpleNamespace):
+    @property
+    def running(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if trial.state == "running"]
+
+
 def machine(*epochs: list[float], planned: int = 10) -> Any:
     trials = {
         number: Trial(
@@ -26,7 +32,7 @@ def machine(*epochs: list[float], planned: int = 10) -> Any:
         )
         for number, seconds in enumerate(epochs)
     }  # fmt: skip
-    return SimpleNamespace(trials=trials, setup=SimpleNamespace(epochs=planned, milestones=(2, 6)))
+    return Machine(trials=trials, setup=SimpleNamespace(epochs=planned, milestones=(2, 6)))
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(19.0, "10 epochs take at least 20 s, by the fastest"), (20.0, "")])
