@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-fast test-slow test-gpu test-gpu-studies chaos docs screenshots install install-dev lint clean
+.PHONY: demo test test-fast test-slow coverage test-gpu test-gpu-studies chaos docs screenshots install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -26,6 +26,13 @@ test-fast: $(VENV)/.installed-dev
 # Statistics over many studies, and long rows of trials; `make test` runs a smaller part of each.
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow
+
+# Lines and branches of the product that `make test` runs, in all processes that end by themselves. Takes twice as long.
+coverage: $(VENV)/.installed-dev
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup -o timeout=900
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
 
 # What only a GPU can show of the trainer. It needs torch, numpy, psutil and pytest; GPU_PYTHON names the Python that has them.
 # One GPU has eight minutes; with more of them there are more tests, so give them more.
