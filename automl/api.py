@@ -11,7 +11,7 @@ from automl.adapters.tune_trainable import as_training_function as function_of_t
 from automl.adapters.tune_trainable import parameters_and_constants
 from automl.launching.functions import name_of
 from automl.launching.launch_or_resume import launch_prepared
-from automl.launching.optuna_objectives import (
+from automl.launching.foreign_objectives import (
     is_optuna_objective,
     is_tune_trainable,
     training_function_of,

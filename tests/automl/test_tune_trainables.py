@@ -10,7 +10,7 @@ from ray.tune import report
 
 import automl
 from automl.adapters.tune_trainable import as_training_function, parameters_and_constants
-from automl.launching.optuna_objectives import is_tune_trainable
+from automl.launching.foreign_objectives import is_tune_trainable
 from search_spaces.parameters import Categorical, Float, Int, SpaceError
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
