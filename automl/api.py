@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.adapters.tune_trainable import as_training_function as function_of_trainable
-from automl.adapters.tune_trainable import parameters_and_constants
-from automl.launching.functions import name_of
-from automl.launching.launch_or_resume import launch_prepared
+from automl.adapters.tune_trainable import is_param_space, own_trainable, parameters_and_constants
 from automl.launching.foreign_objectives import (
+    function_of_trainable,
     is_optuna_objective,
     is_tune_trainable,
     training_function_of,
     with_space_of,
 )
+from automl.launching.functions import name_of, plain_function
+from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.prepared_study import Prepared, TaskFacts, prepare
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
@@ -243,8 +243,8 @@ def search(
     `automl_functions` of the working folder.
 
     Args:
-        train: Training function, see docs/training-function.md, an objective that was written for Optuna, or a function
-            trainable of Ray Tune.
+        train: Training function, see docs/training-function.md, an objective that was written for Optuna, or a
+            trainable of Ray Tune. Partials, bound methods and objects with `__call__` are functions, too.
         budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. Without it, the default
             budget applies, and a line reports it.
         space: `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or their form in a
@@ -261,10 +261,11 @@ def search(
     """
     folder = Path.cwd()
     hide_widget_advice()
+    train = plain_function(own_trainable(train))
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
     given = {"hours": HOURS, "usd": USD, "trials": None} if budget is None else budget
     constants: Mapping[str, Any] = {}
-    if (is_trainable := is_tune_trainable(train)) and isinstance(space, Mapping):
+    if (is_trainable := is_tune_trainable(train) or is_param_space(space)) and isinstance(space, Mapping):
         try:
             space, constants = parameters_and_constants(space)
         except SpaceError as error:

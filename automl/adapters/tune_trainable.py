@@ -1,13 +1,16 @@
-"""Runs a function trainable of Ray Tune unchanged as a training function in a rank.
+"""Runs a trainable of Ray Tune unchanged as a training function in a rank.
 
     def train(config):                                 the trial's parameters, and the constants of the space
         for epoch in range(30):
             ...
             tune.report({"error": error})              the measurement of an epoch; the trial may end here
 
+    class Trained(tune.Trainable):                     each `step` is an epoch
+
 While a trial runs, `report`, `get_checkpoint` and `get_context` of `ray.tune`, `ray.train` and `ray.air.session` are
-ours, also where modules have imported them under these names. Such trials have one rank and no checkpoints. A function
-that returns early completes its trial: its last report counts for the epoch that had begun.
+ours, also where modules have imported them under these names. Such trials have one rank. Their checkpoints hold the
+files that the trainable wrote into its own. A function that returns early completes its trial: its last report counts
+for the epoch that had begun.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.adapters.optuna_objective import of_trial
@@ -30,45 +35,174 @@ if TYPE_CHECKING:
     from trainers.functions.trial import Trial
 
 MODULES = ("ray.tune", "ray.train", "ray.air.session")
+INTEGRATIONS = "ray.tune.integration"
+"""Modules of callbacks that report for other libraries."""
 _DOMAINS, _GRID = "ray.tune.search.sample", "grid_search"
+_CLASSES, _WRAPPERS = "ray.tune.trainable.trainable", "ray.tune.trainable.util"
+
+
+def is_trainable_class(train: object) -> bool:
+    """Return whether an object is a class that inherits from `tune.Trainable`."""
+    return inspect.isclass(train) and any(base.__module__ == _CLASSES for base in train.__mro__)
+
+
+def own_trainable(train: Any) -> Any:
+    """Return the user's own trainable with the values of `tune.with_parameters`; other objects as they are."""
+    if inspect.isfunction(train) and train.__module__ == _WRAPPERS:
+        around = inspect.getclosurevars(train).nonlocals
+        return functools.partial(own_trainable(around["trainable"]), **_values(around))
+    if not is_trainable_class(train) or train.__module__ != _WRAPPERS:
+        return train
+    values, own = dict[str, Any](), train
+    while own.__module__ == _WRAPPERS:
+        if "setup" in vars(own):
+            values |= _values(inspect.getclosurevars(own.setup).nonlocals)
+        own = own.__bases__[0]
+
+    def setup(self: Any, config: dict[str, Any]) -> None:
+        own.setup(self, config, **values)
+
+    return type(own.__name__, (own,), {"setup": setup, "__module__": own.__module__}) if values else own
+
+
+def _values(around: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `tune.with_parameters` from the variables of its wrapper."""
+    registry = around.get("parameter_registry")
+    return {} if registry is None else {name: registry.get(around["prefix"] + name) for name in around["keys"]}
 
 
 def as_training_function(
-    train: Callable[..., object], constants: Mapping[str, Any], epochs: int
+    train: Callable[..., Any], constants: Mapping[str, Any], epochs: int, *, has_checkpoints: bool = False
 ) -> Callable[[Trial], None]:
     """Return the training function that runs a trainable.
 
     Args:
-        train: Function of a `config`, which reports `epochs` times; a mapping that it returns is its last report.
+        train: Function of a `config`, which reports `epochs` times; a mapping that it returns is its last report. Or a
+            class that inherits from `tune.Trainable`.
         constants: Entries of `config` besides the trial's parameters.
         epochs: Number of epochs of a full training.
+        has_checkpoints: Whether the function continues from `get_checkpoint()`.
     """
 
-    @functools.wraps(train)
     def run(trial: Trial) -> None:
-        left = trial.epochs()
-        epoch, known = next(left, None), dict[str, Any]()
+        config = {**constants, **trial.params}
+        if inspect.isclass(train):
+            _run_class(trial, train, config)
+        else:
+            _run_function(trial, train, config, epochs, has_checkpoints=has_checkpoints)
 
-        def report(metrics: Mapping[str, Any], checkpoint: object = None, **_more: object) -> None:  # noqa: ARG001
-            nonlocal epoch, known
-            if epoch is None:
-                raise TaskError(f"tune.report: more than {epochs} reports. Set training.epochs to their number")
-            known = _numbers(metrics)
-            if not known:
-                raise TaskError(f"tune.report: no number in {listed(metrics) or 'it'}. Report the study's objectives")
-            trial.report(**known)
-            epoch = next(left, None)
+    return of_trial(functools.update_wrapper(run, train, updated=()))
+
+
+def _run_class(trial: Trial, train: Any, config: dict[str, Any]) -> None:
+    from ray.tune.result import AUTO_RESULT_KEYS
+
+    trainable, files = train(config), _Files()
+
+    def save() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            trainable.save(folder)
+            files.read(Path(folder), trainable.iteration)
+        return files.state_dict()
+
+    def load(content: dict[str, Any]) -> None:
+        files.load_state_dict(content)
+        with tempfile.TemporaryDirectory() as folder:
+            files.write(Path(folder))
+            trainable.restore(folder)
+        trainable._iteration = files.reports  # noqa: SLF001 - Ray reads it from a file of its own
+
+    base = next(one for one in train.__mro__ if one.__module__ == _CLASSES)
+    keeps = {"checkpoint": (save, load)} if train.save_checkpoint is not base.save_checkpoint else {}
+    try:
+        for _ in trial.epochs(**keeps):
+            result = trainable.train()
+            trial.report(**_reported({name: one for name, one in result.items() if name not in AUTO_RESULT_KEYS}))
+            if result.get("done"):
+                break
+    finally:
+        trainable.stop()
+        with suppress(OSError):  # it has files of the user
+            Path(trainable.logdir).rmdir()
+
+
+def _run_function(
+    trial: Trial, train: Callable[..., Any], config: dict[str, Any], epochs: int, *, has_checkpoints: bool
+) -> None:
+    files = _Files()
+    left = trial.epochs(**({"checkpoint": files} if has_checkpoints else {}))
+    epoch, known, reports = next(left, None), dict[str, Any](), files.reports
+    if epoch is None:
+        return
+
+    def report(metrics: Mapping[str, Any], checkpoint: Any = None, **_more: object) -> None:
+        nonlocal epoch, known, reports
+        reports += 1
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                files.read(Path(folder), reports)
+        if epoch is None:
+            raise TaskError(f"tune.report: more than {epochs} reports. Set training.epochs to their number")
+        if reports < epoch:  # trained again, since the last checkpoint is older than the trial's
+            return
+        known = _reported(metrics)
+        trial.report(**known)
+        epoch = next(left, None)
+
+    with ExitStack() as stack:
+
+        def checkpoint() -> Any:
+            if not files.reports:
+                return None
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            files.write(Path(folder))
+            return import_module(MODULES[0]).Checkpoint.from_directory(folder)
 
         context = functools.partial(_Context, trial)
-        with _replaced(train, {"report": report, "get_checkpoint": lambda: None, "get_context": context}):
-            last = train({**constants, **trial.params})
-        if epoch is not None:
-            known = (_numbers(last) if isinstance(last, Mapping) else {}) or known
-            if not known:
-                raise TaskError("the trainable returned without tune.report(...). Report the study's objectives")
-            trial.report(**known)
+        ours: dict[str, Callable[..., Any]] = {"report": report, "get_checkpoint": checkpoint, "get_context": context}
+        stack.enter_context(_replaced(train, ours))
+        last = train(config)
+    if epoch is not None:
+        known = (_numbers(last) if isinstance(last, Mapping) else {}) or known
+        if not known:
+            raise TaskError("the trainable returned without tune.report(...). Report the study's objectives")
+        trial.report(**known)
 
-    return of_trial(run)
+
+class _Files:
+    """Files of a trainable's last checkpoint by path, and `reports`, the number of reports until then."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, Any] = {}
+        self.reports = 0
+
+    def read(self, folder: Path, reports: int) -> None:
+        import numpy as np
+        import torch
+
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        contents = {str(path.relative_to(folder)): np.fromfile(path, dtype=np.uint8) for path in paths}
+        self._contents = {path: torch.from_numpy(content) for path, content in contents.items()}
+        self.reports = reports
+
+    def write(self, folder: Path) -> None:
+        for path, content in self._contents.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            content.numpy().tofile(folder / path)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"files": self._contents, "reports": self.reports}
+
+    def load_state_dict(self, content: dict[str, Any]) -> None:
+        self._contents, self.reports = content["files"], content["reports"]
+
+    def how_to_load(self, state: str) -> str:
+        return f'for path, content in {state}["files"].items(): content.numpy().tofile(path)  # in your own folder'
+
+
+def is_param_space(space: object) -> bool:
+    """Return whether a space has a distribution of Ray Tune."""
+    return isinstance(space, Mapping) and any(type(one).__module__ == _DOMAINS for one in space.values())
 
 
 def parameters_and_constants(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -123,6 +257,13 @@ def _parameter(domain: Any) -> Float | Int | Categorical:
     if type(domain).__name__ == "Integer":
         return Int(int(domain.lower), int(domain.upper) - (step is None), log=is_log, step=step)
     return Float(float(domain.lower), float(domain.upper), log=is_log, step=step)
+
+
+def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = _numbers(metrics)
+    if not numbers:
+        raise TaskError(f"tune.report: no number in {listed(metrics) or 'it'}. Report the study's objectives")
+    return numbers
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from automl.adapters.optuna_objective import as_training_function
-from automl.adapters.tune_trainable import MODULES
+from automl.adapters.tune_trainable import INTEGRATIONS, MODULES, is_trainable_class
+from automl.adapters.tune_trainable import as_training_function as function_of_tune
 from search_spaces.messages import listed
 from search_spaces.parameters import Parameter, SpaceError
 from search_spaces.space import Space
@@ -48,7 +49,9 @@ def is_optuna_objective(function: Callable[..., object]) -> bool:
 
 
 def is_tune_trainable(function: Callable[..., object]) -> bool:
-    """Return whether a function reports to Ray Tune, itself or in the user's functions that it calls."""
+    """Return whether a class or function reports to Ray Tune, itself or in the user's functions that it calls."""
+    if is_trainable_class(function):
+        return True
     try:
         takes = list(inspect.signature(function).parameters)[:1]
     except (TypeError, ValueError):
@@ -58,6 +61,9 @@ def is_tune_trainable(function: Callable[..., object]) -> bool:
         values = [one.__globals__.get(name) for name in names]
         functions = [value for value in values if isinstance(value, FunctionType)]
         is_rays = any(isinstance(value, ModuleType) and value.__name__ in MODULES for value in values)
+        modules = [str(getattr(value, "__module__", None)) for value in values]
+        if any(name.startswith(INTEGRATIONS) for name in (*names, *modules)):
+            return True
         is_likely = is_rays or (takes == ["config"] and not names.isdisjoint(_RAY))
         if any(one.__name__ == "report" and one.__module__.startswith("ray.") for one in functions) or (
             "report" in names and is_likely
@@ -110,6 +116,14 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
     return as_training_function(objective, metrics, spec.training.epochs)
 
 
+def function_of_trainable(
+    train: Callable[..., object], constants: Mapping[str, Any], epochs: int
+) -> Callable[..., object]:
+    """Return the training function that runs a trainable of Ray Tune, with checkpoints if the trainable reads them."""
+    resumes = any("get_checkpoint" in _names(one.__code__) for one in _functions(train))
+    return function_of_tune(train, constants, epochs, has_checkpoints=resumes)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Described:
     parameters: dict[str, Parameter]
@@ -152,7 +166,11 @@ def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
 
 def _referred(function: FunctionType) -> Iterator[FunctionType]:
     names = sorted(_names(function.__code__))
+    owner = function.__globals__.get(function.__qualname__.rpartition(".")[0])
     for name in names:
+        value = getattr(owner, name, None) if isinstance(owner, type) else None
+        if isinstance(value, FunctionType):
+            yield value
         value = function.__globals__.get(name)
         if isinstance(value, FunctionType):
             yield value

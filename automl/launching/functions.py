@@ -1,6 +1,7 @@
 """Names training functions for ranks and `automl resume`, and saves functions that other processes cannot import."""
 
 import base64
+import functools
 import hashlib
 import inspect
 import pickletools
@@ -35,6 +36,25 @@ import cloudpickle
     )
 )
 '''
+
+
+def plain_function(train: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that calls a partial, a bound method or an object with `__call__`; others as they are."""
+    inner: Any = train
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not callable(inner) or inspect.isclass(inner) or inspect.isbuiltin(inner) or inspect.isfunction(train):
+        return train
+    written = inner if inspect.isroutine(inner) else type(inner).__call__
+
+    @functools.wraps(getattr(written, "__func__", written))
+    def call(*values: Any, **named: Any) -> object:
+        return train(*values, **named)
+
+    call.__name__ = getattr(inner, "__name__", type(inner).__name__)
+    call.__qualname__ = f"{plain_function.__name__}.<locals>.{call.__name__}"
+    call.__signature__ = inspect.signature(train)  # type: ignore[attr-defined]
+    return call
 
 
 def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[str, Path]:

@@ -1,6 +1,10 @@
 """Function trainables of Ray Tune as trials of ours."""
 
+import functools
+import json
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +13,9 @@ from ray import tune
 from ray.tune import report
 
 import automl
-from automl.adapters.tune_trainable import as_training_function, parameters_and_constants
-from automl.launching.foreign_objectives import is_tune_trainable
+from automl.adapters.tune_trainable import as_training_function, own_trainable, parameters_and_constants
+from automl.launching.foreign_objectives import function_of_trainable, is_optuna_objective, is_tune_trainable
+from automl.launching.functions import name_of, plain_function
 from search_spaces.parameters import Categorical, Float, Int, SpaceError
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
@@ -60,6 +65,130 @@ def returns_only(config: dict[str, Any]) -> dict[str, float]:
     return {"error": config["rate"]}
 
 
+class Counts(tune.Trainable):
+    """Counts its steps; `done` ends it before the epochs do."""
+
+    def setup(self, config: dict[str, Any], offset: float = 0.0) -> None:
+        self.steps, self.rate, self.offset = 0, config["rate"], offset
+
+    def step(self) -> dict[str, Any]:
+        self.steps += 1
+        assert self.iteration + 1 == self.steps, "Ray's counter resumes, too"
+        return {"error": self.rate / self.steps + self.offset, "done": self.steps == 7}
+
+
+class Keeps(Counts):
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        (Path(checkpoint_dir) / "steps.json").write_text(str(self.steps))
+
+    def load_checkpoint(self, checkpoint: str) -> None:
+        self.steps = json.loads((Path(checkpoint) / "steps.json").read_text())
+
+
+class KeepsDict(Counts):
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.steps = checkpoint["steps"]
+
+
+def saves_at_times(config: dict[str, Any], offset: float = 0.0) -> None:
+    """Writes a checkpoint after each second step, in a folder and an empty file."""
+    start = 0
+    if (checkpoint := tune.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = json.loads((Path(folder) / "inner" / "step.json").read_text())
+            assert (Path(folder) / "empty").read_bytes() == b""
+    for step in range(start + 1, config["steps"] + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "inner").mkdir()
+            (Path(folder) / "inner" / "step.json").write_text(str(step))
+            (Path(folder) / "empty").touch()
+            checkpoint = tune.Checkpoint.from_directory(folder) if step % 2 == 0 else None
+            tune.report({"error": config["rate"] / step + offset, "started": start}, checkpoint=checkpoint)
+
+
+def in_attempts(train: Callable[..., Any], folder: Path, epochs: int) -> list[list[Measurement]]:
+    """Train a trial that is over after each epoch; returns the measurements of each attempt."""
+    attempts: list[list[Measurement]] = []
+    path = None
+    for epoch in range(1, epochs + 1):
+        spec = TrialSpec(
+            study="s", trial=5, task="x:y", params={"rate": 6.0}, training={"epochs": epochs}, attempt=epoch,
+            checkpoint_folder=str(folder), resume_from=path,
+        )  # fmt: skip
+        function = TrainingFunction(function=function_of_trainable(train, {"steps": epochs}, epochs))
+        course = Granted(epoch, ends_with=None if epoch == epochs else 1)
+        trainer = FunctionTrainer(spec, function, group=Group())
+        try:
+            trainer.run(course)
+        finally:
+            trainer.close()
+        attempts.append(course.measurements)
+        path = course.measurements[-1].checkpoint
+    return attempts
+
+
+@pytest.mark.parametrize("train", [Keeps, KeepsDict, saves_at_times])
+def test_checkpoints_of_trainables_resume_a_trial(tmp_path: Path, train: Callable[..., Any]) -> None:
+    attempts = in_attempts(train, tmp_path, 5)
+    assert [[(one.epoch, one.metrics["error"]) for one in attempt] for attempt in attempts] == [
+        [(epoch, 6.0 / epoch)] for epoch in range(1, 6)
+    ]
+    if train is saves_at_times:
+        assert [attempt[-1].metrics["started"] for attempt in attempts] == [0, 0, 2, 2, 4]
+
+
+def test_a_class_without_checkpoints_trains_until_it_is_done() -> None:
+    done = trained(Counts, {"rate": 6.0}, {}, epochs=9)
+    assert [one.metrics.keys() - {"peak_memory_bytes"} for one in done] == [{"error"}] * 7, "Ray adds pid, date ..."
+    assert [one.metrics["error"] for one in done] == [6.0 / step for step in range(1, 8)]
+    assert done[-1].complete
+
+
+@pytest.mark.parametrize("train", [Keeps, saves_at_times])
+def test_values_that_ray_binds_come_along(tmp_path: Path, train: Callable[..., Any]) -> None:
+    wrapped = tune.with_resources(tune.with_parameters(train, offset=0.5), {"cpu": 1})
+    own = plain_function(own_trainable(wrapped))
+    assert own.__name__ == train.__name__
+    assert is_tune_trainable(own)
+    assert [one[-1].metrics["error"] for one in in_attempts(own, tmp_path, 3)] == [6.5, 3.5, 2.5]
+
+
+class Written:
+    """An objective and trainables that are no plain functions."""
+
+    def __init__(self, offset: float) -> None:
+        self.offset = offset
+
+    def __call__(self, trial: Any) -> float:
+        return float(self.rate_of(trial)) + self.offset
+
+    def rate_of(self, trial: Any) -> float:
+        return float(trial.suggest_float("rate", 0.0, 1.0))
+
+    def method(self, config: dict[str, Any]) -> None:
+        tune.report({"error": config["rate"] + self.offset})
+
+
+def test_partials_methods_and_objects_are_functions(tmp_path: Path) -> None:
+    partial = plain_function(functools.partial(saves_at_times, offset=0.5))
+    assert (partial.__name__, is_tune_trainable(partial)) == ("saves_at_times", True)
+    method = plain_function(own_trainable(tune.with_resources(Written(0.25).method, {"cpu": 1})))
+    assert is_tune_trainable(method)
+    assert [one.metrics["error"] for one in trained(method, {"rate": 6.0}, {}, epochs=1)] == [6.25]
+    objective = plain_function(Written(0.25))
+    assert (objective.__name__, is_optuna_objective(objective)) == ("Written", True)
+
+    def bound(trial: automl.Trial, data: list[int]) -> None:
+        trial.report(error=len(data))
+
+    name, root = name_of(plain_function(functools.partial(bound, data=[1, 2])), tmp_path, "study")
+    assert (name.rpartition(":")[2], root) == ("bound", tmp_path)
+    assert [plain_function(one) for one in (len, Keeps, trained)] == [len, Keeps, trained]
+
+
 def trained(
     train: Callable[..., Any], params: dict[str, Any], constants: dict[str, Any], *, epochs: int = 3, until: int = 1000
 ) -> list[Measurement]:
@@ -83,6 +212,10 @@ def test_a_function_that_returns_early_completes_its_trial(train: Callable[..., 
     done = trained(train, {"rate": 6.0}, {}, epochs=9)
     assert [one.metrics["error"] for one in done] == errors
     assert done[-1].complete
+
+
+def by_callback(config: dict[str, Any]) -> None:
+    from ray.tune.integration.lightgbm import TuneReportCheckpointCallback  # noqa: F401
 
 
 def silent(config: dict[str, Any]) -> None:
@@ -164,7 +297,7 @@ def test_what_has_no_counterpart_is_refused(value: object, words: str) -> None:
 
 
 def test_trainables_are_told_from_other_functions() -> None:
-    assert all(map(is_tune_trainable, (by_module, by_name, in_a_helper, by_train, stops_early)))
+    assert all(map(is_tune_trainable, (by_module, by_name, in_a_helper, by_train, stops_early, by_callback, Keeps)))
     others: list[Any] = [training_functions.train, optuna_objectives.objective, trained, dict, 42, len]
     assert not any(map(is_tune_trainable, others))
 
