@@ -48,6 +48,8 @@ DOORS: dict[str, dict[str, str]] = {
         "trainers": "its home",
         "automl.doctor_checks": "asks which devices and backends work here, inside functions",
         "automl.libraries": "what runs in ranks, inside training functions",
+        "automl.callbacks": "files of a transformers.Trainer, in a user's script",
+        "automl.adapters.tune_trainable": "files of a checkpoint as tensors, in ranks",
         "automl.exporting": "models as programs",
         "automl.registry.comparison": "answers of two models",
         "automl.standalone.programs": "runs exported models, where nothing else of us is",
@@ -59,7 +61,8 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.rank_deaths_and_reports": "its home",
             "studies.gangs.ray_slots": "its home", "studies.gangs.node_watch": "its home",
             "automl.doctor_checks": "asks for its version, inside functions",
-            "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
+            "automl.adapters.for_ray_tune": "our search in somebody's Tuner",
+            "automl.adapters.tune_trainable": "runs somebody's trainable, in ranks"},
     "optuna": {
         "studies.search.samplers.optuna_suggester": "its home",
         "studies.search.samplers.optuna_mirror": "the study that a sampler is asked in",
