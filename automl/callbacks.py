@@ -55,7 +55,7 @@ def hugging_face() -> Any:
     from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
     from transformers.utils import WEIGHTS_NAME
 
-    class Reports(TrainerCallback):
+    class Reports(TrainerCallback):  # type: ignore[misc]
         resume_from = _resumed("")
         _is_training = False
 
@@ -108,5 +108,5 @@ def _resumed(name: str) -> str | None:
     return None if folder is None else str(folder / name)
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {name: float(one) for name, one in metrics.items() if name not in {"epoch", "last", "step"}}

@@ -81,7 +81,7 @@ class Keeps(Counts):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         (Path(checkpoint_dir) / "steps.json").write_text(str(self.steps))
 
-    def load_checkpoint(self, checkpoint: str) -> None:
+    def load_checkpoint(self, checkpoint: Any) -> None:
         self.steps = json.loads((Path(checkpoint) / "steps.json").read_text())
 
 
@@ -89,7 +89,7 @@ class KeepsDict(Counts):
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         return {"steps": self.steps}
 
-    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def load_checkpoint(self, checkpoint: Any) -> None:
         self.steps = checkpoint["steps"]
 
 
