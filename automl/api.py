@@ -276,7 +276,7 @@ def search(
         if "world_size" in constants or (spec.space is not None and "world_size" in spec.space):
             problem = "a trainable of Ray Tune trains on one rank. Remove world_size from the space"
             raise SpecError(_SEARCH, ("space", "world_size"), problem)
-        train = function_of_trainable(train, constants, spec.training.epochs)
+        train = function_of_trainable(train, constants, spec)
     reported = () if is_trainable else reported_by(train)
     facts = TaskFacts(parameters=None, metrics=None, space=None, reported=reported)
     if is_optuna_objective(train):

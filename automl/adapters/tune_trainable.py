@@ -10,7 +10,7 @@
 While a trial runs, `report`, `get_checkpoint` and `get_context` of `ray.tune`, `ray.train` and `ray.air.session` are
 ours, also where modules have imported them under these names. Such trials have one rank. Their checkpoints hold the
 files that the trainable wrote into its own. A function that returns early completes its trial: its last report counts
-for the epoch that had begun.
+for the epoch that had begun. A function that goes on ends at the report of the last epoch, as with Ray's `stop`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,12 @@ def _values(around: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_training_function(
-    train: Callable[..., Any], constants: Mapping[str, Any], epochs: int, *, has_checkpoints: bool = False
+    train: Callable[..., Any],
+    constants: Mapping[str, Any],
+    epochs: int,
+    *,
+    has_checkpoints: bool = False,
+    may_go_on: bool = False,
 ) -> Callable[[Trial], None]:
     """Return the training function that runs a trainable.
 
@@ -82,6 +87,8 @@ def as_training_function(
         constants: Entries of `config` besides the trial's parameters.
         epochs: Number of epochs of a full training.
         has_checkpoints: Whether the function continues from `get_checkpoint()`.
+        may_go_on: Whether the function ends at the report of the last epoch. Otherwise a further report fails the
+            trial, since `epochs` may be a default that is too small.
     """
 
     def run(trial: Trial) -> None:
@@ -89,7 +96,8 @@ def as_training_function(
         if inspect.isclass(train):
             _run_class(trial, train, config)
         else:
-            _run_function(trial, train, config, epochs, has_checkpoints=has_checkpoints)
+            with suppress(_AllReported):
+                _run_function(trial, train, config, epochs, has_checkpoints=has_checkpoints, may_go_on=may_go_on)
 
     return of_trial(functools.update_wrapper(run, train, updated=()))
 
@@ -127,7 +135,13 @@ def _run_class(trial: Trial, train: Any, config: dict[str, Any]) -> None:
 
 
 def _run_function(
-    trial: Trial, train: Callable[..., Any], config: dict[str, Any], epochs: int, *, has_checkpoints: bool
+    trial: Trial,
+    train: Callable[..., Any],
+    config: dict[str, Any],
+    epochs: int,
+    *,
+    has_checkpoints: bool,
+    may_go_on: bool,
 ) -> None:
     files = _Files()
     left = trial.epochs(**({"checkpoint": files} if has_checkpoints else {}))
@@ -148,6 +162,8 @@ def _run_function(
         known = _reported(metrics)
         trial.report(**known)
         epoch = next(left, None)
+        if epoch is None and may_go_on:
+            raise _AllReported
 
     with ExitStack() as stack:
 
@@ -167,6 +183,10 @@ def _run_function(
         if not known:
             raise TaskError("the trainable returned without tune.report(...). Report the study's objectives")
         trial.report(**known)
+
+
+class _AllReported(BaseException):
+    """Ends a function that would go on after its last epoch."""
 
 
 class _Files:

@@ -117,11 +117,15 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
 
 
 def function_of_trainable(
-    train: Callable[..., object], constants: Mapping[str, Any], epochs: int
+    train: Callable[..., object], constants: Mapping[str, Any], spec: StudySpec
 ) -> Callable[..., object]:
-    """Return the training function that runs a trainable of Ray Tune, with checkpoints if the trainable reads them."""
+    """Return the training function that runs a trainable of Ray Tune, with checkpoints if the trainable reads them.
+
+    A number of epochs in the spec ends a function that goes on; the default number does not.
+    """
     resumes = any("get_checkpoint" in _names(one.__code__) for one in _functions(train))
-    return function_of_tune(train, constants, epochs, has_checkpoints=resumes)
+    is_given = "epochs" in spec.training.model_fields_set
+    return function_of_tune(train, constants, spec.training.epochs, has_checkpoints=resumes, may_go_on=is_given)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

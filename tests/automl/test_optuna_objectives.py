@@ -11,8 +11,8 @@ import torch
 
 import automl
 from automl.adapters.optuna_objective import as_training_function
-from automl.launching.functions import name_of
 from automl.launching.foreign_objectives import is_optuna_objective, with_space_of
+from automl.launching.functions import name_of
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec

@@ -19,6 +19,7 @@ from automl.launching.functions import name_of, plain_function
 from search_spaces.parameters import Categorical, Float, Int, SpaceError
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
+from studies.spec.study_spec import parse_spec
 from tests.automl.test_api import DrivenError, driven
 from tests.support import optuna_objectives, training_functions, tune_reports
 from tests.support.function_trials import Granted
@@ -113,12 +114,13 @@ def in_attempts(train: Callable[..., Any], folder: Path, epochs: int) -> list[li
     """Train a trial that is over after each epoch; returns the measurements of each attempt."""
     attempts: list[list[Measurement]] = []
     path = None
+    spec_of_study = parse_spec({"task": "x:y", "space": {"rate": [6.0]}, "training": {"epochs": epochs}})
     for epoch in range(1, epochs + 1):
         spec = TrialSpec(
             study="s", trial=5, task="x:y", params={"rate": 6.0}, training={"epochs": epochs}, attempt=epoch,
             checkpoint_folder=str(folder), resume_from=path,
         )  # fmt: skip
-        function = TrainingFunction(function=function_of_trainable(train, {"steps": epochs}, epochs))
+        function = TrainingFunction(function=function_of_trainable(train, {"steps": epochs}, spec_of_study))
         course = Granted(epoch, ends_with=None if epoch == epochs else 1)
         trainer = FunctionTrainer(spec, function, group=Group())
         try:
@@ -242,6 +244,24 @@ def test_a_trial_that_is_over_ends_at_a_report() -> None:
 def test_more_reports_than_epochs_fail_the_trial_with_a_cure() -> None:
     with pytest.raises(TaskError, match=r"tune.report: more than 3 reports. Set training.epochs to their number"):
         trained(by_module, {"rate": 6.0}, {"epochs": 4})
+
+
+def endless(config: dict[str, Any]) -> None:
+    epoch = 0
+    while True:
+        epoch += 1
+        try:
+            tune.report({"error": config["rate"] / epoch})
+        except Exception:  # noqa: BLE001 - as careless users do
+            continue
+
+
+def test_a_given_number_of_epochs_ends_a_function_that_goes_on() -> None:
+    spec = TrialSpec(study="s", trial=5, task="x:y", params={"rate": 6.0}, training={"epochs": 3})
+    course = Granted()
+    function = TrainingFunction(function=as_training_function(endless, {}, 3, may_go_on=True))
+    FunctionTrainer(spec, function, group=Group()).run(course)
+    assert [one.epoch for one in course.measurements] == [1, 2, 3]
 
 
 def test_a_param_space_is_a_space_and_constants() -> None:
