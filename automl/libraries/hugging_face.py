@@ -1,4 +1,4 @@
-"""Hugging Face: a `transformers.Trainer` as the training loop of a trial.
+"""Hugging Face: uses a `transformers.Trainer` as the training loop of a trial.
 
     from automl.libraries import hugging_face
 
@@ -7,7 +7,7 @@
         trainer = Trainer(model, arguments, train_dataset=..., eval_dataset=..., compute_metrics=...)
         hugging_face.fit(trial, trainer)
 
-The trainer uses the ranks of the gang. It evaluates after each epoch, and its metrics are reported. Checkpoints hold
+The trainer uses the trial's ranks. It evaluates after each epoch, and its metrics are reported. Checkpoints hold
 model, optimizer, schedule, gradient scaler and the trainer's own state.
 """
 
