@@ -100,7 +100,7 @@ def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
 
 
 def _inputs(rows: Mapping[str, Any]) -> Schema:
-    """Return MLflow's schema of rows. Table cells are `any`: as numbers, MLflow would refuse integers, texts and dates."""
+    """Return MLflow's schema of rows. Table cells are `any`, because numeric types reject integers, texts and dates."""
     import numpy as np
     from mlflow.types.schema import ColSpec, Schema, TensorSpec
 

@@ -96,7 +96,7 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
 
 
 def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
-    """Return the saved seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names, or None for other texts.
+    """Return the saved seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names, else None.
 
     `ensemble` alone takes the trial with the best expected value that has two saved models. Without an epoch, it takes
     the last confirmed epoch. Raises StoreError, with a message that says how to get such models, if there are none.

@@ -74,7 +74,7 @@ def _mlflow_curve(client: MlflowClient, run_id: str, name: str) -> Curve:
 
 
 def read_optuna(place: str, _: Collection[str]) -> History:
-    """Read the trials of an Optuna study, `URL#NAME`. Objectives without names are `value`, or `values_0`, `values_1`."""
+    """Read the trials of an Optuna study, `URL#NAME`. Unnamed objectives are called `value`, or `values_0` etc."""
     url, _, name = place.rpartition("#")
     source = f"optuna:{redact(place)}"
     try:

@@ -82,7 +82,7 @@ class _LeftOutError(Exception):
 
 
 def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
-    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. Raises SpecError, which names the wrong option."""
+    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. Raises SpecError for a wrong option."""
     columns: dict[str, Column] = {}
     known, words_known = [*(spec.space or Space({})).names(), *metrics_of(spec), SECONDS], [*DIRECTIONS, *UNITS]
     for text in given:
@@ -167,7 +167,7 @@ class Translator:
         self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
 
     def _points(self, run: Run) -> list[dict[str, object]]:
-        """Return the metrics at each step that all learning curves have. Metrics without a curve have their last value."""
+        """Return the metrics at each step that all learning curves have. Other metrics have their last value."""
         curves = {name: run.curves.get(self._columns[name].theirs, {}) for name in self._curved}
         last = {name: run.values.get(column.theirs) for name, column in self._metrics.items()}
         steps = sorted(set.intersection(*map(set, curves.values()))) if curves else []
@@ -225,7 +225,7 @@ class Translator:
         return {name: number for name, number in numbers.items() if number is not None}
 
     def _number(self, value: object, column: Column) -> float | None:
-        """Return a finite value in the spec's unit and direction, or None. Raises SpecError for a fraction in percent."""
+        """Return a finite value in the spec's unit and direction, or None. Raises SpecError for percentages."""
         try:
             number = float(value) * math.prod(UNITS.get(word, 1.0) for word in column.words)  # type: ignore[arg-type]
         except (TypeError, ValueError):

@@ -37,7 +37,7 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
-    """Return the texts of the files beside the package, by file name. `model_bytes` is the size of the model's files."""
+    """Return the texts of the files beside the package, by file name. `model_bytes` is the model's size on disk."""
     # Weights are in memory twice: as read from the file, and as torch arranges them.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
     values = {

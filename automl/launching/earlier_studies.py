@@ -1,4 +1,4 @@
-"""Reads trials of earlier studies from a store of this project or any Optuna storage, and stores them for a new study."""
+"""Reads trials of earlier studies from a store of this project or an Optuna storage, for use by a new study."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """Add the trials of earlier studies, which an existing study has stored. Raises SpecError if a study is unusable."""
+    """Add the trials of earlier studies; an existing study has stored them. Raises SpecError for an unusable study."""
     names = prepared.spec.search.from_studies
     if not names:
         return prepared
@@ -227,7 +227,7 @@ def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
 def trials_of_optuna(
     study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return the complete trials of an Optuna study, with constrained metrics from its objectives or user attributes."""
+    """Return an Optuna study's complete trials; constrained metrics are objectives or user attributes."""
     import optuna
 
     names = metric_names(study)

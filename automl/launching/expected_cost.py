@@ -121,7 +121,7 @@ def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
 
 
 def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
-    """Describe how an earlier study's slots differ from the plan's. For device `auto`, different prices are a difference."""
+    """Describe how an earlier study's slots differ from the plan's: device, CPUs, or price for device `auto`."""
     there, here, price = mapping(row.spec.get("resources")), prepared.spec.resources, prepared.price.usd_per_slot_hour
     device, cpus = there.get("device", "auto"), there.get("cpus_per_rank", here.cpus_per_rank)
     if device not in {"auto", prepared.place.device}:

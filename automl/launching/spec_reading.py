@@ -34,7 +34,7 @@ def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
 def parse_with_overrides(
     spec: StudySpec | Mapping[str, Any], overrides: Sequence[str] = (), source: str = "spec"
 ) -> StudySpec:
-    """Parse a spec from Python code, with overrides `path=value`. Raises SpecError if the spec or an override is wrong."""
+    """Parse a spec from Python code, with overrides `path=value`. Raises SpecError if a value is wrong."""
     if not overrides:
         return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
     mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else as_plain(spec)

@@ -144,7 +144,7 @@ class _Sessions:
         self._epochs = 0
 
     def drain(self, reason: str) -> None:
-        """Stop the study with checkpoints, or the wait for disk space. After the last session, raise KeyboardInterrupt."""
+        """Stop the study with checkpoints, or stop waiting for disk space. After the last session, interrupt."""
         if self._over:
             raise KeyboardInterrupt
         self._drain_reason = reason
@@ -249,7 +249,7 @@ ASKED_WITHIN_SILENCE = 4  # number of health checks of a rank within the longest
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
-    """Return an unopened pool of devices. If it `grows`, joining devices become slots unless the spec sets their number."""
+    """Return an unopened pool of devices. If it `grows`, joining devices become slots unless the spec sets a number."""
     resources = prepared.spec.resources
     joins = resources.slots == "auto" and resources.ray_address is not None
     return RayPool(

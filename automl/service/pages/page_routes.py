@@ -1,4 +1,4 @@
-"""Pages for people: login, queue, study, trial."""
+"""Web pages for people: login, queue, study and trial."""
 
 from collections.abc import Mapping
 from contextlib import suppress
