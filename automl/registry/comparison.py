@@ -164,7 +164,7 @@ def _part(task: Task, source: Source) -> str:
 
 
 def _trains_on_validation(task: Task, source: Source) -> bool:
-    """Return whether the task also trains on validation rows, in cross-validation."""
+    """Return whether cross-validation makes the task train on its validation rows too."""
     if not hasattr(task, "new_rows"):
         return False
     inputs, _ = next(iter(_batches(task, source, "validation")))

@@ -142,7 +142,7 @@ class ServiceClient:
         return json.loads(self._asked("DELETE", path))
 
     def record(self, study: str | None) -> StudyRecord:
-        """Return the stored state of a study, by default of the newest started one. Raises UserError if there is none."""
+        """Return the stored state of a study, by default of the newest started one. Raises UserError without it."""
         if study is None:
             lines = self.get("/lines")
             if not lines:

@@ -1,4 +1,4 @@
-"""Location and writing of a study's HTML report."""
+"""Finds and writes a study's HTML report."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ def report_path(record: StudyRecord, base_folder: Path) -> Path:
 
 
 def existing_report(record: StudyRecord) -> str | None:
-    """Return the path of the study's report, or None if none was written."""
+    """Return the path of the study's report, or None if no report was written."""
     path = report_path(record, Path.cwd())
     return str(path) if path.exists() else None
 
 
 def refresh(store: Store, study: str, base_folder: Path) -> bool:
-    """Update views and report after a commit without controller. True if views caught up within `VIEWS_SECONDS`."""
+    """Update a study's copies and report. Returns True if the copies were up to date within `VIEWS_SECONDS`."""
     from reports.page import write_report  # loaded late, because most callers only ask for a report's path
 
     views = ViewsProcess(store.url, study)
