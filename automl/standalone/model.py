@@ -32,7 +32,7 @@ Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows  # turns rows int
 
 
 class Model:
-    """A trained model, or an ensemble. Raises ModelError for a manifest (docs/models.md) with unknown kinds of rows."""
+    """A trained model, or an ensemble. Raises ModelError if rows of the manifest's form cannot be encoded here."""
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
         if manifest["rows"] is None:

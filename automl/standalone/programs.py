@@ -34,7 +34,7 @@ class TorchProgram:
 
 
 def _moved(program: Any, device: Any) -> Any:
-    """Move a program to a device. Its steps name the CPU, where it was traced, and are changed too."""
+    """Move a program to a device, with its traced steps, which name the CPU."""
     try:
         from torch.export.passes import move_to_device_pass
     except ImportError:

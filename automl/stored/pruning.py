@@ -204,7 +204,7 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
 
 @contextmanager
 def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
-    """Yield whether ranks may still write checkpoints without rows. If not, no controller can start in the block."""
+    """Yield whether ranks may still write new checkpoints. If not, no controller can start in the `with` block."""
     row = store.require(name)
     with ExitStack() as held:
         try:

@@ -30,7 +30,7 @@ class Connection(H11Protocol):
     _state, _received, _noted, _timer = "", 0, 0, None
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time limit for the first request."""
+        """Start the time limit for a request. With too many connections, close the one that has waited longest."""
         transport.max_size = _READ_BYTES
         super().connection_made(transport)
         self._settle()

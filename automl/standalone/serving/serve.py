@@ -129,7 +129,7 @@ class _Master(Arbiter):
 
 
 class _Server(LimitedServer):
-    """uvicorn's server, which keeps idle connections until other ending workers no longer accept connections."""
+    """uvicorn's server. At its end, it keeps idle connections until no other ending worker accepts connections."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
