@@ -126,7 +126,7 @@ class Study:
 
         Raises:
             BestPointError: There is no such objective, a bound is wrong, or no model satisfies the bounds. The message
-            lists valid values, or names the nearest model.
+                lists valid values, or names the nearest model.
         """
         return best_point(self.record, metric, under=under, over=over)
 

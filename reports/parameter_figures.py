@@ -35,7 +35,7 @@ MOST_DOTS = 1500  # most trials in a figure, an even sample of them: there are a
 
 
 def parameter_names(study: StudyRecord) -> list[str]:
-    """Return the names of started trials' parameters: first those of the space, in its order, then others."""
+    """Return the names of started trials' parameters: first the names in the space, in its order, then others."""
     used = {name for trial in study.started for name in trial.params}
     declared = [name for name in known_space(study) if name in used]
     return declared + sorted(used - set(declared))
@@ -144,8 +144,7 @@ def surface(
     """Plot the objective against its two most important numeric parameters, with the trials.
 
     Only parameters of the recommended model count, which a star marks. Returns None if the model has fewer than two
-    such
-    parameters, or if few trials have both.
+    such parameters, or if few trials have both.
     """
     names = [name for name in effects.numeric() if taken is None or name in taken.params][:2]
     if len(names) < 2:

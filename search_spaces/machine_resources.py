@@ -22,8 +22,7 @@ def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
     """Limit this process's memory to its present use and the free memory. Turns a MemoryError into `refused`.
 
     A fixed limit would refuse normal tables on large machines, which often expand twentyfold. Nothing is limited
-    without
-    /proc, as on macOS, or with CUDA, which maps more memory than exists.
+    without /proc, as on macOS, or with CUDA, which maps more memory than exists.
     """
     if not _STATUS.exists() or _CUDA.exists():
         yield

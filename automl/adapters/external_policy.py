@@ -113,8 +113,7 @@ class ExternalPolicy:
 
         Returns:
             The decision if the pruner judges this epoch (see `rung_of`), else None. At any epoch, the decision is to
-            stop
-            if an objective or bounded metric is not finite; before the last epoch, also if the trial can no longer
+            stop if an objective or bounded metric is not finite; before the last epoch, also if the trial can no longer
             satisfy the constraints.
 
         Raises:

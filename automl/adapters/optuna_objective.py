@@ -95,8 +95,7 @@ class ObjectiveTrial:
 
         Raises:
             TaskError: The search space is complete without this parameter, its value is outside this range, or the
-                range
-            is empty.
+                range is empty.
         """
         domain = partial(float_domain, low, high, step=step, log=log)
         return float(self._suggested("suggest_float", name, domain))  # type: ignore[arg-type]

@@ -7,8 +7,8 @@
         trainer = Trainer(model, arguments, train_dataset=..., eval_dataset=..., compute_metrics=...)
         hugging_face.fit(trial, trainer)
 
-The trainer uses the trial's ranks. It evaluates after each epoch, and its metrics are reported. Checkpoints hold
-model, optimizer, schedule, gradient scaler and the trainer's own state.
+The trainer uses the trial's ranks. It evaluates after each epoch, and its metrics are reported. Checkpoints hold model,
+optimizer, schedule, gradient scaler and the trainer's own state.
 """
 
 import json

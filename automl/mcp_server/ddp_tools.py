@@ -46,8 +46,8 @@ def run_ddp_simulation(
 ) -> Mapping[str, Any]:
     """Train a task with DDP on this machine, for real.
 
-    Returns losses and seconds of each rank, the effective batch and the scaled learning rate. Without
-    confirm_cost_usd, the tool only returns the cost.
+    Returns losses and seconds of each rank, the effective batch and the scaled learning rate. Without confirm_cost_usd,
+    the tool only returns the cost.
     """
     _check_may_train(backend, task, mlflow)
     machine = this_machine()

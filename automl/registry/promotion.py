@@ -160,7 +160,7 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
     Raises:
         StoreError: There is no such model.
         ExportError: The model is unconfirmed or misses a threshold without `is_forced`, or an ensemble's predictions
-        cannot be averaged.
+            cannot be averaged.
     """
     seeds = seeds_named(record, name)
     if seeds is not None:

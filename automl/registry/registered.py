@@ -1,7 +1,7 @@
 """Reads and writes models, their packages and their aliases in MLflow's registry.
 
-The alias `champion` names the version in use, `challenger` the newest version that was not better.
-`models:/NAME@ALIAS` and `models:/NAME/VERSION` name a version, as in MLflow.
+The alias `champion` names the version in use, `challenger` the newest version that was not better. `models:/NAME@ALIAS`
+and `models:/NAME/VERSION` name a version, as in MLflow.
 """
 
 from __future__ import annotations

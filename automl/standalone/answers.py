@@ -14,8 +14,7 @@ class ClassAnswers:
     """Predicts a label and all labels' probabilities from logits. An ensemble averages probabilities.
 
     The label is the most likely one. With a `threshold`, of two labels the named label is chosen if its probability is
-    at
-    least the threshold.
+    at least the threshold.
     """
 
     kind = "classes"
@@ -44,11 +43,9 @@ class NumberAnswers:
     """Predicts a number in the target's units, and an interval expected to contain 90 % of the true values.
 
     `intervals` has the distances of the interval's ends for predictions `at`; other predictions are interpolated.
-    Without
-    `intervals`, the interval is expected to contain 95 %, for normal errors whose variance is the mean squared error on
-    the validation part
-    (`mse`, None if unknown) plus the variance s of the models' values x with weights w (Lakshminarayanan et al., arXiv
-    1612.01474):
+    Without `intervals`, the interval is expected to contain 95 %, for normal errors whose variance is the mean squared
+    error on the validation part (`mse`, None if unknown) plus the variance s of the models' values x with weights w
+    (Lakshminarayanan et al., arXiv 1612.01474):
 
         p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
 

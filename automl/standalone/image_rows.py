@@ -20,7 +20,7 @@ class ImageRows:
 
     Args:
         form: `channels`, `height`, `width`; optional `ranges`, the values of black and white for Pillow's modes I
-        (whole numbers) and F (floats). With `ranges` transparent pixels become white, else transparency is dropped.
+            (whole numbers) and F (floats). With `ranges` transparent pixels become white, else transparency is dropped.
     """
 
     kind = "image"

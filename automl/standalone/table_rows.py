@@ -60,7 +60,7 @@ class TableRows:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
             levels; `missing`, words for missing values; `known`, columns that a row may have; and `farthest`, where
             scaled values are cut, or `bound`, the limit that large values approach. Optional `cells`, for columns whose
-                numbers and dates are not written plainly: the format for `cells.reader`.
+            numbers and dates are not written plainly: the format for `cells.reader`.
     """
 
     kind = "table"

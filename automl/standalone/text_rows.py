@@ -24,8 +24,7 @@ class TextRows:
     Args:
         form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens to keep; `keep`, the end of the text
             from which they are kept; tokens `pad` (None: only texts of equal length share a batch), `unknown` for an
-            empty
-            text and `first` in front of each text, or None; and keys of `cleaned`.
+            empty text and `first` in front of each text, or None; and keys of `cleaned`.
     """
 
     kind = "text"

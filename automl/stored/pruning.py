@@ -48,12 +48,12 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
 
     Returns:
         Plain values: `study`, `folder`, number of `kept` checkpoints, `freed` with `path`, `what` and `bytes`,
-        `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget can
-        no longer reopen (`not_reopened`).
+            `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget
+            can no longer reopen (`not_reopened`).
 
     Raises:
-        StoreError: There is no such study or model, the study was simulated or is running, or its copy in
-        another store uses the same folder.
+        StoreError: There is no such study or model, the study was simulated or is running, or its copy in another store
+            uses the same folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)

@@ -85,11 +85,11 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
 
     Returns:
         Plain values: `study`, the number of deleted `trials`, `checkpoints` and other `files`, the `views` with None or
-        an error, and a `message` for people.
+            an error, and a `message` for people.
 
     Raises:
         StoreError: The study is running, its job or a confirming job has not ended, or a copy of the study has
-        continued in its checkpoint folder.
+            continued in its checkpoint folder.
         RunError: The folder cannot be read now, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)

@@ -1,8 +1,8 @@
 """Serves Optuna Dashboard inside the service: read-only, with the studies of the caller's project.
 
 The dashboard's page uses absolute paths (/dashboard, /api/studies, /static); the service's API is below /api/v1. Each
-project has
-its own application, since the dashboard caches in memory; process-wide caches are keyed by study ids that never repeat.
+project has its own application, since the dashboard caches in memory; process-wide caches are keyed by study ids that
+never repeat.
 """
 
 import asyncio
