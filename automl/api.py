@@ -149,7 +149,7 @@ class Study:
 
     @property
     def figures(self) -> Mapping[str, go.Figure]:
-        """Return the report's figures by name, such as `study.figures["trade_off"]`. Iteration yields the names."""
+        """Return the report's figures as a mapping by name, such as `study.figures["trade_off"]`."""
         return Gallery(self.record)
 
     @property

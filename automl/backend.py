@@ -93,7 +93,7 @@ class StoreBackend:
         return enqueue_trial(self.store, study, params)
 
     def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
-        """Stop a study with checkpoints of its trials, and wait. Returns `study`, `state`, `driven` and `message`."""
+        """Save the running trials, stop the study, and wait. Returns `study`, `state`, `driven` and `message`."""
         from automl.stored.requests import stop_study
 
         return stop_study(self.store, study, wait_seconds=wait_seconds)
@@ -184,7 +184,7 @@ class ServiceBackend:
         return self._post(study, "enqueue", params=params)
 
     def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
-        """Stop a study with checkpoints of its trials, and wait. Returns `study`, `state`, `driven` and `message`."""
+        """Save the running trials, stop the study, and wait. Returns `study`, `state`, `driven` and `message`."""
         until = time.monotonic() + wait_seconds
         name = self.stop(study)["study"]
         while (status := self.status(name))["job"]["state"] == "running" and time.monotonic() < until:

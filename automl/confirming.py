@@ -232,7 +232,7 @@ def _setup(prepared: Prepared, slots: int) -> StudySetup:
 
 
 def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
-    """Return the n-th training of a trial with the search's schedule, which ends at the last of `epochs`."""
+    """Return the n-th confirmation training of a trial, with the search's schedule, up to the last of `epochs`."""
     number = trial.number or 0
     seed = fresh_seed("confirm", setup.seed, number, n)
     return replace(
@@ -249,7 +249,7 @@ def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int
 def _expected_seconds(
     record: StudyRecord, trials: Mapping[int, TrialRecord], specs: Sequence[TrialSpec], slots: int
 ) -> float:
-    """Estimate the seconds that the trainings occupy the slots; first starts take as long as in the search."""
+    """Estimate for how many seconds the trainings occupy the slots. Starts take as long as in the search."""
     starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
     first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
     free = [(warm_up_seconds(record), slot) for slot in range(slots)]
@@ -290,7 +290,7 @@ def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retra
 def _train(
     store: Store, plan: _Plan, *, say: Say, job_id: int | None, most_nano_usd: Callable[[], int] | None
 ) -> tuple[list[Retrained], int]:
-    """Train while holding the study's lease, and settle dead controllers' charges. Returns results and nano-dollars."""
+    """Train while holding the study's lease. Returns the results, and the money spent in nano-dollars."""
     prepared = plan.prepared
     spec, pool = prepared.spec, pool_of(prepared)
     row = store.require(spec.study)

@@ -61,7 +61,7 @@ def likely_name(name: str, known: Collection[str]) -> str | None:
 
 
 def _is_abbreviation(short: str, name: str) -> bool:
-    """Return whether `short` consists of the initials of a name's words (lr)or their beginnings (learn_rate)."""
+    """Return whether `short` consists of the initials of a name's words (lr) or their beginnings (learn_rate)."""
     words = name.split("_")
     if len(words) > 1 and short == "".join(word[:1] for word in words):
         return True

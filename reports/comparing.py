@@ -76,7 +76,7 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
 
 
 def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """Give studies one order of objectives and the worst reference point. Raises ComparisonError if they differ."""
+    """Give studies one order of objectives and the worst reference point. Raises ComparisonError otherwise."""
     first = studies[0]
     for study in studies[1:]:
         if set(study.objectives) != set(first.objectives):
@@ -197,7 +197,7 @@ def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchiveP
 
 
 def _best_in_plane(points: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[ArchivePoint]:
-    """Return the points that no other dominates in these two objectives, of a study with more objectives."""
+    """Return the points that no other point dominates in two of a study's objectives."""
     values = [(first.signed(p.values[first.metric]), second.signed(p.values[second.metric])) for p in points]
     return [points[i] for i in pareto.archive(values)]
 

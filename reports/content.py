@@ -68,7 +68,7 @@ Line = Mapping[str, Cell]  # cells of a trial by column; an unknown value has no
 
 
 def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]:
-    """Return the cells of `trial_rows`, with reasons in words, constrained metricsand learned facts."""
+    """Return the cells of `trial_rows`, with reasons in words, constrained metrics, and learned facts."""
     named, with_rate = baseline_trials(study), with_learning_rate(study)
     lines: list[Line] = []
     for trial in trials:
@@ -302,7 +302,7 @@ MORE: Mapping[str, str] = {"wall_seconds": "trained in", "latency_ms": "predicts
 
 
 def more_names(study: StudyRecord) -> list[str]:
-    """Return the metrics of `MORE` that trials measured and no other cell shows."""
+    """Return the metrics in `MORE` that trials measured and no other column shows."""
     last = [trial.epochs[-1].metrics for trial in study.started if trial.epochs]
     shown = set(analysis.measured_names(study))
     if "cost_usd" in shown and all(one.get("cost_usd", 0.0) < CENT for one in last):
@@ -343,7 +343,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
 
 
 def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether our trainer followed the schedule, which functions and endless streams do not allow."""
+    """Return whether this project's trainer followed its schedule. False for functions and endless streams."""
     if any("models" in one.facts for one in trial.attempts):
         return False
     counted = [one.facts["samples"] for one in trial.attempts if "samples" in one.facts]

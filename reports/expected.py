@@ -1,4 +1,4 @@
-"""Draws forecasts of unfinished trials, and compares forecasts with later measurements; estimates savings."""
+"""Draws forecasts of unfinished trials, compares forecasts with later measurements, and estimates savings."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -195,7 +195,7 @@ class Checked:
 
 
 def checked(study: StudyRecord) -> list[Checked]:
-    """Return forecasts whose epochs were measured later: the last forecast of each epoch, without certain values."""
+    """Return forecasts that were measured later, the last forecast for each epoch. Omits certain values."""
     return [one for trial in study.started for made in _latest_of_each_epoch(trial) for one in _checked(trial, made)]
 
 

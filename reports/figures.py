@@ -318,7 +318,7 @@ def bar_chart(bars: Sequence[Bar]) -> Figure:
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """Plot the archive's hypervolume by dollars, in percent of its present value. Dotted lines are baselines."""
+    """Plot the best models' hypervolume by dollars, in percent of its present value. Dotted lines are baselines."""
     curve = analysis.hypervolume_curve(study)
     known = curve[-1].hypervolume
     trace: Trace = {

@@ -58,7 +58,7 @@ class Limit:
 
 
 def limits(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Limit]:
-    """Return the limits that readers may set: one per metric except the first objective; none below two models."""
+    """Return the limits that readers may set: one per metric except the first objective. Empty below two models."""
     if len(archive) < 2:
         return []
     trials = {trial.number: trial for trial in study.started}

@@ -94,7 +94,7 @@ def plus_minus(name: str, stderr: float | None, value: float) -> str:
 
 
 def _told(study: StudyRecord, found: Recommendation) -> str:
-    """Return the recommended model's objectives. The deciding one has a 95 % interval, unless it was confirmed."""
+    """Return the recommended model's objectives, with a 95 % interval of the deciding one unless confirmed."""
     judged, point = found.judged.metric, found.point
     noise = "" if found.confirmed else plus_minus(judged, found.stderr, point.values[judged])
     names = [one.metric for one in study.objectives]

@@ -76,7 +76,7 @@ class _Clock:
         return [(at, begin - end) for begin, end, at in pairs]
 
     def at(self, moment: float) -> float:
-        """Return the seconds for a time. An uncharged time becomes the end of the charged period before it."""
+        """Convert a time to seconds on the axis. An uncharged time becomes the end of the charged time before it."""
         place = bisect_right(self._begins, moment) - 1
         return 0.0 if place < 0 else self._before[place] + min(moment, self._ends[place]) - self._begins[place]
 

@@ -112,7 +112,7 @@ def _first_bits(digest: bytes, bits: int) -> int:
 def untried_choices(
     space: Space, configurations: Iterable[Mapping[str, Value]], *, conditional: bool = True
 ) -> dict[str, list[Value]]:
-    """Return each parameter's choices that no configuration has, in the space's order. May be empty."""
+    """Return the choices that no configuration has, by parameter, in the space's order."""
     searched = {
         name: entry.parameter if isinstance(entry, Conditional) else entry
         for name, entry in space.entries()

@@ -298,7 +298,7 @@ _PRIOR_KEYS = ("center", "confidence")
 
 
 def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
-    """Return the prior, read from its YAML form if needed. Raises SpaceError for a wrong centre."""
+    """Return the prior, read from its YAML form if needed. Raises SpaceError if its centre is not allowed."""
     try:
         prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
         if prior is None:

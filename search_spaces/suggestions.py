@@ -90,7 +90,7 @@ def _plain_int(value: object) -> object:
 
 
 def choice_domain(choices: Sequence[Value]) -> Domain:
-    """Return the domain of a request for a choice. Raises SpaceError for no, duplicate or complex values."""
+    """Return the domain of a request for a choice. Raises SpaceError for no values, duplicates or complex values."""
     return Categorical(list(choices) if isinstance(choices, tuple | range) else choices)
 
 

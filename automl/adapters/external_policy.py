@@ -134,7 +134,7 @@ class ExternalPolicy:
         return None if rung is None else self._decided(number, rung)
 
     def rung_of(self, number: int, epoch: int) -> int | None:
-        """Returns the rung (epoch at which the pruner decides) for which this epoch counts, or None.
+        """Returns the decision epoch (rung) for which this epoch counts, or None if the pruner does not judge it.
 
         If reports are several epochs apart, the first report after a rung counts for the rung. A report that passes
         several rungs is judged at the last of them.
@@ -151,7 +151,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Record a report at its epoch, and at the decision epochs since the last report, where pruners need values."""
+        """Record a report, also at the decision epochs that it has skipped, because pruners wait for values there."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}

@@ -156,7 +156,7 @@ class _SpaceSearcher(Searcher):
         return dict(self._policy.suggestion())
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:  # noqa: ARG002
-        """Returns False for a parameter space of Ray Tune, because this searcher has its own space."""
+        """Returns False if Ray Tune passes a parameter space, because this searcher has its own space."""
         return not config
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

@@ -55,7 +55,7 @@ def as_training_function(
 
 
 def of_trial(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
-    """Give a wrapper of another library's function the name and signature of a training function, and return it."""
+    """Return a wrapper of another library's function, with the name and signature of a training function."""
     run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"  # names the wrapped function
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -139,7 +139,7 @@ class ObjectiveTrial:
             self._trial.report(**self._named("the objective's result", result))
 
     def _advanced(self) -> bool:
-        """End the reported epoch and begin the next one. Returns False if it is the last epoch, which `end` ends."""
+        """End the reported epoch and begin the next one. Returns False in the last epoch, which `end` completes."""
         if self._trial.epoch >= self._planned:
             return False
         self._trial.report(**(self._pending or {}))

@@ -47,7 +47,7 @@ def is_trainable_class(train: object) -> bool:
 
 
 def own_trainable(train: Any) -> Any:
-    """Return the user's own trainable with the values of `tune.with_parameters`; other objects as they are."""
+    """Return the user's own trainable, with the values of `tune.with_parameters`. Other objects are unchanged."""
     if inspect.isfunction(train) and train.__module__ == _WRAPPERS:
         around = inspect.getclosurevars(train).nonlocals
         return functools.partial(own_trainable(around["trainable"]), **_values(around))
@@ -66,7 +66,7 @@ def own_trainable(train: Any) -> Any:
 
 
 def _values(around: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `tune.with_parameters` from the variables of its wrapper."""
+    """Return the values that `tune.with_parameters` stored in the variables of its wrapper function."""
     registry = around.get("parameter_registry")
     return {} if registry is None else {name: registry.get(around["prefix"] + name) for name in around["keys"]}
 
@@ -170,7 +170,7 @@ def _run_function(
 
 
 class _Files:
-    """Files of a trainable's last checkpoint by path, and `reports`, the number of reports until then."""
+    """Files of a trainable's last checkpoint, by path. `reports` is the number of reports before that checkpoint."""
 
     def __init__(self) -> None:
         self._contents: dict[str, Any] = {}

@@ -179,7 +179,7 @@ def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, An
 
 
 def _refuse(context: click.Context, where: str, names: tuple[str, ...]) -> None:
-    """Refuse options of the command line that have no effect in the mode named `where`, such as under torchrun."""
+    """Raise an error for options of the command line that have no effect in this mode, for example under torchrun."""
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is _ON_COMMAND_LINE:
             raise click.UsageError(f"{option.opts[0]} has no effect {where}: leave it out", context)

@@ -98,7 +98,7 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
 
 
 def _meant(name: str, columns: Sequence[str]) -> str | None:
-    """Return the column most similar to an unknown name. A name without a prefix is compared without prefixes."""
+    """Return the column most similar to an unknown name. If the name has no prefix, prefixes are ignored."""
     bare = [column for column in columns if "." not in column]
     bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
     return nearest(name, columns if "." in name else bare)

@@ -168,7 +168,7 @@ def _cost(record: StudyRecord, trial: int, epoch: int) -> int:
 
 
 def cost_of(members: Sequence[Member]) -> int:
-    """Return the cost of all trainings in nano-dollars. Of one training only the latest epoch's total counts."""
+    """Return the cost of all trainings in nano-dollars. A training counts once, up to its latest epoch."""
     costs: dict[tuple[int, int | None], int] = {}
     for one in members:
         costs[one.training] = max(one.cost_nano_usd, costs.get(one.training, 0))

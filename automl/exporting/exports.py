@@ -28,7 +28,7 @@ ENDINGS: Mapping[Target, str] = {"weights": ".pt", **{form: ending for ending, f
 
 
 def format_of(out: Path) -> Format:
-    """Return the export format for a path's ending: a package without ending, weights for an unknown ending."""
+    """Return the export format for a path's ending: package for no ending, weights for an unknown ending."""
     return _BY_ENDING.get(out.suffix, "weights")
 
 
@@ -107,7 +107,7 @@ def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, 
 def opened_source(
     record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str, like: Source | None = None
 ) -> Source:
-    """Load the model of a study's checkpoint. If that fails, raises ExportError with the name `what` of the request."""
+    """Load the model of a study's checkpoint. Raises ExportError, which quotes the request `what`, on failure."""
     from automl.exporting.source import source_of
 
     with as_a_line(what):
@@ -117,14 +117,14 @@ def opened_source(
 def opened_sources(
     record: StudyRecord, checkpoints: Sequence[str], base_folder: str, model: str | None, *, what: str
 ) -> list[Source]:
-    """Load several models of a study, as `opened_source` does. Only the first model gets the training data."""
+    """Load several models of a study. The models share their task's data, which only the first model loads."""
     first = opened_source(record, checkpoints[0], base_folder, model, what=what)
     rest = [opened_source(record, one, base_folder, model, what=what, like=first) for one in checkpoints[1:]]
     return [first, *rest]
 
 
 def check_rows(source: Source, *, what: str) -> None:
-    """Raise ExportError, with the name `what` of the request, if the model's form of rows is unknown."""
+    """Raise ExportError, which quotes the request `what`, if the model's form of rows is unknown."""
     if source.rows is None:
         raise ExportError(
             f"{what}: the model takes or returns several tensors, which no general form of rows describes. Use "
@@ -133,7 +133,7 @@ def check_rows(source: Source, *, what: str) -> None:
 
 
 def traced_program(source: Source, *, what: str) -> ExportedProgram:
-    """Return the model's traced program. If tracing fails, raises ExportError with the name `what` of the request."""
+    """Return the model's traced program. Raises ExportError, which quotes the request `what`, if tracing fails."""
     from trainers.model.traced_program import traced
 
     with as_a_line(what):

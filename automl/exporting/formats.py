@@ -1,4 +1,4 @@
-"""Writers of the export formats; each output is complete or absent."""
+"""Writes the export formats. Each output is complete or absent."""
 
 import base64
 import json

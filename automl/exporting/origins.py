@@ -137,7 +137,7 @@ def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
 
 
 def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return the trainings with saved models at an epoch; None takes the last epoch, with two seeds if possible."""
+    """Return a trial's trainings with saved models at an epoch; None: at the last epoch, if possible with two seeds."""
     runs = [
         run
         for run in record.confirmations

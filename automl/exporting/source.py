@@ -115,7 +115,7 @@ def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
 
 
 def _as_stored(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a form of rows to the types of a stored manifest, with lists for tuples, to compare the two."""
+    """Convert a form of rows to a manifest's types, with lists for tuples, for comparison with a stored form."""
     stored: dict[str, Any] = json.loads(json.dumps(form))
     return stored
 

@@ -121,7 +121,7 @@ def _listed(epochs: Sequence[int]) -> str:
 
 
 def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]:
-    """Return the values of `automl launch --dry-run --json`. A project's studies (None: all) give cost estimates."""
+    """Return the values of `automl launch --dry-run --json`, with costs estimated from the project's studies."""
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
     setup = setup_of(spec, place, assembled.policy, prepared.base_folder, None)

@@ -56,7 +56,7 @@ def _trainings(prepared: Prepared, earlier: "EarlierCost", most: float) -> str:
 
 
 def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> float:
-    """Return the slot-seconds that the budget's dollars and hours allow. `set_price` is from `automl price set`."""
+    """Return the slot-seconds that the budget's dollars and hours allow. `set_price` replaces the study's price."""
     budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
     by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
     by_hours = math.inf if budget.hours is None else budget.hours * HOUR * prepared.place.slots

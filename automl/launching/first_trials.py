@@ -1,4 +1,4 @@
-"""Warns after the first trials if no training fits, no model is saved, or several trials write the same file."""
+"""Warns after the first trials if no training fits the budget, no model is saved, or trials write the same file."""
 
 import math
 from collections import deque

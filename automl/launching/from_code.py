@@ -40,7 +40,7 @@ class Code:
 
 
 def code_of(given: Path) -> Code | None:
-    """Find the code of `FILE.py:NAME` or `module:NAME`; None for a spec file. Raises SpecError without such code."""
+    """Find the code of `FILE.py:NAME` or `module:NAME`; None for a spec file. Raises SpecError if it is missing."""
     text = str(given)
     match = _FILE.fullmatch(text)
     if match is not None:

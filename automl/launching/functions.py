@@ -1,4 +1,4 @@
-"""Names training functions for other processes, and saves functions that other processes cannot import."""
+"""Gives training functions names that other processes can import, and saves functions without such a name."""
 
 import base64
 import functools
@@ -39,7 +39,7 @@ import cloudpickle
 
 
 def plain_function(train: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that calls a partial, a bound method or an object with `__call__`; others as they are."""
+    """Wrap a partial, a bound method or an object with `__call__` in a function. Other objects are unchanged."""
     inner: Any = train
     while isinstance(inner, functools.partial):
         inner = inner.func

@@ -83,7 +83,7 @@ def _store_of(prepared: Prepared) -> Store:
 
 
 def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
-    """Return the row of a new study, or of a study with an equal spec. Raises SpecError, which lists differences."""
+    """Return the row of a new study, or of a study with an equal spec. Raises SpecError if the stored spec differs."""
     return _find_or_create(store, prepared)[0]
 
 
@@ -113,7 +113,7 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
 
 
 def _of_budget(record: StudyRecord, in_force: StudySpec, given: StudySpec) -> str:
-    """Return the message that refuses a launch with another budget, with the command or name that helps."""
+    """Return the message that refuses a launch with another budget, and names a command or study name that works."""
     exists = f"a study {record.name!r} exists with another {budget_note(in_force)}"
     try:
         check_budget(record, given, ["budget=yours"])
@@ -124,7 +124,7 @@ def _of_budget(record: StudyRecord, in_force: StudySpec, given: StudySpec) -> st
 
 
 def _as_older(spec: StudySpec, stored: StudySpec) -> StudySpec:
-    """Remove from a spec the default options of new studies that the stored study does not have."""
+    """Remove options from a spec that only new studies have by default, and that the stored study lacks."""
     new, known = list(options_of_new_studies(spec.task).items()), stored.task_options
     options = {name: one for name, one in spec.task_options.items() if name in known or (name, one) not in new}
     return spec.model_copy(update={"task_options": options})

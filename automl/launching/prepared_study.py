@@ -167,7 +167,7 @@ def _ending(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def quality_of(facts: TaskFacts) -> str:
-    """Return the metric to optimize: a task's own, or for a training function a reported one."""
+    """Return the metric to optimize: the task's own, or a metric that the training function reports."""
     reported = [name for name in facts.reported if name not in OUR_METRICS]
     reported = reported or [name for name in ("val_loss", "train_loss") if name in facts.reported]
     of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
@@ -377,7 +377,7 @@ def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str,
 
 
 def _warnings_of_function(spec: StudySpec) -> tuple[str, ...]:
-    """Warn about options that a training function ignores, or applies only if it uses the helper for them."""
+    """Warn about options that a training function ignores, or that it follows only through a helper function."""
     given = {name: getattr(spec.training, name) for name in spec.training.model_fields_set}
     return tuple(
         f"training.{name}: a training function follows it only if it calls {helper}"

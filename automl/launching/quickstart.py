@@ -160,7 +160,7 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
 
 
 def _samples(task: Task) -> int:
-    """Return the number of training samples, or 0 if the task does not know the number without torch."""
+    """Return the number of training samples, or 0 if only code with torch knows the number."""
     return int(getattr(task, "training_samples", 0))
 
 

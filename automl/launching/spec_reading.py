@@ -1,4 +1,4 @@
-"""Reads a spec from a file or a mapping, applies overrides, makes paths absolute, and checks places for outputs."""
+"""Reads a spec from a file or a mapping, applies overrides, makes paths absolute, and checks output places."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs a study in this process: opens its devices, handles signals, updates other tools, and writes the report."""
+"""Runs a study in this process: opens its devices, handles signals, updates MLflow and Optuna, writes the report."""
 
 import json
 import os
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) -> Outcome:
-    """Run a study until it ends or a signal stops it, wait for its copies in other tools, and write its report."""
+    """Run a study until it ends or a signal stops it, wait for its Optuna and MLflow copies, and write its report."""
     spec = prepared.spec
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
@@ -121,7 +121,7 @@ def runs_text(record: StudyRecord, link: str) -> str:
 
 
 class _Sessions:
-    """Runs a study again after each full disk, until it ends for another reason."""
+    """Runs a study, and resumes it after each full disk, until it ends for another reason."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Sessions:
         self._epochs = 0
 
     def drain(self, reason: str) -> None:
-        """Stop the study with checkpoints, or stop waiting for disk space. After the last session, interrupt."""
+        """Stop the study, or its wait for disk space. Raises KeyboardInterrupt if the study has already ended."""
         if self._over:
             raise KeyboardInterrupt
         self._drain_reason = reason
@@ -224,7 +224,7 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
 def _hurrying(
     views: ViewsProcess, watcher: Watcher, *looking: FirstTrials | SharedFiles
 ) -> Callable[[StudyMachine], None]:
-    """Return a callback that starts the last update of other tools at the last commit, before the pool ends."""
+    """Return a callback that requests the last update of MLflow and Optuna at the study's last commit."""
 
     def on_commit(machine: StudyMachine) -> None:
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk continues
@@ -237,7 +237,7 @@ def _hurrying(
 
 
 def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool) -> bool:
-    """Wait until the copies in Optuna and MLflow are up to date. Updates late copies even if a launch had no work."""
+    """Wait until the copies in Optuna and MLflow are up to date, also if this launch had nothing to train."""
     if not ran:
         if not any(lag(store, study).values()):
             return True

@@ -138,7 +138,7 @@ class TrialCallback(TrainerCallback):
                 self._logged[name] = float(value)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Report the last epoch, which no later epoch reports."""
+        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
         if self._is_trained:
             self._report()
 

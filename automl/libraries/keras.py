@@ -82,7 +82,7 @@ class TrialCallback(keras.callbacks.Callback):
         self._logged = {} if logs is None else logs
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Report the last epoch, which no later epoch reports."""
+        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
         self._report()
 
     def _report(self) -> None:

@@ -110,7 +110,7 @@ class TrialCallback(lightning.Callback):
         self._trial.heartbeat()
 
     def on_train_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Report the last epoch, which no later epoch reports."""
+        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
         if self._is_trained:
             self._report(trainer)
 
@@ -168,7 +168,7 @@ class GangEnvironment(ClusterEnvironment):
         return self._rank
 
     def node_rank(self) -> int:
-        """Return 0, because the code that uses this class does not depend on the machine."""
+        """Return 0 for every machine, because nothing here depends on the machine."""
         return 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
@@ -185,7 +185,7 @@ class _InMemory(CheckpointIO):
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Lightning's checkpoint on rank 0, and an empty one elsewhere. All ranks have to call this method."""
+        """Return Lightning's checkpoint on rank 0, and an empty mapping elsewhere. All ranks have to call this."""
         self._trainer.save_checkpoint(_NAME)
         content, self.content = self.content, {}
         if content:

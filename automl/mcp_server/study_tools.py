@@ -45,7 +45,7 @@ def launch(
     ] = None,
     priority: Annotated[int, Field(ge=-100, le=100, description="Jobs of higher priority start first.")] = 0,
 ) -> Mapping[str, Any]:
-    """Queue a study on a budget in dollars, which it never exceeds.
+    """Queue a study on a budget in dollars. The study never exceeds this budget.
 
     Call this tool first without confirm_cost_usd: it checks the spec, returns the possible cost, and spends nothing.
     """

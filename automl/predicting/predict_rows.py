@@ -64,7 +64,7 @@ def predict_file(
 def _needed(
     model: Model, data: Path, rows: Iterator[Row], id_column: str | None, on_note: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Yield rows of a table without columns that the model does not use, unless a row lacks a needed column."""
+    """Yield rows of a table without columns that the model does not use. Incomplete rows are unchanged."""
     known, noted = frozenset(model.manifest["rows"].get("known", ())), frozenset[str]()
     needed = frozenset(getattr(model.rows, "columns", ()))
     for where, row in rows:

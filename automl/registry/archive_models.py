@@ -1,4 +1,4 @@
-"""`automl sync --models`: logs a study's best saved models to MLflow, in the runs of their trials."""
+"""`automl sync --models`: logs a study's best saved models to MLflow, each in the MLflow run of its trial."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Comparison:
 def compared(
     sources: Sequence[Source], task: Task, champion: Path, metric: str, *, smaller_is_better: bool
 ) -> Comparison | str:
-    """Compare a model with the champion's package on the study's samples. Returns the reason if this is impossible."""
+    """Compare a model with the current champion on the study's samples. Returns a reason if that is impossible."""
     source, manifest = sources[0], read_manifest(champion)
     if reason := _why_not(manifest, source):
         return reason

@@ -152,7 +152,7 @@ class Candidate:
 
 
 def candidate(record: StudyRecord, name: str, base_folder: str, model: str | None, *, is_forced: bool) -> Candidate:
-    """Return the model that a user names as candidate for the registry.
+    """Return the model that the user wants to register, with its confirmation.
 
     Args:
         name: A point as for `automl export`, or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`.

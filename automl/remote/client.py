@@ -142,7 +142,7 @@ class ServiceClient:
         return json.loads(self._asked("DELETE", path))
 
     def record(self, study: str | None) -> StudyRecord:
-        """Return the stored state of a study, by default of the newest started one. Raises UserError without it."""
+        """Return a study's stored state, by default of the newest started study. Raises UserError if it is missing."""
         if study is None:
             lines = self.get("/lines")
             if not lines:

@@ -149,7 +149,7 @@ def end_programs() -> None:
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
-    """Return the values of `automl launch --dry-run --json`. Raises as `answer_of`; a UserError names the key."""
+    """Return the values of `automl launch --dry-run --json`. Raises the errors of `answer_of`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")
         path.write_text(write_yaml(stored_form(spec)), encoding="utf-8")

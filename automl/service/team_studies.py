@@ -69,7 +69,7 @@ class TeamStudies:
         return record
 
     def started(self, name: str) -> str:
-        """Return a started study's stored name. Raises MissingError, which names no other studies."""
+        """Return a started study's stored name. Raises MissingError if the study has not started."""
         job = self.job(name)
         if self.store.study_row(job.study) is None:
             raise _not_started(job)
@@ -103,7 +103,7 @@ class TeamStudies:
         raise MissingError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")
 
     def accounts(self) -> list[Account]:
-        """Return the spending accounts that the caller may see: all, or the caller's and its project's."""
+        """Return the spending accounts that the caller may see. Admins see all accounts."""
         mine = {("user", self.identity.user), ("project", self.identity.project)}
         return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
 
@@ -114,7 +114,7 @@ class TeamStudies:
         return f"{self.identity.project}.{name}"
 
     def admitted(self, given: Mapping[str, Any] | str, *, code: str | None = None) -> tuple[StudySpec, str]:
-        """Check a spec, a mapping or YAML, and return it with its base folder, which the operator's `code` names.
+        """Check a spec (mapping or YAML text), and return it with the folder of its code and relative paths.
 
         Raises SpecError if the spec is wrong, too long or forbidden; BusyError if too many specs of the caller wait;
         ForbiddenError if the caller may only read, because a check runs the task's code.
@@ -317,7 +317,7 @@ def _not_started(job: Job) -> MissingError:
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
-    """Change the spec of a study. Returns its own budget in nano-dollars, or None without a limit.
+    """Change the spec of a study. Returns the study's budget in nano-dollars, or None without a limit.
 
     Args:
         overrides: `path=value` each, as for `--set`.

@@ -16,7 +16,7 @@ MOST_PIXELS = 150_000_000
 
 
 class ImageRows:
-    """Encodes images: scales an image to cover the form's size, then crops its middle. ImportError without Pillow.
+    """Scales images to cover the form's size, crops the middle, and encodes it. Raises ImportError without Pillow.
 
     Args:
         form: `channels`, `height`, `width`; optional `ranges`, the values of black and white for Pillow's modes I

@@ -24,7 +24,7 @@ class TorchProgram:
         self._module: Any = program.module()
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
-        """Return the outputs of each row as nested lists; with `last`, only the last position's."""
+        """Return each row's outputs as nested lists, or with `last` only the outputs at its last position."""
         torch = self._torch
         flat = torch.frombuffer(batch.numbers, dtype=getattr(torch, batch.dtype))
         with torch.no_grad():
@@ -34,7 +34,7 @@ class TorchProgram:
 
 
 def _moved(program: Any, device: Any) -> Any:
-    """Move a program to a device, with its traced steps, which name the CPU."""
+    """Move a traced program to a device, including its steps, which name the CPU."""
     try:
         from torch.export.passes import move_to_device_pass
     except ImportError:
@@ -57,7 +57,7 @@ class OnnxProgram:
         return self._process.outputs(inputs)
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
-        """Return the outputs of each row as nested lists; with `last`, only the last position's."""
+        """Return each row's outputs as nested lists, or with `last` only the outputs at its last position."""
         import numpy as np
 
         numbers = np.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)

@@ -157,7 +157,7 @@ def _charges(ask: Asker, _: _Study) -> _Found:
 
 
 def _slot_seconds(ask: Asker, study: _Study) -> _Found:
-    """Check that a pool's charges equal its number of slots times the charged time."""
+    """Check that the charges for a pool of devices equal its number of slots times the charged time."""
     rows = ask(
         "SELECT l.id, l.pool_slots, l.usd_per_slot_hour, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
         "COALESCE(SUM(c.slots * c.seconds), 0) AS charged, MAX(c.charged_at) AS charged_at "
@@ -218,7 +218,7 @@ def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tup
 
 
 def _intervals(ask: Asker, _: _Study) -> _Found:
-    """Check that the charges of each slot of a pool do not overlap."""
+    """Check that charges of the same slot do not overlap in time."""
     rows = ask(
         "SELECT id, lease_id, slot_numbers, since, until FROM automl_charges "
         "WHERE study_id = :study AND since IS NOT NULL ORDER BY lease_id, since, id"

@@ -14,7 +14,7 @@ REPORT_SECONDS = 10.0  # seconds that a command waits for MLflow to store the re
 
 
 def report_path(record: StudyRecord, base_folder: Path) -> Path:
-    """Return the path of a study's report: beside its checkpoints, or here if they are in an object store."""
+    """Return the path of a study's report: beside local checkpoints, or in the current folder for remote ones."""
     checkpoints = record.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
     if is_url(str(folder)):

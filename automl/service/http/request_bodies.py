@@ -146,7 +146,7 @@ Filled = TypeVar("Filled", bound=Body)
 
 
 def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
-    """Return a request body from a page's form. Raises SpecError that names the wrong field, but not its value."""
+    """Return a request body from a page's form. Raises SpecError, which names a wrong field without its value."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -33,7 +33,7 @@ _DATA_POLICY = "sandbox; default-src 'none'"
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a request, whose size was limited before."""
+    """Return the body of a request. Its size was limited before."""
     return await request.body()
 
 

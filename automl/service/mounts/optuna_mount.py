@@ -33,7 +33,7 @@ from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Distinguishes studies that had the same id, by name and `uid`. `uid` is empty if no study is mirrored."""
+    """Distinguishes studies that had the same id at different times. `uid` is empty if no study is mirrored."""
 
     name: str
     uid: str

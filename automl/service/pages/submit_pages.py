@@ -52,7 +52,7 @@ _EXAMPLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """A field of the form. `default` is the text of the value that an empty field has."""
+    """A field of the form. `default` is the value of an empty field, as text."""
 
     key: str
     label: str

@@ -1,4 +1,4 @@
-"""Process that runs one job of the queue with its slots and money, and stores the outcome.
+"""Process that runs one job of the queue, on its slots and with its money, and stores the outcome.
 
     python -m automl.service.workers.job_process RUN_ID        with the store's URL in AUTOML_STORE
 

@@ -123,7 +123,7 @@ class _Endpoints:
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body. Its bytes count against a limit from their arrival until the answer."""
+        """Yield the request's body. Its bytes count against a limit until the request is answered."""
         most = self._settings.body_bytes
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > most:

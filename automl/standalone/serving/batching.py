@@ -40,7 +40,7 @@ class _Job:
 
 
 class Batcher:
-    """The queue in front of the model, and its thread. Calls `on_broken` if the device fails."""
+    """Queue of rows for the model, and the thread that runs the model. Calls `on_broken` if the device fails."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Served:
 
 
 def load_served(path: str, version: str | None, device: str, *, trust: bool = False) -> Served:
-    """Load a model and predict one row. `version` None names study, trial and epoch. Raises ServeError on failure."""
+    """Load a model and predict one row. The default version is study, trial and epoch. Raises ServeError."""
     try:
         model = load(path, device, trust=trust)
         served = Served(model, version or version_of(model.manifest, path))

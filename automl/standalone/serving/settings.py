@@ -71,7 +71,7 @@ class Settings(BaseSettings):
 
     @property
     def worker_threads(self) -> int:
-        """Return the compute threads of a worker: its share of the CPUs, minus 1 for HTTP, as torch's threads spin."""
+        """Return the number of compute threads of a worker: its share of the CPUs, minus one for HTTP."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers - 1)
 
 
