@@ -9,8 +9,8 @@
             torch.save(state, folder / "state.pt")
         automl.report(epoch=epoch, val_error=error)
 
-It imports only the standard library, because the user's modules may have the same names as modules of this project.
-Other end: `trainers.commands.channel`.
+This module imports only the standard library, because the user's modules may have the same names as modules of this
+project. The other end of the connection is `trainers.commands.channel`.
 """
 
 import json
@@ -52,7 +52,7 @@ def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
 def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
     """Return the folder for the files needed to continue after this epoch, or None if no checkpoint is due.
 
-    Call it before the epoch's report, which saves the content of the folder. All ranks get the same answer.
+    Call this before the epoch's report, which saves the content of the folder. All ranks get the same answer.
 
     Args:
         epoch: Number of the epoch that has ended, from 1.
@@ -67,7 +67,7 @@ def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
 def resume() -> Path | None:
     """Return the folder with the files of an earlier attempt, or None at the first start.
 
-    Call it before the loop over the epochs: time until this call counts as the start of the trial.
+    Call this before the loop over the epochs: time until this call counts as the start of the trial.
     """
     folder = _ask(ask="resume").get("folder") if CHANNEL in os.environ else None
     return None if folder is None else Path(folder)

@@ -1,10 +1,8 @@
 """Signal handling of commands.
 
-| signal | a command that drains | any other command |
-|---|---|---|
-| SIGINT (Ctrl-C), SIGTERM | drains; the second signal ends the process at once (in a notebook: the study) | is
-interrupted, exit code 130 |
-| SIGHUP (the terminal was closed) | drains | is interrupted, exit code 130 |
+A command that runs a study stops the study with checkpoints at SIGINT (Ctrl-C), SIGTERM or SIGHUP (the terminal was
+closed). A second SIGINT or SIGTERM ends the process at once, or in a notebook the study. The same signals interrupt any
+other command, with exit code 130.
 """
 
 import errno

@@ -31,7 +31,7 @@ class Source:
     """A model to export, with its task (None for a training function) and data.
 
     Attributes:
-        rows: How a row becomes numbers, see `automl.standalone`; None if only the model's own code knows.
+        rows: How a row becomes numbers, see `automl.standalone`; None if unknown.
         answers: Meaning of outputs, see `automl.standalone.answers`.
         data: Known facts of the training data; `out_of_fold` if metrics are of models that had not seen the row.
         content: The checkpoint without its weights.

@@ -48,9 +48,9 @@ class FirstTrials:
 class SharedFiles:
     """Warns once if two trials of a command have written the same model file in their working folder.
 
-    Whenever a trial starts or stops, files that have changed since were written by a trial that ran in between, or
-    shortly before. If no single trial can have written a file each time, several have. Logs and tables are left alone,
-    since trials may append to one.
+    A file that has changed between two starts or stops of trials was written by a trial that ran then, or shortly
+    before. If no single trial can have written a file each time, several have. Logs and tables are ignored, because
+    several trials may append to the same file.
     """
 
     def __init__(self, command: Command | None, base_folder: Path, warn: Callable[[str], None]) -> None:

@@ -53,12 +53,12 @@ class TaskFacts:
     """Properties of a task.
 
     Attributes:
-        parameters: Its parameters besides the trainer's. None for a training function or a command, which take any.
-        metrics: Metrics that it measures. None for a training function or a command, which report any.
-        space: Its own search space, or None.
-        reported: Metrics found in the source of a training function; it may report others.
-        baselines: Baselines of its models, as `trainers.contract.task.baselines_of` returns them.
-        data_check: What a built-in task found in its files: `findings`, one line each, and `columns`.
+        parameters: The task's own parameters. None for a training function or a command, which accept any.
+        metrics: Metrics that the task measures. None for a training function or a command, which report any.
+        space: The task's own search space, or None.
+        reported: Metrics found in the source of a training function, which may report others.
+        baselines: Baselines of the task's models, as `trainers.contract.task.baselines_of` returns them.
+        data_check: Findings of a built-in task in its files: `findings`, one line each, and `columns`.
     """
 
     parameters: tuple[str, ...] | None

@@ -1,7 +1,7 @@
 """Checks identity, origin and size of every request before any route, as a plain ASGI application.
 
-Once a token was made in the store, every path outside `OPEN_PATHS`, with mounted applications, needs a valid token in
-the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie. Before the first token, and with
+Once a token was made in the store, every path outside `OPEN_PATHS`, including mounted applications, needs a valid token
+in the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie. Before the first token, and with
 `--open`, the service listens only on loopback, and every user of the machine is an admin.
 """
 
