@@ -100,7 +100,7 @@ def residuals(found: Mapping[str, Any]) -> Figure | None:
 
 
 def _effects(importance: Mapping[str, Any], objective: Objective) -> dict[str, tuple[float, float]]:
-    """Return by column, largest effect first, how much a metric worsens without the column, and its value then."""
+    """Return each column's effect, largest first: how much a metric worsens without it, and the metric then."""
     name, base = objective.metric, importance.get("metrics", {}).get(objective.metric)
     if base is None:
         return {}

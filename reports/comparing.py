@@ -1,4 +1,4 @@
-"""Compares several studies on one HTML page: results by dollars, from one reference point."""
+"""Compares several studies on one HTML page: best results by dollars, with one common reference point."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,7 +112,7 @@ def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _exact(value: object) -> float | str:
-    """Return the value to compare by: numbers of any type are equal, but true is not 1."""
+    """Return a key for comparing values of a spec: numbers of any type are equal, but true is not 1."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 

@@ -158,7 +158,7 @@ def drain_when_worker_dies() -> None:
 
 
 def main() -> None:
-    """Run the job of the run whose id is the only command-line argument."""
+    """Run the job whose run id is the only command-line argument."""
     try:
         with interrupting_signals():  # until the controller takes them as drain requests
             drain_when_worker_dies()
