@@ -1,4 +1,4 @@
-"""The Python API: launches, searches and reads studies."""
+"""The Python API: functions that launch, search and read studies."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ WHOLE_NUMBERS = frozenset({"trial", "attempt"})  # columns of whole numbers that
 
 
 class DataFrameError(UserError, ValueError):
-    """There is no such table, or pandas is not installed."""
+    """The requested table of a study does not exist, or pandas is not installed."""
 
 
 def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
-    """Return a table of a study, inactive parameters as missing values. DataFrameError without table or pandas."""
+    """Return a study's table as a DataFrame. Inactive parameters are missing values. Raises DataFrameError."""
     if what not in TABLES:
         raise DataFrameError(f"dataframe: {found(what, listed(TABLES), nearest(what, TABLES))}")
     try:
@@ -71,7 +71,7 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
 
 
 def _type_of(name: str, column: list[object]) -> str | None:
-    """Return a type for columns where pandas would turn whole numbers into floats, or booleans into objects."""
+    """Return pandas' nullable type for a column of integers or booleans with missing values, else None."""
     kinds = {type(value) for value in column if value is not None}
     if name in WHOLE_NUMBERS or (kinds == {int} and None in column):
         return "Int64"
@@ -83,7 +83,7 @@ _UNSAVED = "automl_functions:unsaved"  # task name in a spec that is checked bef
 
 
 class Study:
-    """A study of a store, as committed when it was last read."""
+    """A stored study, as it was in the store when it was last read."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -91,23 +91,23 @@ class Study:
         self.record: StudyRecord = load_study(store, name)
 
     def refresh(self) -> Study:
-        """Read the study again. Returns itself."""
+        """Read the study again from the store. Returns this object."""
         self.record = load_study(self._store, self._name)
         return self
 
     @property
     def trials(self) -> tuple[TrialRecord, ...]:
-        """Return all started trials, by number."""
+        """Return all trials that have started, in the order of their numbers."""
         return self.record.started
 
     @property
     def front(self) -> list[analysis.FrontPoint]:
-        """Return the non-dominated complete trials."""
+        """Return the Pareto front: the complete, feasible trials that no other complete trial dominates."""
         return analysis.front(self.record)
 
     @property
     def archive(self) -> list[analysis.ArchivePoint]:
-        """Return the non-dominated milestones of all trials. Each is a model to take."""
+        """Return the non-dominated saved models of all trials and epochs."""
         return analysis.archive(self.record)
 
     def best(
@@ -117,21 +117,21 @@ class Study:
         under: Mapping[str, float] | None = None,
         over: Mapping[str, float] | None = None,
     ) -> BestPoint:
-        """Return the point of the archive that is best in one objective; without arguments the recommended model.
+        """Return the saved model that is best in one objective; without arguments the recommended model.
 
         Args:
-            metric: Objective to be best in, in its direction; by default the first that is no cost of training.
+            metric: Name of the objective; by default the first objective that is no cost of training.
             under: Largest allowed values of minimized objectives, by name.
             over: Smallest allowed values of maximized objectives, by name.
 
         Raises:
-            BestPointError: There is no such objective, a bound is wrong, or no point keeps the bounds. The message
-                lists valid values, or names the nearest point.
+            BestPointError: There is no such objective, a bound is wrong, or no model satisfies the bounds. The message
+                lists valid values, or names the nearest model.
         """
         return best_point(self.record, metric, under=under, over=over)
 
     def dataframe(self, what: str = "trials") -> pd.DataFrame:
-        """Return a table of the study as a pandas DataFrame. Mappings have a column for each entry (`params.width`).
+        """Return a table of the study as a pandas DataFrame. Each parameter has its own column (`params.width`).
 
         Args:
             what: "trials" has the columns of `automl trials --format csv`; "epochs" has one row for each trial and
@@ -144,48 +144,48 @@ class Study:
 
     @property
     def recommendation(self) -> Recommendation | None:
-        """Return the model to take, and trade-offs of its neighbours in the archive. None if no model is kept yet."""
+        """Return the recommended model, compared with its neighbours on the Pareto front; None if no model is saved."""
         return recommended(self.record)
 
     @property
     def figures(self) -> Mapping[str, go.Figure]:
-        """Return the report's figures by name, such as `study.figures["trade_off"]`. `list(study.figures)` has all."""
+        """Return the report's figures as a mapping by name, such as `study.figures["trade_off"]`."""
         return Gallery(self.record)
 
     @property
     def report(self) -> Path:
-        """Return the path of the study's HTML page, which `launch`, `search` and `automl report` write."""
+        """Return the path of the study's HTML report, which `launch`, `search` and `automl report` write."""
         return report_path(self.record, Path(self._store.require(self._name).base_folder))
 
     def __repr__(self) -> str:
         return f"<study {self._name}: {self.record.state}, {len(self.trials)} trials>"
 
     def __str__(self) -> str:
-        """Return a short description of the study and the model to take, as at the end of `automl launch`."""
+        """Return the summary that `automl launch` prints at its end: the study's state and the recommended model."""
         return "\n".join([repr(self)[1:-1], *(recommendation_lines(self.record) or [study_sentence(self.record)])])
 
     def _repr_html_(self) -> str:
         return study_cell(self.record, report_link(self.report, Path.cwd()) if self.report.exists() else None)
 
     def checkpoint(self, trial: int, epoch: int | None = None) -> str:
-        """Return the path or URL of the file with a trial's model.
+        """Return the path or URL of the checkpoint file that holds a trial's model.
 
         Args:
-            epoch: Epoch of a milestone, from 1. None takes the last epoch with a kept model.
+            epoch: Epoch whose model is saved, from 1. None takes the last such epoch.
 
         Raises:
-            StoreError: No such model is kept. The message lists the kept models.
+            StoreError: No such model is saved. The message lists the saved models.
         """
         return kept_checkpoint(self.record, trial, epoch)
 
     def load_model(self, trial: int, epoch: int | None = None) -> nn.Module:
-        """Return the trained model of an archive point, in evaluation mode.
+        """Return the trained model of a trial, in evaluation mode.
 
         Args:
-            epoch: Epoch of a milestone, from 1. None takes the last epoch with a kept model.
+            epoch: Epoch whose model is saved, from 1. None takes the last such epoch.
 
         Raises:
-            StoreError: No such model is kept. The message lists the kept models.
+            StoreError: No such model is saved. The message lists the saved models.
         """
         from trainers.checkpoints.checkpoint import load_model  # loads torch, which only models need
 
@@ -193,13 +193,13 @@ class Study:
         return load_model(path, str(row.spec["task"]), (str(row.base_folder),))
 
     def load_state(self, trial: int, epoch: int | None = None) -> dict[str, Any]:
-        """Return the state dicts and saved values that a training function passed to `trial.epochs`, by name.
+        """Return the state dicts and values that a training function passed to `trial.epochs`, by name.
 
         Args:
-            epoch: Epoch of a milestone, from 1. None takes the last epoch with a kept state.
+            epoch: Epoch whose state is saved, from 1. None takes the last such epoch.
 
         Raises:
-            StoreError: No such state is kept, or the study trains a task, whose models come from `load_model`.
+            StoreError: No such state is saved, or the study trains a task, whose models come from `load_model`.
         """
         from trainers.checkpoints.checkpoint import read_checkpoint
 
@@ -211,7 +211,7 @@ class Study:
 
 
 def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:
-    """Run a study to its end, or continue a study that was launched with an equal spec.
+    """Run a study to its end, or continue a study that was launched with the same spec.
 
     Args:
         spec: YAML file, a mapping of the same form, which may contain typed objects, or a parsed spec.
@@ -245,12 +245,12 @@ def search(
     Args:
         train: Training function, see docs/training-function.md, an objective that was written for Optuna, or a
             trainable of Ray Tune. Partials, bound methods and objects with `__call__` are functions, too.
-        budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. Without it, the default
-            budget applies, and a line reports it.
+        budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. Without a budget, the
+            default budget applies and is printed.
         space: `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or their form in a
             spec). Not needed for a function with a space (`space` beside it, or its attribute), nor for an Optuna
             objective: literal `suggest_...` calls are read from its source, and other parameters are learned as trials
-            run. A trainable's `param_space` is taken too, with its constants.
+            run. Ray Tune's `param_space` also works, with its constants.
         study: Name of the study; by default the function's name.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
@@ -308,7 +308,7 @@ def _launched(prepared: Prepared, notes: Sequence[str] = ()) -> Study:
 
 
 def load(name: str, store: str | None = None) -> Study:
-    """Read a study.
+    """Read a study from a store.
 
     Args:
         store: URL of the store. None takes the environment's AUTOML_STORE, or sqlite:///automl.db.

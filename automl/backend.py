@@ -1,4 +1,4 @@
-"""Backends of commands and tools: a store in this process, a service, or a store's queue with a user's rights."""
+"""Three ways for commands to reach studies: a store, a service, or a store's queue with the rights of one user."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ Deletion = tuple[str, Callable[[], dict[str, Any]]]
 
 
 def backend_of(store: str | None) -> StoreBackend | ServiceBackend:
-    """Return the service that `automl --server` names, or the store of `--store`. UserError if both are given."""
+    """Return the service of `automl --server`, or the store of `--store`. Raises UserError if both are given."""
     client = connection(store)
     return StoreBackend(store) if client is None else ServiceBackend(client)
 
 
 class StoreBackend:
-    """A store, read and changed by this process. `url` is opened on first use."""
+    """Backend that reads and changes a store in this process. The store at `url` is opened on first use."""
 
     def __init__(self, url: str | None) -> None:
         self.url = url
 
     @cached_property
     def store(self) -> Store:
-        """Return the store, which must exist."""
+        """Return the opened store. Raises StoreError if the store does not exist."""
         return open_store(self.url)
 
     def record(self, study: str | None = None) -> StudyRecord:
-        """Return a study as committed; None takes the newest study."""
+        """Return the stored state of a study, by default of the newest study."""
         if study is None:
             names = self.store.study_names()
             if not names:
@@ -59,7 +59,7 @@ class StoreBackend:
         return Looker(self.store, study)
 
     def report_path(self, record: StudyRecord) -> Path:
-        """Return the path of a study's report."""
+        """Return the path of a study's HTML report."""
         from automl.stored.reporting import report_path
 
         return report_path(record, Path.cwd())
@@ -71,7 +71,7 @@ class StoreBackend:
         return rows_of(list_studies(self.store))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the running jobs, then the waiting jobs in the order in which they start."""
+        """Return the running jobs, then the waiting jobs in the order in which they will start."""
         from automl.service.team_studies import plain_job
         from studies.queueing.job_queue import JobQueue
 
@@ -79,7 +79,7 @@ class StoreBackend:
         return [plain_job(job) for job in (*queue.jobs(states=("running",)), *queue.waiting())]
 
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
-        """Queue the study of a spec. Returns its job."""
+        """Add the study of a spec file to the queue. Returns the queued job."""
         del code  # the user's own code is found by its path
         from automl.service.team_studies import plain_job
         from automl.service.workers.local_submission import submit_file
@@ -87,19 +87,19 @@ class StoreBackend:
         return plain_job(submit_file(spec, overrides, self.url, priority=priority))
 
     def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a study try these parameters next."""
+        """Ask a study to train a trial with these parameters next."""
         from automl.stored.requests import enqueue_trial
 
         return enqueue_trial(self.store, study, params)
 
     def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
-        """Let a study drain, and wait for it. Returns `study`, `state`, `driven` and a `message`."""
+        """Save the running trials, stop the study, and wait. Returns `study`, `state`, `driven` and `message`."""
         from automl.stored.requests import stop_study
 
         return stop_study(self.store, study, wait_seconds=wait_seconds)
 
     def cancel(self, study: str) -> dict[str, Any]:
-        """Cancel a queued study for good. Returns its job."""
+        """Cancel a queued study permanently. Returns the study's job in the queue."""
         from automl.service.team_studies import plain_job
         from studies.queueing.job_queue import JobQueue
 
@@ -109,13 +109,13 @@ class StoreBackend:
         return plain_job(queue.ask(job, "cancel"))
 
     def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
-        """End a trial for good."""
+        """Stop a trial permanently, and wait until it has stopped."""
         from automl.stored.requests import cancel_trial
 
         return cancel_trial(self.store, study, trial, wait_seconds=wait_seconds)
 
     def deletion(self, study: str, *, keep_files: bool) -> Deletion:
-        """Return a description of what would be deleted with a study, and the function that deletes it."""
+        """Return a text that says what deleting a study removes, and a function that deletes the study."""
         from automl.stored.study_deletion import delete_study, doomed
 
         what = doomed(self.store, study, keep_files=keep_files)
@@ -124,7 +124,7 @@ class StoreBackend:
     def output(
         self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
     ) -> Iterator[str]:
-        """Yield the output of a trial on a rank; with `follow`, until the trial pauses or ends."""
+        """Yield the output that one rank of a trial has printed; with `follow`, until the trial pauses or ends."""
         from automl.stored.rank_logs import followed, log_of, text_of
 
         started_trial(load_study(self.store, study), trial)
@@ -140,7 +140,7 @@ class StoreBackend:
         return followed(path, is_running)
 
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
-        """Write a model of a study. Returns the JSON of `automl export --json`."""
+        """Export a model of a study to `out`. Returns the values that `automl export --json` prints."""
         from automl.exporting.exports import export_point
 
         folder = self.store.require(study).base_folder
@@ -148,13 +148,13 @@ class StoreBackend:
 
 
 class ServiceBackend:
-    """A service, as the user of a token. Its API checks the user's rights."""
+    """Backend that calls a service with the user's token. The service checks the user's rights."""
 
     def __init__(self, client: ServiceClient) -> None:
         self.client = client
 
     def record(self, study: str | None = None) -> StudyRecord:
-        """Return a study as committed; None takes the newest started study."""
+        """Return the stored state of a study, by default of the newest started study."""
         return self.client.record(study)
 
     def looker(self, study: str) -> Callable[[], StudyRecord]:
@@ -164,7 +164,7 @@ class ServiceBackend:
         return lambda: patiently(lambda: self.record(study))
 
     def report_path(self, record: StudyRecord) -> Path:
-        """Return the path of a study's report on this machine."""
+        """Return the path on this machine to which a study's report is written."""
         return Path.cwd() / f"{record.name}.html"
 
     def lines(self) -> list[dict[str, Any]]:
@@ -172,19 +172,19 @@ class ServiceBackend:
         return list(self.client.get("/lines"))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the running jobs, then the waiting jobs in the order in which they start."""
+        """Return the running jobs, then the waiting jobs in the order in which they will start."""
         return [*(job for job in self.jobs() if job["state"] == "running"), *self.client.get("/queue")]
 
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
-        """Queue the study of a spec. Returns its job."""
+        """Send the study of a spec file to the service's queue. Returns the queued job."""
         return self.submit(_read(spec, overrides), code, priority)
 
     def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a study try these parameters next."""
+        """Ask a study to train a trial with these parameters next."""
         return self._post(study, "enqueue", params=params)
 
     def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
-        """Let a study drain, and wait for it. Returns `study`, `state`, `driven` and a `message`."""
+        """Save the running trials, stop the study, and wait. Returns `study`, `state`, `driven` and `message`."""
         until = time.monotonic() + wait_seconds
         name = self.stop(study)["study"]
         while (status := self.status(name))["job"]["state"] == "running" and time.monotonic() < until:
@@ -194,16 +194,16 @@ class ServiceBackend:
         return {"study": name, "state": state, "driven": driven, "message": going if driven else f"{name} is {state}"}
 
     def cancel(self, study: str) -> dict[str, Any]:
-        """Cancel a study for good. Returns its job."""
+        """Cancel a study permanently. Returns the study's job in the queue."""
         return self._post(study, "cancel")
 
     def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
-        """End a trial for good, without waiting for it."""
+        """Stop a trial permanently, without waiting until it has stopped."""
         del wait_seconds
         return self._post(study, "trials", trial, "cancel")
 
     def deletion(self, study: str, *, keep_files: bool) -> Deletion:
-        """Return a description of what would be deleted with a study, and the function that deletes it."""
+        """Return a text that says what deleting a study removes, and a function that deletes the study."""
         del keep_files
         job = self.status(study)["job"]
         words = f"{job['study']} is {job['state']} at {self.client.url}"
@@ -212,12 +212,12 @@ class ServiceBackend:
     def output(
         self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
     ) -> Iterator[str]:
-        """Yield the last million characters of the output of a trial's rank."""
+        """Yield the last million characters that one rank of a trial has printed."""
         del follow
         yield self.client.text(_path(study, "trials", trial, "logs"), rank=rank, attempt=attempt, seed=seed)
 
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
-        """Write a model of a study here. Returns the JSON of `automl export --json`."""
+        """Export a model of a study to this machine. Returns the values that `automl export --json` prints."""
         from automl.exporting.atomic_outputs import told_as_output, unpack
         from automl.exporting.exports import check_target
 
@@ -229,19 +229,19 @@ class ServiceBackend:
             return unpack(archive, out)
 
     def accounts(self) -> list[dict[str, Any]]:
-        """Return the limits on spending that concern the user."""
+        """Return the spending limits that apply to the user."""
         return list(self.client.get("/accounts"))
 
     def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
-        """Return the plan and cost of a study, and queue nothing."""
+        """Return the plan and the expected cost of a study, without queueing the study."""
         return dict(self.client.post("/studies/check", {"spec": spec, "code": code}))
 
     def check_file(self, spec: Path, overrides: Sequence[str], *, code: str | None) -> dict[str, Any]:
-        """Return the plan and cost of the study of a spec, and queue nothing."""
+        """Return the plan and the expected cost of a spec file's study, without queueing the study."""
         return self.check(_read(spec, overrides), code)
 
     def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
-        """Queue a study. Returns its job."""
+        """Send a study to the service's queue. Returns the queued job."""
         return dict(self.client.post("/studies", {"spec": spec, "code": code, "priority": priority}))
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -249,7 +249,7 @@ class ServiceBackend:
         return list(self.client.get("/studies"))
 
     def status(self, study: str) -> dict[str, Any]:
-        """Return the job of a study, and under `study` its summary, or None before its start."""
+        """Return the study's job in the queue; its key `study` has a summary, or None before the study starts."""
         return dict(self.client.get(_path(study)))
 
     def trials(self, study: str) -> list[dict[str, Any]]:
@@ -257,27 +257,27 @@ class ServiceBackend:
         return list(self.client.get(_path(study, "trials")))
 
     def explain(self, study: str, trial: int) -> dict[str, Any]:
-        """Return the reasons of a trial's state."""
+        """Return a trial's state and the decisions that led to it."""
         return dict(self.client.get(_path(study, "trials", trial)))
 
     def stop(self, study: str) -> dict[str, Any]:
-        """Let a study drain. Returns its job."""
+        """Ask a study to save its running trials and stop. Returns the study's job in the queue."""
         return self._post(study, "stop")
 
     def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Queue a study that has ended again. Returns its job."""
+        """Put a study that has ended back into the queue. Returns the study's job."""
         return self._post(study, "resume", overrides=list(overrides))
 
     def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-        """Return the trainings of a confirmation and their cost, and queue nothing."""
+        """Return the trainings that a confirmation would run, and their cost, without queueing them."""
         return self._post(study, "confirm", "check", points=list(points), seeds=seeds)
 
     def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
-        """Queue trainings of models with fresh seeds. Returns their job."""
+        """Queue new trainings of saved models with other seeds. Returns the queued job."""
         return self._post(study, "confirm", points=list(points), seeds=seeds, usd=usd)
 
     def why_no_training_here(self, *, own_code: bool) -> str:
-        """Return an empty text, because this process runs on the user's own machine."""
+        """Return an empty text: this process runs on the user's own machine, where the user may always train."""
         del own_code
         return ""
 
@@ -286,25 +286,25 @@ class ServiceBackend:
 
 
 class QueueBackend:
-    """A store's queue and studies with the rights of an identity; workers run the studies."""
+    """Backend for a store's queue and studies, with the rights of one user. Workers run the queued studies."""
 
     def __init__(self, studies: TeamStudies, *, is_own_process: bool = False) -> None:
         self._studies, self._is_own_process = studies, is_own_process
 
     def accounts(self) -> list[dict[str, Any]]:
-        """Return the limits on spending that concern the user."""
+        """Return the spending limits that apply to the user."""
         from automl.service.team_studies import plain_account
 
         return [plain_account(one) for one in self._studies.accounts()]
 
     def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
-        """Return the plan and cost of a study, and queue nothing."""
+        """Return the plan and the expected cost of a study, without queueing the study."""
         from automl.service.subprocess_questions import plan
 
         return plan(*self._studies.admitted(spec, code=code))
 
     def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
-        """Queue a study. Returns its job."""
+        """Add a study to the queue. Returns the queued job."""
         return self._plain(self._studies.submit(spec, code=code, priority=priority))
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -312,7 +312,7 @@ class QueueBackend:
         return [self._plain(job) for job in self._studies.jobs()]
 
     def status(self, study: str) -> dict[str, Any]:
-        """Return the job of a study, and under `study` its summary, or None before its start."""
+        """Return the study's job in the queue; its key `study` has a summary, or None before the study starts."""
         return self._studies.status(study)
 
     def trials(self, study: str) -> list[dict[str, Any]]:
@@ -320,37 +320,37 @@ class QueueBackend:
         return self._studies.trials(study)
 
     def explain(self, study: str, trial: int) -> dict[str, Any]:
-        """Return the reasons of a trial's state."""
+        """Return a trial's state and the decisions that led to it."""
         return self._studies.explain(study, trial)
 
     def stop(self, study: str) -> dict[str, Any]:
-        """Let a study drain. Returns its job."""
+        """Ask a study to save its running trials and stop. Returns the study's job in the queue."""
         return self._plain(self._studies.stop(study))
 
     def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a study try these parameters next."""
+        """Ask a study to train a trial with these parameters next."""
         return self._studies.enqueue(study, params)
 
     def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Queue a study that has ended again. Returns its job."""
+        """Put a study that has ended back into the queue. Returns the study's job."""
         return self._plain(self._studies.resume(study, overrides))
 
     def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-        """Return the trainings of a confirmation and their cost, and queue nothing."""
+        """Return the trainings that a confirmation would run, and their cost, without queueing them."""
         from automl.service.workers.confirm_jobs import check
 
         return check(self._studies, study, points, seeds)
 
     def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
-        """Queue trainings of models with fresh seeds. Returns their job."""
+        """Queue new trainings of saved models with other seeds. Returns the queued job."""
         from automl.service.workers.confirm_jobs import submit
 
         return self._plain(submit(self._studies, study, points, seeds, usd))
 
     def why_no_training_here(self, *, own_code: bool) -> str:
-        """Return why the user may not train on this machine, past queue and accounts; empty if the user may.
+        """Return why the user may not train on this machine outside the queue; empty if the user may.
 
-        `own_code`: it trains code of this folder, or writes to a tracking store that the user names.
+        `own_code`: the training runs code of this folder, or writes to a tracking store that the user names.
         """
         if self._is_own_process:
             return ""

@@ -1,4 +1,4 @@
-"""The command line: loads a command's module when it is run, and prints errors with their cures."""
+"""The command line: imports only the command that runs, and prints errors together with their cures."""
 
 import importlib
 import logging
@@ -105,7 +105,7 @@ _MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, Typ
 
 
 class LazyGroup(click.Group):
-    """Imports `automl.commands.NAME` only to run the command NAME or to print its help."""
+    """Command group that imports `automl.commands.NAME` only to run the command NAME or to print its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
         """Return the names of all commands."""
@@ -124,13 +124,13 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands with the typed prefix, without importing any of them, and the options."""
+        """Return the commands that begin with the typed text, and the options, without importing any command."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=COMMANDS[name]) for name in names]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. If a damaged store caused an error, the message names the damage."""
+        """Run the command. An error that a damaged store causes gets a message that names the damage."""
         try:
             return super().invoke(ctx)
         except _MISREADING as error:
@@ -146,7 +146,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. The error for a mistyped name suggests the nearest command."""
+        """Find the command by name. The error for a mistyped name suggests the most similar command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -155,7 +155,7 @@ class LazyGroup(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
-        """Write the groups of commands without importing any of them."""
+        """Write the list of commands for `--help` without importing any command."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
@@ -170,7 +170,7 @@ def cli(server: str | None) -> None:
 
 
 def _check_goes_with_server(ctx: click.Context, command: str) -> None:
-    """Refuse a local command on a service; AUTOML_SERVER alone still allows commands that need no studies."""
+    """Raise UserError if a command that runs only on this machine is combined with `--server` or AUTOML_SERVER."""
     is_typed = ctx.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE
     if command in OVER_HTTP | BESIDE or (command in HERE and not is_typed):
         return
@@ -182,7 +182,7 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
 
 
 def main() -> None:
-    """Run the command line. An expected error is two lines on stderr, problem and cure, and an exit code."""
+    """Run the command line. Prints an expected error as problem and cure on stderr, and exits with its exit code."""
     with lasting_streams() as files:
         try:
             with interrupting_signals():
@@ -231,14 +231,14 @@ class _EscapingFormatter(logging.Formatter):
 
 
 def _database_error() -> type[Exception]:
-    """Return SQLAlchemy's error for an unreachable database, without loading SQLAlchemy for `automl --help`."""
+    """Return SQLAlchemy's error for an unreachable database. Never imports SQLAlchemy, which is slow."""
     loaded = sys.modules.get("sqlalchemy.exc")
     found: type[Exception] = RunError if loaded is None else loaded.OperationalError
     return found
 
 
 def _print_error(message: str) -> None:
-    """Print the first sentence of a message, which names the problem, and below it the cure, if there is any."""
+    """Print the first sentence of a message, which names the problem, and below it the cure, if the message has one."""
     problem, cure = problem_and_cure(message)
     echo(f"automl: {problem}", err=True)
     if cure:
@@ -253,7 +253,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _spec_key(option: str, context: click.Context | None) -> str | None:
-    """Return `--set KEY=...` for the key of a spec that an unknown option is most like, if a command takes `--set`."""
+    """Return `--set KEY=...` for the spec key most similar to an unknown option, if the command has `--set`."""
     if context is None or not any("--set" in parameter.opts for parameter in context.command.params):
         return None
     from studies.spec.spec_errors import inner_keys  # both take long to load, and only a wrong option needs them

@@ -1,4 +1,4 @@
-"""`automl confirm`: trains points of the archive with other seeds, and measures them on unseen data."""
+"""`automl confirm`: trains saved models again with other seeds, and measures them on unseen data."""
 
 import heapq
 import math
@@ -61,7 +61,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """Trainings of each trial, one for each seed, each up to its last point."""
+    """The trainings of a confirmation: one per trial and seed, each up to the trial's last epoch to confirm."""
 
     record: StudyRecord
     prepared: Prepared
@@ -96,7 +96,7 @@ class _Plan:
 
 
 def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> dict[str, Any]:
-    """Return the trainings that `confirm` would run, and their expected cost. Raises as `confirm` does."""
+    """Return the trainings that `confirm` would run, and their expected cost. Raises the errors of `confirm`."""
     plan = _planned(store, study, names, seeds=seeds)
     return {
         "study": study,
@@ -119,19 +119,20 @@ def confirm(
     job_id: int | None = None,
     most_nano_usd: Callable[[], int] | None = None,
 ) -> dict[str, Any]:
-    """Train points of the archive again with fresh seeds and the same schedule, and measure them on the test part.
+    """Train saved models again with new seeds and the same schedule, and measure them on the test part.
 
-    Each training ends at the epoch of its point; points of one trial share it. The cost is charged to the study as
-    `confirm`, even beyond the budget. A job continues after its earlier runs. Without a job each call trains everything
-    again.
+    Each training ends at the epoch of its model; models of one trial share a training. The cost is charged to the study
+    as `confirm`, even beyond the budget. A job skips trainings that its earlier runs have finished. Without a job each
+    call trains everything again.
 
     Args:
-        names: Points, as `chosen_points` takes them; empty takes the recommended points.
-        seeds: Trainings of each point. Every call uses the same seeds.
+        names: Models as `TRIAL@EPOCH`; empty takes the recommended models.
+        seeds: Number of trainings for each model. Every call uses the same seeds.
         keeps_models: Keep the trained models for `automl export --ensemble`.
         slots: Number of slots; None takes the spec's number.
         job_id: Job of a queue that pays; None charges the study's own job.
-        most_nano_usd: Returns the cost limit in nano-dollars, called after charges of dead controllers are settled.
+        most_nano_usd: Function that returns the cost limit in nano-dollars, after charges of dead controllers are
+            settled.
 
     Raises:
         StoreError: There is no such study or trial, or a controller drives it.
@@ -167,7 +168,7 @@ def confirm(
 
 
 def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
-    """Return the named points in order, or the recommended points without names. StoreError for an unknown point."""
+    """Return the named models in order, or the recommended models without names. Raises StoreError for wrong names."""
     if not names:
         return _contenders(record)
     return list(dict.fromkeys(_point(record, name, epochs) for name in names))
@@ -188,7 +189,7 @@ def _point(record: StudyRecord, name: str, epochs: int) -> Point:
 
 
 def _contenders(record: StudyRecord) -> list[Point]:
-    """Return the recommended model, its neighbours, and the best model."""
+    """Return the recommended model, its neighbours on the Pareto front, and the best-ranked model."""
     found = recommended(record)
     best = ranked_points(record, takeable(record) or analysis.archive(record))[:1]
     named = [] if found is None else [found.point, found.better, found.worse]
@@ -231,7 +232,7 @@ def _setup(prepared: Prepared, slots: int) -> StudySetup:
 
 
 def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
-    """Return the n-th training of a trial with the schedule of the search. It ends at the last of the epochs."""
+    """Return the n-th confirmation training of a trial, with the search's schedule, up to the last of `epochs`."""
     number = trial.number or 0
     seed = fresh_seed("confirm", setup.seed, number, n)
     return replace(
@@ -248,7 +249,7 @@ def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int
 def _expected_seconds(
     record: StudyRecord, trials: Mapping[int, TrialRecord], specs: Sequence[TrialSpec], slots: int
 ) -> float:
-    """Estimate how long the pool is open. The first start on a slot takes as long as the search's first starts."""
+    """Estimate for how many seconds the trainings occupy the slots. Starts take as long as in the search."""
     starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
     first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
     free = [(warm_up_seconds(record), slot) for slot in range(slots)]
@@ -272,7 +273,7 @@ def _train_seconds(trial: TrialRecord, epochs: int) -> float:
 
 
 def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retrained]:
-    """Return trainings that earlier runs of a job have finished. Without a job each call trains everything again."""
+    """Return the trainings that earlier runs of the job have finished; empty without a job."""
     if job_id is None:
         return []
     rows = confirmed_since_begin_of(store, store.require(plan.record.name).id, job_id)
@@ -289,7 +290,7 @@ def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retra
 def _train(
     store: Store, plan: _Plan, *, say: Say, job_id: int | None, most_nano_usd: Callable[[], int] | None
 ) -> tuple[list[Retrained], int]:
-    """Train under the study's lease, and settle dead controllers' charges. Returns results and nano-dollars."""
+    """Train while holding the study's lease. Returns the results, and the money spent in nano-dollars."""
     prepared = plan.prepared
     spec, pool = prepared.spec, pool_of(prepared)
     row = store.require(spec.study)
@@ -379,7 +380,7 @@ def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, A
 
 
 def measured_on(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the part of the data used for the measurements, or None if no training has succeeded."""
+    """Return "test" or "validation", the data on which models were measured, or None if no training succeeded."""
     return next((part for part in ("test", "validation") if any(row[part] for row in rows)), None)
 
 

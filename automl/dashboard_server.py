@@ -1,4 +1,4 @@
-"""A store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard with plots."""
+"""Shows a store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard."""
 
 import importlib
 import logging
@@ -42,7 +42,7 @@ REPORT, OPTUNA = "/report/", "/dashboard/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A study on the page. Addresses are empty if there is nothing to open."""
+    """A study's row on the front page. An address is empty if there is nothing to open."""
 
     name: str
     state: str
@@ -103,7 +103,7 @@ def _row(store: Store, line: StudyLine, optuna_id: int | None) -> _Row:
 
 
 def _best(store: Store, name: str) -> str:
-    """Return the recommended model and its value; a study is read again after its commits only."""
+    """Return a study's recommended model and its value. The study is read again only after new commits."""
     with suppress(StoreError):  # the study was deleted since
         row = store.require(name)
         if _BESTS.get(row.uid, (-1, ""))[0] != row.revision:
@@ -172,14 +172,14 @@ def serve(
 
 
 def _end_on_signals() -> None:
-    """End the server at Ctrl-C or SIGTERM, since a shell starts background jobs with SIGINT ignored."""
+    """Make Ctrl-C and SIGTERM end the server, because shells start background jobs with SIGINT ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
 
 
 def refresh(store: Store, name: str) -> None:
-    """Bring a study's Optuna view up to date, and save the plots with it. Errors are logged."""
+    """Update a study's copy for Optuna, and save the plots with it. Errors are logged, not raised."""
     error = catch_up(store, name, ("optuna",)).get("optuna")
     if error:
         log.warning("study %s: the Optuna view could not be updated: %s", name, error)
@@ -201,7 +201,7 @@ def _show(store: Store, name: str) -> bool:
 
 
 class _Following:
-    """Renews plots and notes of running studies in a thread."""
+    """Thread that updates the plots and notes of running studies."""
 
     def __init__(self, store_url: str, names: Iterable[str], *, takes_new: bool) -> None:
         self._store_url, self._names, self._takes_new = store_url, list(names), takes_new
@@ -246,7 +246,7 @@ def _revision(store: Store, name: str) -> int:
 def application(
     storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
 ) -> Application:
-    """Return the dashboard as a read-only WSGI application, which other sites' pages cannot use."""
+    """Return the dashboard as a read-only WSGI application that rejects requests from other sites' pages."""
     inner = pages(optuna_dashboard_of(storage))
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -267,7 +267,7 @@ def application(
 
 
 def optuna_dashboard_of(storage: Any) -> Application:
-    """Return Optuna Dashboard as a WSGI application for any host name, for servers with their own access control."""
+    """Return Optuna Dashboard as a WSGI application for any host name, for servers that control access themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dashboard = importlib.import_module("optuna_dashboard")
@@ -276,7 +276,7 @@ def optuna_dashboard_of(storage: Any) -> Application:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A server with one thread per request, because a page sends several requests at once."""
+    """A server with one thread per request, because a page of the dashboard sends several requests at once."""
 
     daemon_threads = True
 
@@ -285,11 +285,11 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = 10.0  # seconds that a client may be silent
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-        """Print nothing, where the base class prints a line per request."""
+        """Print nothing. The base class prints a line per request."""
 
 
 def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
-    """Return a listening server. DashboardError if the port, or each of the tried ports from 8080 (None), is taken."""
+    """Return a server on `port`, or on a free port from 8080 for None. Raises DashboardError if no port is free."""
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     problem = ""
     for candidate in ports:

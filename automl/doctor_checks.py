@@ -1,4 +1,4 @@
-"""Checks of `automl doctor` and their findings. They import Torch, Ray and MLflow: a failing import is a finding."""
+"""Checks of `automl doctor`. The checks import Torch, Ray and MLflow themselves, to report failed imports."""
 
 import sys
 import tempfile
@@ -27,11 +27,11 @@ _CURES: Mapping[Backend, str] = {
 
 
 def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoice = "auto") -> list[dict[str, Any]]:
-    """Return the findings: mappings with `what`, `ok`, `found` and `cure`, which is empty without a problem.
+    """Run all checks, and return a mapping with `what`, `ok`, `found` and `cure` (empty if ok) for each.
 
     Args:
         store: URL of the store; None takes the environment's AUTOML_STORE, or the default.
-        bandwidth: Measure how fast ranks exchange tensors. The last finding then has `exchanges`, a mapping for each
+        bandwidth: Measure how fast ranks exchange tensors. The last result then has `exchanges`, a mapping for each
             collective and size.
 
     Raises:
@@ -89,7 +89,7 @@ def _torch() -> str:
 
 
 def _ranks_on(places: AvailableSlots) -> int:
-    """Return the number of ranks: one for each slot, and at least two, so that there is an exchange."""
+    """Return the number of ranks to test: one per slot, and at least two, because one rank exchanges nothing."""
     return max(places.slots, 2)
 
 
@@ -157,7 +157,7 @@ LONGEST = 300  # most characters of an unexpected error's message
 
 
 class WrongError(Exception):
-    """A check failed. An empty `cure` takes the check's own cure."""
+    """A check found a problem. If `cure` is empty, the check's default cure is printed."""
 
     def __init__(self, found: str, cure: str = "") -> None:
         super().__init__(found)
@@ -165,7 +165,7 @@ class WrongError(Exception):
 
 
 def finding(what: str, check: Callable[[], str], cure: str = "") -> dict[str, Any]:
-    """Return the finding of a check: `what`, `ok`, `found`, and `cure`, which is empty without a problem."""
+    """Run a check, and return a mapping with `what`, `ok`, `found` and `cure` (empty if ok)."""
     try:
         return {"what": what, "ok": True, "found": check(), "cure": ""}
     except WrongError as error:

@@ -1,4 +1,4 @@
-"""Functions for a program that runs as a trial. Outside a trial they do nothing, so that a script also works alone.
+"""Functions for a program that runs as a trial. Outside a trial the functions do nothing, so the program works alone.
 
     import automl
 
@@ -9,8 +9,8 @@
             torch.save(state, folder / "state.pt")
         automl.report(epoch=epoch, val_error=error)
 
-It imports only the standard library, because the user's modules may have the same names as modules of this project.
-Other end: `trainers.commands.channel`.
+This module imports only the standard library, because the user's modules may have the same names as modules of this
+project. The other end of the connection is `trainers.commands.channel`.
 """
 
 import json
@@ -25,7 +25,7 @@ _PARAMS = "AUTOML_PARAMS"
 
 
 class TrialOver(SystemExit):
-    """The trial ends here: it was pruned, paused or stopped. `finally` blocks run, and the exit status is 0."""
+    """The search has pruned, paused or stopped this trial. `finally` blocks run, and the exit status is 0."""
 
 
 def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
@@ -39,9 +39,9 @@ def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
         metrics: Numbers, or values that `float` accepts, such as a tensor of one element.
 
     Raises:
-        TrialOver: The trial is over.
+        TrialOver: The search has pruned, paused or stopped the trial.
         ValueError: A metric is not a number.
-        ConnectionError: This program is inside a trial, and cannot reach it.
+        ConnectionError: The program runs in a trial, but cannot reach the trial's process.
     """
     if CHANNEL not in os.environ:
         return
@@ -50,13 +50,13 @@ def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
 
 
 def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
-    """Return the folder for the files needed to continue after this epoch, or None if no checkpoint is wanted now.
+    """Return the folder for the files needed to continue after this epoch, or None if no checkpoint is due.
 
-    Call it before the epoch's report, which saves the content of the folder. All ranks get the same answer.
+    Call this before the epoch's report, which saves the content of the folder. All ranks get the same answer.
 
     Args:
         epoch: Number of the epoch that has ended, from 1.
-        last: The next report has `last=True`, so a checkpoint is wanted.
+        last: The next report has `last=True`, so a checkpoint is due.
     """
     if CHANNEL not in os.environ:
         return None
@@ -67,7 +67,7 @@ def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
 def resume() -> Path | None:
     """Return the folder with the files of an earlier attempt, or None at the first start.
 
-    Call it before the loop over the epochs: time until this call counts as the start of the trial.
+    Call this before the loop over the epochs: time until this call counts as the start of the trial.
     """
     folder = _ask(ask="resume").get("folder") if CHANNEL in os.environ else None
     return None if folder is None else Path(folder)
@@ -80,13 +80,13 @@ def params() -> dict[str, Any]:
 
 
 def heartbeat() -> None:
-    """Report that the program is alive. Output and used CPU time count as well."""
+    """Report that the program is alive. Output and used CPU time have the same effect."""
     if CHANNEL in os.environ:
         _ask(ask="heartbeat")
 
 
 class _Connection:
-    """The connection of this process. A forked process opens its own."""
+    """This process's connection to its trial. A forked process opens its own connection."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

@@ -1,4 +1,4 @@
-"""Live progress of a study in the notebook cell that launched it. Updates do not need the blocked event loop."""
+"""Shows live progress of a study in the notebook cell that launched it, even while the event loop is blocked."""
 
 import logging
 import sys
@@ -32,7 +32,7 @@ Show = Callable[[str], None]  # function that replaces the shown HTML
 
 
 def hide_widget_advice() -> None:
-    """Keep advice of Ray and tqdm to install ipywidgets out of the cell; both must not be imported before."""
+    """Hide the advice of Ray and tqdm to install ipywidgets. Call this before the first import of Ray or tqdm."""
     if not is_notebook():
         return
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
@@ -43,7 +43,7 @@ def hide_widget_advice() -> None:
 
 @contextmanager
 def watching(study: str) -> Iterator[Watcher]:
-    """Return a watcher, with live progress in a notebook."""
+    """Yield the callbacks for a study, which show live progress in a notebook."""
     if not is_notebook():
         yield Watcher(warn=partial(log.warning, "%s"))
         return
@@ -52,14 +52,14 @@ def watching(study: str) -> Iterator[Watcher]:
 
 
 def is_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook. IPython in a terminal is not."""
+    """Return whether this process is a notebook's kernel. For IPython in a terminal, returns False."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 class LiveCell:
-    """The progress of one study. Lines may come from any thread."""
+    """The progress of one study in a notebook cell. Any thread may add lines."""
 
     def __init__(self, study: str, show: Show) -> None:
         self._show = show
@@ -71,7 +71,7 @@ class LiveCell:
         self._draw()
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Show the study after a commit."""
+        """Redraw the study's progress after a commit."""
         self._pace.saw(machine)
         now = time.monotonic()
         if now - self._shown_at < FRAME_SECONDS and not machine.finished:
@@ -81,12 +81,12 @@ class LiveCell:
         self._draw()
 
     def say(self, line: str) -> None:
-        """Show a line below the figures."""
+        """Show a line below the study's figures."""
         self._lines.append(line)
         self._draw()
 
     def warn(self, line: str) -> None:
-        """Show a warning below the figures."""
+        """Show a warning below the study's figures."""
         self.say(f"warning: {line}")
 
     def _draw(self) -> None:
@@ -102,7 +102,7 @@ def _displayed() -> Show:
 
 
 def _interrupt() -> None:
-    """End a study at the second interrupt, but not its kernel."""
+    """End the study, but not the notebook's kernel, at the second interrupt."""
     raise KeyboardInterrupt
 
 
@@ -111,14 +111,14 @@ MOST_ROWS = 10  # most points of the archive that a cell shows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportLink:
-    """Link to a study's report; `href` is empty where a notebook could not open it."""
+    """Link to a study's report. `href` is empty if a notebook cannot open the file."""
 
     text: str
     href: str = ""
 
 
 def report_link(report: Path, folder: Path) -> ReportLink:
-    """Return the link to a report. Notebooks open files below their own folder only."""
+    """Return the link to a report. Notebooks open only files below their own folder."""
     if not report.is_relative_to(folder):
         return ReportLink(text=str(report))
     path = report.relative_to(folder).as_posix()
@@ -126,7 +126,7 @@ def report_link(report: Path, folder: Path) -> ReportLink:
 
 
 def study_cell(study: StudyRecord, report: ReportLink | None = None) -> str:
-    """Return a study as HTML: results, cost, the best points of its archive, and its report."""
+    """Return a study as HTML: results, cost, the best models and the report."""
     study = redacted(study)
     archive = analysis.archive(study)
     rows = content.archive_rows(study, archive)

@@ -1,10 +1,8 @@
 """Signal handling of commands.
 
-| signal | a command that drains | any other command |
-|---|---|---|
-| SIGINT (Ctrl-C), SIGTERM | drains; the second signal ends the process at once (in a notebook: the study) | is
-interrupted, exit code 130 |
-| SIGHUP (the terminal was closed) | drains | is interrupted, exit code 130 |
+A command that runs a study stops the study with checkpoints at SIGINT (Ctrl-C), SIGTERM or SIGHUP (the terminal was
+closed). A second SIGINT or SIGTERM ends the process at once, or in a notebook the study. The same signals interrupt any
+other command, with exit code 130.
 """
 
 import errno
@@ -35,7 +33,7 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Make files and folders that are created inside the block, also by child processes, unreadable for other users."""
+    """Create files and folders in the `with` block, also by child processes, that other users cannot read."""
     before = os.umask(0o077)
     try:
         yield
@@ -47,7 +45,7 @@ def private_files() -> Iterator[None]:
 def draining_signals(
     drain: Callable[[str], None], say: Callable[[str], None], what_ends: str, leave: Callable[[], None] = leave_at_once
 ) -> Iterator[None]:
-    """Call `drain` with a reason at the first signal, and `leave`, which does not return, at the second."""
+    """Call `drain` with a reason at the first signal, and `leave`, which does not return, at the second signal."""
     first: tuple[int, float] | None = None
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -73,7 +71,7 @@ def draining_signals(
 
 @contextmanager
 def interrupting_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does, so that everything is cleaned up."""
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt like Ctrl-C, so that everything is cleaned up."""
     with _handlers(signal.default_int_handler, numbers=(signal.SIGTERM, signal.SIGHUP)):
         yield
 
@@ -82,7 +80,7 @@ def interrupting_signals() -> Iterator[None]:
 def _handlers(
     handler: Handler, numbers: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ) -> Iterator[None]:
-    """Handle signals in this block. Only the main thread may, and `nohup` keeps SIGHUP ignored."""
+    """Install a handler of signals for a `with` block, in the main thread only. SIGHUP stays ignored under `nohup`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -101,12 +99,12 @@ _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor that drops failed writes. `problem` is the first error other than a closed pipe."""
+    """A file descriptor that ignores failed writes. `problem` is the first error other than a closed pipe."""
 
     problem: OSError | None = None
 
     def write(self, data: object, /) -> int:
-        """Write, or drop the data on an error. Returns the number of bytes handled."""
+        """Write the data, or drop it if writing fails. Returns the number of bytes handled."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         try:
             return super().write(view) or 0
@@ -118,7 +116,7 @@ class LastingFile(io.FileIO):
 
 @contextmanager
 def lasting_streams() -> Iterator[list[LastingFile]]:
-    """Replace and yield this process's own standard streams. Characters outside their encoding are escaped."""
+    """Replace this process's standard streams, and yield the new ones, which escape characters they cannot encode."""
     _open_missing()
     before, files = (sys.stdout, sys.stderr), []
     for name in ("stdout", "stderr"):
@@ -137,7 +135,7 @@ def lasting_streams() -> Iterator[list[LastingFile]]:
 
 
 def _open_missing() -> None:
-    """Open /dev/null in place of closed standard streams, because the next opened file would get their numbers."""
+    """Open /dev/null in place of closed standard streams. The next opened file would otherwise get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

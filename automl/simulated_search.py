@@ -1,4 +1,4 @@
-"""Studies over recorded learning curves, as one document (`automl simulate`)."""
+"""Simulates studies on recorded learning curves, and returns one document (`automl simulate`)."""
 
 import math
 import re
@@ -68,7 +68,7 @@ class Simulations:
 
 
 def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all tasks with all seeds. Returns `studies` and `notes`. CurvesError names a wrong argument or table."""
+    """Simulate all tasks with all seeds. Returns `studies` and `notes`. Raises CurvesError for a wrong argument."""
     if any(":" in named for named in (wanted.sampler, wanted.pruner)):
         make_importable(Path.cwd())
     objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)
@@ -162,7 +162,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
-    """Return the store for the studies. CurvesError, before the first study starts, if a name exists in it."""
+    """Return the store for the studies. Raises CurvesError if a study's name already exists in the store."""
     if not wanted.store:
         return None
     store = Store(absolute_url(wanted.store, Path.cwd()))

@@ -1,4 +1,4 @@
-"""Your own script as a trial: it takes arguments, and calls automl three times. It also runs by itself."""
+"""Your own script as a trial: it takes arguments, and calls automl three times. The script also runs alone."""
 
 import argparse
 import os

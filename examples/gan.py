@@ -22,7 +22,7 @@ def network(inputs, width, outputs):
 
 
 def sliced_wasserstein(samples, others, directions=64):
-    """Return the mean distance between sorted projections, over random directions (Bonneel et al. 2015, p = 1)."""
+    """Return the mean distance between sorted random projections of two samples (Bonneel et al. 2015, p = 1)."""
     axes = torch.nn.functional.normalize(torch.randn(2, directions), dim=0)
     return ((samples @ axes).sort(dim=0).values - (others @ axes).sort(dim=0).values).abs().mean().item()
 

@@ -1,4 +1,4 @@
-"""A script that Hydra configures, as a trial: options are NAME=VALUE. Needs hydra-core."""
+"""A script that uses Hydra, as a trial: options have the form NAME=VALUE. Needs hydra-core."""
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -11,7 +11,7 @@ ConfigStore.instance().store(name="config", node={"optimizer": {"lr": 0.1}, "epo
 
 @hydra.main(version_base=None, config_name="config")
 def train(config: DictConfig) -> None:
-    """Descend w^2 / 2."""
+    """Minimize w^2 / 2 by gradient descent."""
     weight = 1.0
     if folder := automl.resume():
         first, weight = map(float, (folder / "state").read_text().split())

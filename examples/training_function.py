@@ -1,4 +1,4 @@
-"""Your own training loop as a trial: two interleaved half-moons, classified by a small network."""
+"""Your own training loop as a trial: classifies two interleaved half-moons with a small network."""
 
 import torch
 from own_task import moons

@@ -1,4 +1,4 @@
-"""Boosted trees of LightGBM as a trial: two interleaved half-moons, five rounds an epoch."""
+"""Boosted trees of LightGBM as a trial: two interleaved half-moons, with five boosting rounds per epoch."""
 
 import lightgbm
 import torch

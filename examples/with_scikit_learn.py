@@ -1,4 +1,4 @@
-"""A scikit-learn estimator as a trial: two interleaved half-moons, an epoch for each pass over the data."""
+"""A scikit-learn estimator as a trial: two interleaved half-moons, with one pass over the data per epoch."""
 
 from own_task import moons
 from sklearn.neural_network import MLPClassifier

@@ -1,4 +1,4 @@
-"""TensorFlow's distribution as a command: the workers are the trial's ranks. By itself it takes all GPUs here."""
+"""TensorFlow's distribution as a command: its workers are the trial's ranks. Run alone, it uses all local GPUs."""
 
 import argparse
 import os

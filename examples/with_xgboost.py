@@ -1,4 +1,4 @@
-"""Boosted trees of XGBoost as a trial: two interleaved half-moons, five rounds an epoch."""
+"""Boosted trees of XGBoost as a trial: two interleaved half-moons, with five boosting rounds per epoch."""
 
 import torch
 import xgboost

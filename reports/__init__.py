@@ -1,1 +1,1 @@
-"""Reports: a study as one HTML page. Plotly is imported here only."""
+"""Reports: a study as one HTML page. Only this package imports Plotly."""

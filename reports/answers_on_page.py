@@ -1,4 +1,4 @@
-"""A recommended model's answers to validation samples: what it gets wrong, and which columns of the data it needs.
+"""Shows a recommended model's mistakes on validation samples, and which columns of the data the model needs.
 
 See `trainers.loop.epoch_metrics`.
 """
@@ -25,13 +25,13 @@ SAMPLES: Mapping[str, str] = {"tabular": "rows", "text": "texts", "vision": "ima
 
 
 def samples_word(study: StudyRecord) -> str:
-    """Return the word for the samples of a study's task."""
+    """Return the noun for a task's samples, such as rows or images."""
     return SAMPLES.get(str(study.spec.get("task")), "samples")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassRow:
-    """A class: its number of samples, the share of them that is recognised, and their answers or the usual mistake."""
+    """A class: number of samples, share recognised, and the predictions for them or the most common mistake."""
 
     label: str
     samples: int
@@ -42,7 +42,7 @@ class ClassRow:
 
 
 def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str, object]:
-    """Return the values of the page's section; empty if the model's answers were not described."""
+    """Return the values for the page's section on a model's answers; empty if no answers were stored."""
     found = {} if point is None else answers_of(study, point.trial, point.epoch)
     if point is None or not found:
         return {}
@@ -62,14 +62,14 @@ def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str,
 
 
 def answer_lines(study: StudyRecord, trial: int, epoch: int) -> list[str]:
-    """Return sentences about a model's mistakes and the columns that it needs; nothing if they are unknown."""
+    """Return sentences about a model's mistakes and the columns that it needs; empty if both are unknown."""
     found = answers_of(study, trial, epoch)
     lines = [_recognised(class_rows(found), samples_word(study)), _distances(found)]
     return [line for line in (*lines, _needed(found, judged_objective(study.objectives))) if line]
 
 
 def class_rows(found: Mapping[str, Any]) -> list[ClassRow]:
-    """Return a row for each class; nothing for numbers."""
+    """Return a table row for each class; empty if the model predicts numbers."""
     labels, rows = found.get("labels", []), []
     for place, counts in enumerate(found.get("counts", [])):
         total, wrong = sum(counts), [*counts[:place], 0, *counts[place + 1 :]]
@@ -83,7 +83,7 @@ def class_rows(found: Mapping[str, Any]) -> list[ClassRow]:
 
 
 def residuals(found: Mapping[str, Any]) -> Figure | None:
-    """Return estimates against actual numbers, with the line of exact estimates; None without numbers."""
+    """Plot predicted against actual numbers, with the line of exact predictions. None if there are no numbers."""
     points = found.get("points", [])
     if not points:
         return None
@@ -100,7 +100,7 @@ def residuals(found: Mapping[str, Any]) -> Figure | None:
 
 
 def _effects(importance: Mapping[str, Any], objective: Objective) -> dict[str, tuple[float, float]]:
-    """Return by column, the largest first, how much worse a metric is without its values, and the metric then."""
+    """Return each column's effect, largest first: how much a metric worsens without it, and the metric then."""
     name, base = objective.metric, importance.get("metrics", {}).get(objective.metric)
     if base is None:
         return {}

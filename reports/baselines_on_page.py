@@ -1,4 +1,4 @@
-"""Baselines as sentences, and as dotted lines in figures."""
+"""Shows baselines as sentences, and as dotted lines in figures."""
 
 import math
 import shlex
@@ -22,7 +22,7 @@ _DASHES = ("dot", "dash", "dashdot")
 
 
 def baseline_lines(study: StudyRecord) -> list[str]:
-    """Return each baseline with its objectives, such as `always the mean: val_mse 2.1`; nothing without any."""
+    """Return a line for each baseline with its objectives, such as `always the mean: val_mse 2.1`."""
     return [f"{_called(one)}: {_told(one)}" for one in baselines(study)]
 
 
@@ -43,7 +43,7 @@ def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
 
 
 def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Baseline]) -> str:
-    """Return test values of a confirmed model and the baselines, or the command that measures them."""
+    """Return the test values of a confirmed model and the baselines, or the command that measures these values."""
     name, trained = study.objectives[0].metric, [one for one in found if one.trial is not None]
     if name not in itself["metrics"] or not trained:
         return ""
@@ -66,7 +66,7 @@ def with_lines(
     of: str = "y",
     suffix: str = "",
 ) -> Figure:
-    """Return a figure with a dotted line at each baseline's value on axis `of`; `suffix` is plotly's subplot.
+    """Return a figure with a dotted line at each baseline's value on axis `of`. `suffix` names plotly's subplot.
 
     A baseline far from the models' `values`, which the axis leaves out, is an arrow at the edge, with its number.
     """
@@ -83,9 +83,10 @@ def with_lines(
 
 
 def with_lines_at(plain: Figure, drawn: Sequence[tuple[str, float]], *, of: str = "y", suffix: str = "") -> Figure:
-    """Return a figure with a dotted line for each name and value; other arguments as for `with_lines`.
+    """Return a figure with a dotted line for each given name and value.
 
-    The legend has the names; in a figure without a legend they stand at the lines.
+    The legend shows the names. In a figure without a legend, they are written at the lines. For the other arguments see
+    `with_lines`.
     """
     layout = mapping(plain["layout"])
     lines = [_line(name, at, place, of, suffix) for place, (name, at) in enumerate(drawn)]
@@ -104,7 +105,7 @@ def _extended(plain: Figure, name: str, more: Sequence[Mapping[str, object]]) ->
 
 
 def _far_side(value: float, values: Iterable[float | None]) -> int | None:
-    """Return 1 for a value far above all others, 0 far below; None if it is near, or the others are all equal."""
+    """Return 1 for a value far above all others, 0 for one far below, and None for any other value."""
     known = [one for one in values if one is not None and math.isfinite(one)]
     if not known or min(known) == max(known):
         return None
@@ -113,7 +114,7 @@ def _far_side(value: float, values: Iterable[float | None]) -> int | None:
 
 
 def _with_arrows(plain: Figure, arrows: Sequence[tuple[str, int]], of: str, suffix: str) -> Figure:
-    """Return a figure with a text in its upper right corner for each baseline that lies beyond a side."""
+    """Return a figure with a text in its upper right corner for each baseline outside the drawn range."""
     signs = "←→" if of == "x" else "↓↑"
     told = [f"{escape(cut(name, MOST_LABEL))} {signs[side]}" for name, side in arrows]
     corner = {
@@ -130,7 +131,7 @@ def _with_arrows(plain: Figure, arrows: Sequence[tuple[str, int]], of: str, suff
 
 
 def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
-    """Return the hypervolume of each baseline alone, without those that lack an objective."""
+    """Return the hypervolume of each baseline alone. Omits baselines without a value of some objective."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -147,7 +148,7 @@ def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
 
 
 def values_of(found: Sequence[Baseline], objective: Objective, values: Iterable[float | None]) -> list[float]:
-    """Return the baselines' values of an objective, for the range of an axis, without those far from `values`."""
+    """Return the baselines' values of an objective, for an axis's range. Omits values far from `values`."""
     known = [one.values[objective.metric] for one in found if objective.metric in one.values]
     return [one for one in known if _far_side(one, values) is None]
 
@@ -163,7 +164,7 @@ def _told(one: Baseline) -> str:
 
 
 def _line(name: str, at: float, place: int, of: str, suffix: str) -> dict[str, object]:
-    """Return a line across the figure; a shape's position on a logarithmic axis is the value itself."""
+    """Return a line across the figure. On a logarithmic axis, plotly places shapes at the value itself."""
     other = "y" if of == "x" else "x"
     return {
         "type": "line",

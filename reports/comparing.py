@@ -1,4 +1,4 @@
-"""Several studies as one HTML page: results by dollars, measured from one reference point."""
+"""Compares several studies on one HTML page: best results by dollars, with one common reference point."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ MOST_DIFFERENCES = 40  # most rows of the table of differences between specs
 
 
 class ComparisonError(UserError, ValueError):
-    """The studies cannot be compared."""
+    """The given studies cannot be compared with each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A study in the table of the page; `bests` has a text for each objective, `share` is its hypervolume."""
+    """A study in the comparison's table. `bests` has a text per objective, `share` is the study's hypervolume."""
 
     name: str
     state: str
@@ -41,19 +41,19 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A spec key with differing values, one for each study."""
+    """A spec key whose value differs, with the value of each study."""
 
     key: str
     values: Sequence[str]
 
 
 def write_comparison(studies: Sequence[StudyRecord], out: Path) -> Path:
-    """Write the page; see `reports.page.write_report`."""
+    """Write the comparison's page, as `reports.page.write_report` does."""
     return replace_file(out, render_comparison(studies))
 
 
 def render_comparison(studies: Sequence[StudyRecord]) -> str:
-    """Return the page as text."""
+    """Return the comparison's page as text."""
     compared = comparable([redacted(study) for study in studies])
     objectives = compared[0].objectives
     curves = [analysis.hypervolume_curve(study) for study in compared]
@@ -76,7 +76,7 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
 
 
 def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """Return the studies with one order of objectives and the worst reference point; ComparisonError if they differ."""
+    """Give studies one order of objectives and the worst reference point. Raises ComparisonError otherwise."""
     first = studies[0]
     for study in studies[1:]:
         if set(study.objectives) != set(first.objectives):
@@ -96,7 +96,7 @@ def _in_words(objectives: Sequence[Objective]) -> str:
 
 
 def differences(studies: Sequence[StudyRecord]) -> list[Difference]:
-    """Return the spec keys with differing values, by name, without the study's name; the many space keys come last."""
+    """Return the spec keys whose values differ between studies, sorted by name, with keys of the space last."""
     flat = [_flat(study.spec) for study in studies]
     keys = sorted({key for one in flat for key in one} - {"study"}, key=lambda key: (key.startswith("space."), key))
     rows = [(key, [one.get(key) for one in flat]) for key in keys]
@@ -112,12 +112,12 @@ def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _exact(value: object) -> float | str:
-    """Return the comparison key of a spec's value: equal for numbers of any type, but true is not 1."""
+    """Return a key for comparing values of a spec: numbers of any type are equal, but true is not 1."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Return differing values as texts: rounded, or in full if the rounded texts are equal."""
+    """Return differing values as texts: rounded, or in full if rounding makes them equal."""
     rounded = [number(value) for value in values]
     if len(set(rounded)) == len(set(map(_exact, values))):
         return rounded
@@ -173,7 +173,7 @@ def _gains(studies: Sequence[StudyRecord], curves: Sequence[Sequence[CurvePoint]
 
 
 def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchivePoint]]) -> Figure:
-    """Return the best models of each study by the first two objectives; with one objective a column for each study."""
+    """Plot the studies' best models by the first two objectives; for one objective, in a column per study."""
     first, *rest = studies[0].objectives
     second = rest[0] if rest else None
     data: list[Trace] = []
@@ -197,7 +197,7 @@ def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchiveP
 
 
 def _best_in_plane(points: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[ArchivePoint]:
-    """Return the points undominated in these two objectives; with further objectives others exist."""
+    """Return the points that no other point dominates in two of a study's objectives."""
     values = [(first.signed(p.values[first.metric]), second.signed(p.values[second.metric])) for p in points]
     return [points[i] for i in pareto.archive(values)]
 

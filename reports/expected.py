@@ -1,4 +1,4 @@
-"""Forecasts of unfinished trials, on learning curves and trade-offs, their later measurements, and savings."""
+"""Draws forecasts of unfinished trials, compares forecasts with later measurements, and estimates savings."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ COLOUR, FILL = COLOURS["running"], "rgba(59, 130, 196, 0.14)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """A forecast of a trial's value at an epoch."""
+    """The search's forecast of a trial's metric at an epoch."""
 
     epoch: int
     median: float
@@ -30,14 +30,14 @@ class Expected:
 
 
 def ahead(trial: TrialRecord, metric: str) -> list[Expected]:
-    """Return the latest forecasts of a metric beyond the trial's last epoch; none for a finished trial."""
+    """Return the latest forecasts of a metric beyond the trial's last epoch; empty for a finished trial."""
     made = _latest(trial)
     forecast = made.forecasts.get(metric) if made is not None else None
     return [] if forecast is None else [one for one in _of(forecast) if one.epoch > len(trial.epochs)]
 
 
 def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | None) -> list[Trace]:
-    """Return forecast intervals and medians of the most promising unfinished trials; an axis begins at `floor`."""
+    """Draw forecast intervals and medians of the most promising unfinished trials. The axis begins at `floor`."""
     known = [(trial, expected) for trial in trials if (expected := ahead(trial, objective.metric))]
     known.sort(key=lambda one: objective.signed(one[1][-1].median))
     known = known[:MOST_BANDS]
@@ -75,7 +75,7 @@ def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | No
 def expected_ends(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: tuple[Objective, Objective]
 ) -> list[Trace]:
-    """Return expected ends, with intervals, of unfinished trials that may enter the archive."""
+    """Draw forecast final values, with intervals, of unfinished trials that may become best models."""
     known = _promising(trials, archive, objectives)
     texts = ["<br>".join(_text(trial, o.metric, e) for o, e in zip(objectives, ends, strict=True))
              for trial, ends in known]  # fmt: skip
@@ -89,7 +89,7 @@ def expected_places(
     archive: Sequence[ArchivePoint],
     objective: Objective,
 ) -> list[Trace]:
-    """Return expected ends for one objective, each trial at its index in the sorted list."""
+    """Draw forecast final values of one objective, each trial at its position in the sorted list."""
     known = [one for one in _promising(trials, archive, (objective,)) if one[0].number in places]
     texts = [_text(trial, objective.metric, ends[0]) for trial, ends in known]
     if not known:
@@ -100,7 +100,7 @@ def expected_places(
 def _promising(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]
 ) -> list[tuple[TrialRecord, list[Expected]]]:
-    """Return unfinished trials that may yet enter the archive, with their ends, best first objective first."""
+    """Return the unfinished trials that may become best models with their forecasts, best first objective first."""
     known = [(trial, ends) for trial in trials if (ends := _ends(trial, objectives))]
     known = [one for one in known if _may_enter(one[1], archive, objectives)]
     return sorted(known, key=lambda one: objectives[0].signed(one[1][0].median))[:MOST_ENDS]
@@ -144,7 +144,7 @@ def _of(forecast: Forecast) -> list[Expected]:
 
 
 def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]:
-    """Return expected values at a trial's last epoch; values that training does not change are known."""
+    """Return forecast values at a trial's last epoch. Values that training does not change are already known."""
     if _latest(trial) is None or point(trial.epochs[-1], tuple(objectives)) is None:
         return []
     last, found, is_forecast = trial.epochs[-1], list[Expected](), False
@@ -157,7 +157,7 @@ def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]
 
 
 def _may_enter(ends: Sequence[Expected], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> bool:
-    """Return whether the best corner of the intervals beats each archive point in some objective."""
+    """Return whether the best corner of the forecast intervals beats each best model in some objective."""
     corner = [
         one.signed(end.low if one.direction == "minimize" else end.high)
         for one, end in zip(objectives, ends, strict=True)
@@ -181,7 +181,7 @@ def _text(trial: TrialRecord, name: str, one: Expected) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A forecast and its measurement; `quantile` is the probability that the forecast gave to a smaller value."""
+    """A forecast and its measurement. `quantile` is the probability that the forecast gave to smaller values."""
 
     trial: int
     made_at: int
@@ -190,17 +190,17 @@ class Checked:
     quantile: float
 
     def is_inside(self, probability: float) -> bool:
-        """Return whether the measurement lies in the central interval of this probability."""
+        """Return whether the measurement is inside the forecast's central interval of this probability."""
         return abs(2 * self.quantile - 1) <= probability
 
 
 def checked(study: StudyRecord) -> list[Checked]:
-    """Return the forecasts whose epochs were measured, the last one of each epoch, except values known for certain."""
+    """Return forecasts that were measured later, the last forecast for each epoch. Omits certain values."""
     return [one for trial in study.started for made in _latest_of_each_epoch(trial) for one in _checked(trial, made)]
 
 
 def share_inside(checks: Sequence[Checked], probability: float) -> float:
-    """Return the share of measurements within their central interval; `checks` must not be empty."""
+    """Return the share of measurements inside their central interval. `checks` must not be empty."""
     return sum(one.is_inside(probability) for one in checks) / len(checks)
 
 
@@ -228,7 +228,7 @@ _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 
 
 def calibration(study: StudyRecord) -> Figure | None:
-    """Return the share of measurements inside forecast intervals; above the diagonal these are too cautious."""
+    """Plot the share of measurements inside forecast intervals. Above the diagonal, forecasts are too cautious."""
     found = _by_metric(study)
     if not found:
         return None
@@ -252,7 +252,7 @@ def calibration(study: StudyRecord) -> Figure | None:
 
 
 def calibration_lines(study: StudyRecord) -> list[str]:
-    """Return for each objective the number of measurements inside their forecasts, as sentences."""
+    """Describe for each objective how many measurements were inside their forecast intervals."""
     return [_sentence(metric, checks) for metric, checks in _by_metric(study).items()]
 
 
@@ -287,7 +287,7 @@ def _sentence(metric: str, checks: Sequence[Checked]) -> str:
 
 
 def _judged(share: float, trials: int) -> str:
-    """Judge the forecasts within two standard errors. Counts trials: values of one trial are correlated."""
+    """Judge forecasts within two standard errors, computed from trials, because a trial's values are correlated."""
     chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
     if abs(share - INTERVAL) <= chance:
         if chance > _TELLS_NOTHING:
@@ -302,7 +302,7 @@ RANDOM_CONTINUATION = "random continuation"  # prefix of the reason of a decisio
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Savings:
-    """Savings from stopping trials early."""
+    """Epochs and dollars that were saved by stopping trials early."""
 
     stopped: int  # number of trials stopped or paused by a decision before the last epoch
     epochs: int  # epochs that these trials did not train
@@ -312,12 +312,12 @@ class Savings:
 
     @property
     def missed(self) -> float | None:
-        """Return the expected number of stopped trials among the best models; None without a sample."""
+        """Return how many stopped trials would probably have been among the best models; None without a sample."""
         return self.stopped * self.found / self.continued if self.continued else None
 
 
 def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | None:
-    """Return the savings of pruning; None if no trial was stopped, or the number of epochs is unknown."""
+    """Return the savings of pruning. None if no trial was stopped, or the number of epochs is unknown."""
     planned = last_epoch(study.spec)
     if planned is None:
         return None
@@ -336,7 +336,7 @@ def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | No
 
 
 def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[str]:
-    """Return savings and estimated misses of pruning as sentences; empty without stopped trials."""
+    """Describe the savings of pruning and the models it may have missed; empty without stopped trials."""
     found = savings(study, archive)
     if found is None:
         return []
@@ -362,7 +362,7 @@ def _was_stopped(trial: TrialRecord, planned: int) -> bool:
 
 
 def _was_decided(trial: TrialRecord) -> bool:
-    """Return whether a decision other than "continue" at its last epoch ended the trial."""
+    """Return whether a decision at the trial's last epoch, other than "continue", ended the trial."""
     return any(one.action != "continue" and one.epoch >= trial.epochs[-1].epoch for one in trial.decisions)
 
 
@@ -371,7 +371,7 @@ def _first_by_chance(trial: TrialRecord) -> DecisionRecord | None:
 
 
 def is_by_chance(decision: DecisionRecord) -> bool:
-    """Return whether a decision randomly continued a trial that would have been stopped."""
+    """Return whether a decision continued a trial at random that would otherwise have been stopped."""
     return decision.action == "continue" and decision.reason.startswith(RANDOM_CONTINUATION)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a study as plain plotly data: trade-offs, bars, hypervolume; `as_plotly` converts a `Figure`."""
+"""Builds figures of a study as plain plotly data: trade-offs, bars and hypervolume."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ LEAST_SHOWN = 0.005  # smallest share of a parameter that has a bar of its own
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One bar of a small bar chart; `share` is its length in percent of the longest, `detail` explains the name."""
+    """A bar of a small chart. `share` is its length in percent of the longest bar, `detail` explains its name."""
 
     name: str
     text: str
@@ -60,7 +60,7 @@ class Bar:
 
 
 def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
-    """Return the dollars by kind of charge, and by the state of the charged trials."""
+    """Return bars with the dollars by kind of charge, and bars by the state of the charged trials."""
     kinds = {name: value for name, value in analysis.money_by_kind(study).items() if value}
     outcomes = analysis.money_by_outcome(study)
     order = [s for s in ("complete", "pruned", "failed", "paused", "running") if s in outcomes]
@@ -88,7 +88,7 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
 
 
 def importance_bars_of(shares: Mapping[str, float]) -> list[Bar]:
-    """Return the largest parameter importances for one objective, largest first; those near 0 share the last bar."""
+    """Return bars of the most important parameters for one objective. Importances near 0 share the last bar."""
     told = [name for name, share in shares.items() if share >= LEAST_SHOWN][:12]
     bars = [
         Bar(
@@ -116,14 +116,14 @@ CONFIRMED, CONFIRMED_COLOUR = "confirmed with fresh seeds", "#7b3f98"
 
 
 def as_plotly(plain: Figure) -> Any:
-    """Return a `plotly.graph_objects.Figure`."""
+    """Convert a figure to a `plotly.graph_objects.Figure`."""
     import plotly.graph_objects as go
 
     return go.Figure(plain)
 
 
 def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
-    """Return the trials' last values and the archive: a sorted list, a plane, or a plane for each pair."""
+    """Plot the trials' last values and the best models: a sorted list, a plane, or a plane per pair of objectives."""
     objectives, taken = study.objectives[:MOST_MATRIX_OBJECTIVES], recommended(study)
     if len(objectives) == 1:
         return _sorted_list(study, archive, taken)
@@ -146,7 +146,7 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
 
 
 def _look(name: str) -> dict[str, object]:
-    """Return the look of a group's marks: faint for pruned trials, open for infeasible trials."""
+    """Return how a group's marks look: faint for pruned trials, open for infeasible trials."""
     faint: dict[str, object] = {"opacity": 0.55, "size": 6} if name.startswith("pruned") else {}
     return {**faint, "symbol": "circle-open"} if name.endswith(INFEASIBLE) else faint
 
@@ -252,7 +252,7 @@ def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> lis
 
 
 def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:
-    """Return the reference point, hidden until its legend entry is clicked, since it may lie far from the trials."""
+    """Return the reference point, hidden until its legend entry is clicked, because it may be far from the trials."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -271,7 +271,7 @@ def _drawn(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objec
 def _matrix(
     study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective], taken: Recommendation | None
 ) -> Figure:
-    """Return a plane for each pair of objectives, in rows of up to three; SVG, since browsers limit WebGL canvases."""
+    """Draw a plane per pair of objectives, up to three in a row, as SVG because browsers limit WebGL canvases."""
     pairs = list(combinations(objectives, 2))
     columns = min(len(pairs), 3)
     rows = -(-len(pairs) // columns)
@@ -298,7 +298,7 @@ def _matrix(
 
 
 def bar_chart(bars: Sequence[Bar]) -> Figure:
-    """Return the bars beside the page's tables, for viewers without the page; the first bar on top."""
+    """Draw the bars that the page's tables show, for viewers without the page, with the first bar on top."""
     places = list(range(len(bars)))
     trace: Trace = {
         "type": "bar",
@@ -318,7 +318,7 @@ def bar_chart(bars: Sequence[Bar]) -> Figure:
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """Return the archive's hypervolume by dollars in percent of its present value; dotted lines are the baselines'."""
+    """Plot the best models' hypervolume by dollars, in percent of its present value. Dotted lines are baselines."""
     curve = analysis.hypervolume_curve(study)
     known = curve[-1].hypervolume
     trace: Trace = {
@@ -344,7 +344,7 @@ def hypervolume(study: StudyRecord) -> Figure:
 
 
 def hypervolume_in_words(study: StudyRecord) -> str:
-    """Return the figure in a line, such as `half of the money reached 93 % of it; usual trees alone 61 %`."""
+    """Describe the hypervolume figure, as in `half of the money reached 93 % of it; usual trees alone 61 %`."""
     curve = analysis.hypervolume_curve(study)
     if not curve or not curve[-1].hypervolume > 0:
         return ""

@@ -1,4 +1,4 @@
-"""The trade-off figure as inline SVG, which needs no script, with the same data, colours and axes as plotly's."""
+"""Draws the trade-off figure as inline SVG, which needs no script, with the same data, colours and axes."""
 
 import math
 import re
@@ -32,7 +32,7 @@ _MARKS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """An axis from the least to the largest drawn value, and its length in the picture."""
+    """An axis from the least to the largest drawn value, with its length in the picture."""
 
     layout: Mapping[str, Any]
     low: float
@@ -47,7 +47,7 @@ class _Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return the figure's own ticks that fit, else both ends and the middle."""
+        """Return the ticks of the plotly figure that fit, else both ends and the middle."""
         own = zip(self.layout.get("tickvals", ()), self.layout.get("ticktext", ()), strict=True)
         known = [(at, text) for at, text in own if self.low <= at <= self.high]
         if len(known) > 1:
@@ -62,7 +62,7 @@ class _Axis:
 
 
 def front_picture(plain: Figure) -> Markup:
-    """Return the first plane of a figure of `trade_off` as markup; empty without points."""
+    """Return the first plane of a `trade_off` figure as SVG markup; empty without points."""
     data: Any = plain["data"]
     layout: Any = plain["layout"]
     traces = [one for one in data if one.get("xaxis", "x") == "x" and one.get("visible") != "legendonly"]

@@ -1,4 +1,4 @@
-"""A study as one HTML file that works offline.
+"""Draws a study as one HTML file that works offline.
 
 Three measures keep users' text from becoming code: the template escapes values, figures escape text for plotly, and the
 content security policy runs scripts by hash and loads nothing.
@@ -47,7 +47,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """A limit of a metric that people may set: "most" or "least", in a unit of `scale` metric units, such as 0.01."""
+    """A limit on a metric that readers may set: "most" or "least", in units of `scale`, such as 0.01 for percent."""
 
     name: str
     column: int
@@ -58,7 +58,7 @@ class Limit:
 
 
 def limits(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Limit]:
-    """Return a limit for each metric of the table except the first objective; none with fewer than two models."""
+    """Return the limits that readers may set: one per metric except the first objective. Empty below two models."""
     if len(archive) < 2:
         return []
     trials = {trial.number: trial for trial in study.started}
@@ -97,12 +97,12 @@ MOST_ROWS = 1000  # most trials that the table shows at once; if there are more,
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
-    """Write the page atomically."""
+    """Write the page of a study, completely or not at all."""
     return replace_file(out, render(study))
 
 
 def replace_file(out: Path, text: str) -> Path:
-    """Replace a file's text atomically; return its absolute path."""
+    """Replace a file's text completely or not at all, and return its absolute path."""
     out = Path(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
@@ -116,7 +116,7 @@ def replace_file(out: Path, text: str) -> Path:
 
 
 def render(study: StudyRecord) -> str:
-    """Return the page as text; passwords in URLs are hidden everywhere."""
+    """Return the page as text. Passwords in URLs are hidden everywhere."""
     study = redacted(study)
     study = replace(study, reference_point=reference_of(study))  # worked out once
     archive = analysis.archive(study)
@@ -167,7 +167,7 @@ def render(study: StudyRecord) -> str:
 
 
 def page_parts() -> dict[str, object]:
-    """Return the template's values for every page: its policy and its scripts."""
+    """Return template values that every page needs: its content security policy and its scripts."""
     own_script = _own_script()
     return {
         "policy": _policy(plotly_script(), own_script),
@@ -190,7 +190,7 @@ def _table(study: StudyRecord) -> dict[str, object]:
 
 
 def as_json(value: object) -> str:
-    """Return compact JSON without NaN or infinity, which become null."""
+    """Return compact JSON, in which NaN and infinity become null."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):  # rare, and the way around it is slow

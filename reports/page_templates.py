@@ -1,4 +1,4 @@
-"""The templates of this folder, which escape every value and refuse undefined names, and studies without secrets."""
+"""Loads this folder's templates, which escape every value and refuse undefined names, and removes secrets."""
 
 import base64
 import zlib
@@ -16,7 +16,7 @@ from studies.records.records import StudyRecord
 
 @cache
 def template(name: str) -> jinja2.Template:
-    """Return a template by the name of its file."""
+    """Return a template of this folder by its file name."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -29,7 +29,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def with_code(text: str) -> Markup:
-    """Return an escaped text in which parts between backticks are code."""
+    """Escape a text, and show parts between backticks as code."""
     parts = str(escape(text)).split("`")
     whole = len(parts) % 2 == 1  # backticks come in pairs
     marked = [f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)]
@@ -43,26 +43,26 @@ _FROM_PAGE = str.maketrans(_FREE, _MARKUP)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """A compressed text."""
+    """A compressed text, and its size."""
 
     text: Markup  # zlib bytes in base 85, safe inside a script element
     size: int  # number of zlib bytes; the last group of five characters may hold fewer than four
 
 
 def packed(text: str) -> Packed:
-    """Return a text in compressed form."""
+    """Compress a text for the page."""
     compressed = zlib.compress(text.encode(), 9)
     safe = base64.b85encode(compressed).decode().translate(_TO_PAGE)
     return Packed(text=Markup(safe), size=len(compressed))  # noqa: S704 - no character of markup is left
 
 
 def unpacked(text: str) -> str:
-    """Return the original of a `packed` text from the page."""
+    """Return the original text of a `packed` text from the page."""
     return zlib.decompress(base64.b85decode(text.strip().translate(_FROM_PAGE))).decode()
 
 
 def redacted(study: StudyRecord) -> StudyRecord:
-    """Return the study with safe texts, so that pages, figures and summaries need not hide anything."""
+    """Return the study without secrets, so that pages, figures and summaries need not hide anything."""
     trials = tuple(
         replace(
             t,

@@ -1,4 +1,4 @@
-"""Objectives over parameters: a panel for each, the most important ones together, and the learning rate."""
+"""Plots objectives against parameters: one panel each, the most important ones together, and learning rates."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,14 +35,14 @@ MOST_DOTS = 1500  # most trials in a figure, an even sample of them: there are a
 
 
 def parameter_names(study: StudyRecord) -> list[str]:
-    """Return the parameter names of started trials, those with a known domain first, in its order."""
+    """Return the names of started trials' parameters: first the names in the space, in its order, then others."""
     used = {name for trial in study.started for name in trial.params}
     declared = [name for name in known_space(study) if name in used]
     return declared + sorted(used - set(declared))
 
 
 def parameter_panel(study: StudyRecord, name: str, objective: Objective) -> Figure:
-    """Return the panel of one parameter; pruned trials are faint, since they trained for fewer epochs."""
+    """Plot an objective against one parameter. Pruned trials are faint, because they trained for fewer epochs."""
     trained = sampled([t for t in study.started if math.isfinite(_value(t, objective))], MOST_DOTS)
     y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
     return _panel(study, name, objective, trained, y_axis)
@@ -78,14 +78,14 @@ def _number_axis(name: str, declared: Mapping[str, object], active: list[TrialRe
 
 
 def _choices(declared: Mapping[str, object], used: list[ParameterValue]) -> list[str]:
-    """Return all choices as text: the choices of the spec's space in order, then others."""
+    """Return all choices as texts: the space's choices in order, then others that trials used."""
     given = declared.get("choices")
     listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     return list(dict.fromkeys(str(value) for value in [*listed, *used]))
 
 
 def _choice_axis(name: str, choices: list[str]) -> dict[str, object]:
-    """Return an axis with the choices at 0, 1, 2 and so on, so that dots of equal choices can lie side by side."""
+    """Return an axis with the choices at 0, 1, 2 and so on, so that dots of equal choices can be side by side."""
     texts = [escape(cut(choice, 24)) for choice in choices]
     ends = [-0.5, max(len(choices), 1) - 0.5]
     return axis(escape(name), tickvals=list(range(len(choices))), ticktext=texts, range=ends, zeroline=False)
@@ -112,7 +112,7 @@ def _dots(name: str, objective: Objective, trials: list[TrialRecord], choices: l
 
 
 def _aside(trial: int) -> float:
-    """Return a small horizontal shift of a dot, the same for a trial in every panel."""
+    """Return a small horizontal shift for a trial's dot, which is the same in every panel."""
     golden = (math.sqrt(5) - 1) / 2
     return round(0.3 * (trial * golden % 1 - 0.5), 3)
 
@@ -141,10 +141,10 @@ BANDS: tuple[tuple[str, str], ...] = (
 def surface(
     study: StudyRecord, objective: Objective, effects: Effects, taken: Recommendation | None = None
 ) -> Figure | None:
-    """Return the objective over its two most important numeric parameters, with the trials.
+    """Plot the objective against its two most important numeric parameters, with the trials.
 
-    They are parameters of the recommended model, which a star marks: other branches of the space lost. None without two
-    of them, and with few trials that have both.
+    Only parameters of the recommended model count, which a star marks. Returns None if the model has fewer than two
+    such parameters, or if few trials have both.
     """
     names = [name for name in effects.numeric() if taken is None or name in taken.params][:2]
     if len(names) < 2:
@@ -188,7 +188,7 @@ def surface(
 
 
 def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mapping[str, float]) -> Figure | None:
-    """Return a line for each trial through its most important parameters to the objective, in five colours.
+    """Draw each trial as a line through its most important parameters to the objective, in five colours.
 
     plotly's own parallel coordinates need WebGL and compile code, which the page's content security policy forbids.
     """
@@ -212,7 +212,7 @@ def _in_order(declared: object, given: set[str]) -> list[str]:
 
 
 class _Scale:
-    """A vertical axis: places of values between the least (0) and the largest (1)."""
+    """A vertical axis, with positions of values between 0 (least) and 1 (largest)."""
 
     def __init__(
         self, study: StudyRecord, name: str, values: Sequence[ParameterValue | None], *, is_metric: bool = False
@@ -228,7 +228,7 @@ class _Scale:
         self._low, self._high = min(numbers, default=0.0), max(numbers, default=1.0)
 
     def place(self, value: ParameterValue | None) -> float | None:
-        """Return the value's place from 0 to 1; None for an inactive parameter."""
+        """Return the value's position from 0 to 1, or None for an inactive parameter."""
         if value is None or not math.isfinite(self._number(value)):
             return None
         width = self._high - self._low
@@ -333,7 +333,7 @@ class _Trained:
 
 
 def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure | None:
-    """Return learning rates by effective batch with the scaling rule as a line; None with fewer than two batches."""
+    """Plot learning rates by effective batch, with the scaling rule as a line. None with fewer than two batches."""
     objective = study.objectives[0]
     with_rate = with_learning_rate(study)
     trained = (_trained(trial) for trial in study.started if trial.number in with_rate)
@@ -357,12 +357,12 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
 
 
 def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether a trial is in `with_learning_rate`, which computes it for all trials."""
+    """Return whether the trial's recorded learning rate was used in training. See `with_learning_rate`."""
     return trial.number in with_learning_rate(study)
 
 
 def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
-    """Return the trials that train with their facts' learning rate: no boosted trees, no functions without it."""
+    """Return the trials that used their recorded learning rate. Boosted trees, for example, do not use one."""
     given = {trial.number for trial in study.started if "learning_rate" in trial.params}
     if given or study.spec.get("task") == COMMAND or "learning_rate" in known_space(study):
         return frozenset(given)

@@ -18,7 +18,7 @@ _OF_DISTANCES = re.compile(r"(?i)(?<![a-z])(squared?|absolute|abs|r?mse|mae)(?![
 
 
 def number(value: object, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits, whole numbers without fraction; other values as text."""
+    """Format a number with `digits` significant digits, and other values as text. Whole numbers have no fraction."""
     if value is None:
         return NOTHING
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -33,13 +33,13 @@ def number(value: object, digits: int = 4) -> str:
 
 
 def _scientific(value: float, digits: int) -> str:
-    """Return scientific notation without trailing zeros: `1.23e-5`, `1e-6`."""
+    """Return scientific notation without trailing zeros, such as `1.23e-5` or `1e-6`."""
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def usd(value: float) -> str:
-    """Return dollars: with cents from one dollar on, below with up to three significant digits."""
+    """Format dollars: with cents from one dollar on, else with up to three significant digits."""
     if not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -54,18 +54,18 @@ def usd(value: float) -> str:
 
 
 def whichever_first(limits: Iterable[str]) -> str:
-    """Join limits, without empty texts, of which the first reached counts."""
+    """Join the texts of limits that are not empty, and add that the first limit to be reached counts."""
     given = [limit for limit in limits if limit]
     return " or ".join(given) + (", whichever comes first" if len(given) > 1 else "")
 
 
 def exact_usd(value: float) -> str:
-    """Return dollars with six significant digits, for a limit that is compared with another number."""
+    """Format dollars with six significant digits, for a limit that is compared with another number."""
     return f"${value:.6g}"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: `36 ms`, `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format a duration in its two largest units: `36 ms`, `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if not math.isfinite(seconds):
         return NOTHING
     if 0 < seconds < 0.0995:
@@ -81,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 def metric(name: str, value: object) -> str:
-    """Return a metric's value with the unit from its name: dollars, durations, bytes, counts, percent."""
+    """Format a metric's value with the unit that its name implies: dollars, time, bytes, counts or percent."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return number(value)
     for ending, in_words in _UNITS.items():
@@ -91,9 +91,9 @@ def metric(name: str, value: object) -> str:
 
 
 def value_in_words(name: str, value: float | None, seconds: float | None = None) -> str:
-    """Return a metric's value in three digits with its unit; empty for None.
+    """Format a metric's value with three digits and its unit; empty for None.
 
-    A mean squared error also shows its root (target's unit), a cost below a cent the paid `seconds` if given.
+    A mean squared error also shows its root, in the target's unit. A cost below a cent also shows the paid `seconds`.
     """
     if value is None:
         return ""
@@ -105,7 +105,7 @@ def value_in_words(name: str, value: float | None, seconds: float | None = None)
 
 
 def deviation(name: str, value: float, mean: float) -> str:
-    """Return the standard deviation of a metric in the unit of its mean."""
+    """Format the standard deviation of a metric in the unit of its mean."""
     if not name.endswith(SHARES) or not math.isfinite(value):
         return metric(name, value) if has_unit(name, value) else number(value, 3)
     return percent(value) if is_share(name, mean) else number(value)
@@ -117,7 +117,7 @@ def has_unit(name: str, value: float) -> bool:
 
 
 def root_of(name: str, value: float) -> float | None:
-    """Return the root of a mean squared error, in the target's unit; None for other metrics."""
+    """Return the root of a mean squared error, in the target's unit, or None for other metrics."""
     is_squared = name.lower().split("_")[-1] == "mse"
     return math.sqrt(value) if is_squared and math.isfinite(value) and value >= 0 else None
 
@@ -128,17 +128,17 @@ def milliseconds(value: float) -> str:
 
 
 def is_share(name: str, value: float) -> bool:
-    """Return whether a metric is a share, by its name and a value between 0 and 1."""
+    """Return whether a metric is a fraction, by its name and a value between 0 and 1."""
     return 0 <= value <= 1 and name.endswith(SHARES) and _OF_DISTANCES.search(name) is None
 
 
 def interval(name: str, median: float, low: float, high: float) -> tuple[float, float]:
-    """Return a forecast's interval for a text, with shares limited to 0 and 1."""
+    """Return a forecast's interval for a text. Intervals of fractions are limited to 0 and 1."""
     return (max(low, 0.0), min(high, 1.0)) if is_share(name, median) else (low, high)
 
 
 def percent(share: float) -> str:
-    """Return a share in percent: two decimals, below one percent three significant digits."""
+    """Format a fraction in percent: with two decimals, or below one percent with three significant digits."""
     hundred = 100 * share
     digits = 2 if hundred >= 1 or hundred == 0 else 2 - math.floor(math.log10(hundred))
     text = f"{hundred:.{min(digits, 8)}f}"
@@ -146,7 +146,7 @@ def percent(share: float) -> str:
 
 
 def count(value: float) -> str:
-    """Return a large count in millions, such as `2,627 M` or `1.24 M`; a smaller one in full."""
+    """Format a large count in millions, such as `2,627 M` or `1.24 M`, and a smaller count in full."""
     if abs(value) < 1e6:
         return number(value)
     millions = value / 1e6
@@ -154,7 +154,7 @@ def count(value: float) -> str:
 
 
 def size_in_bytes(value: float) -> str:
-    """Return an amount of memory in the unit that keeps it between 1 and 1,000, if there is one."""
+    """Format an amount of memory in the unit that keeps it between 1 and 1,000, if there is such a unit."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= size:
             shown = value / size
@@ -173,22 +173,22 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
 
 
 def plural(count: int, word: str) -> str:
-    """Return a count and its noun: `1 trial`, `2 trials`."""
+    """Return a count and its noun, such as `1 trial` or `2 trials`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def listed(items: list[str]) -> str:
-    """Join items as `a`, `a and b`, `a, b and c`."""
+    """Join items as in `a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """Return the value if it is a mapping, else an empty mapping: stored specs are not validated."""
+    """Return the value if it is a mapping, else an empty mapping, because stored specs are not validated."""
     return value if isinstance(value, Mapping) else {}
 
 
 def budget_amount(name: str, value: float) -> str:
-    """Return an amount of the budget's `usd`, `hours` or `trials`; trials without a word."""
+    """Format an amount of the budget's `usd`, `hours` or `trials`. Trials have no unit."""
     return usd(value) if name == "usd" else duration(value * 3600) if name == "hours" else number(value)
 
 
@@ -203,20 +203,20 @@ PAUSED_AT_THE_END = "paused at epoch {epochs} when the study closed; more budget
 
 
 def state_text(name: str, state: StudyState | str, *, driven: bool, why: str = "") -> str:
-    """Return a study's state and why it ended: `closed: there was nothing left to try`."""
+    """Return a study's state and why it ended, such as `closed: there was nothing left to try`."""
     if state == "running" and not driven:
         return f"running, but its controller has died; `automl resume {shlex.quote(name)}` continues it"
     return f"{state}: {why}" if why else state
 
 
 def study_sentence(study: StudyRecord, subject: str = "") -> str:
-    """Return a study's state as a clause: `moons is closed: there was nothing left to try`."""
+    """Return a study's state as a clause, such as `moons is closed: there was nothing left to try`."""
     text = state_text(study.name, study.state, driven=study.driven, why=study.why_ended)
     return f"{subject or study.name} {_VERBS[study.state]} {text}"
 
 
 def trial_reason(trial: TrialRecord, study: str = "STUDY", baseline: str | None = None) -> str:
-    """Return why a trial is in its state; for a baseline with its name."""
+    """Return why a trial is in its state. For a baseline, the text begins with the baseline's name."""
     reason = trial.reason or _TRIALS.get(trial.state, "").format(study=shlex.quote(study), trial=trial.name)
     if reason == "closed":
         reason = PAUSED_AT_THE_END.format(epochs=len(trial.epochs))
@@ -224,6 +224,6 @@ def trial_reason(trial: TrialRecord, study: str = "STUDY", baseline: str | None 
 
 
 def counted(states: Iterable[str]) -> str:
-    """Return the number of trials in each state: `1 running, 2 complete`."""
+    """Count the trials in each state: `1 running, 2 complete`."""
     numbers = Counter(states)
     return ", ".join(f"{numbers[state]} {state}" for state in TRIAL_STATES if numbers[state])

@@ -1,7 +1,7 @@
 """Shared parts of figures: escaping, colours, axes and hover texts.
 
-A figure is plotly.js data, `{"data": [...], "layout": {...}}`. The page's theme colours axes and texts; figures colour
-traces only, from a palette that reads on white and on black.
+A figure is plotly.js data, `{"data": [...], "layout": {...}}`. The page's theme colours axes and texts. Figures colour
+only traces, from a palette that is legible on white and black.
 """
 
 import html
@@ -35,27 +35,27 @@ TOP, TOP_WITH_TITLE = 12, 92
 
 
 def escape(text: object) -> str:
-    """Return a text for plotly, which renders some HTML in labels and hover texts; line breaks become spaces."""
+    """Escape a text for plotly, which renders some HTML in labels and hover texts. Line breaks become spaces."""
     return html.escape(str(text), quote=False).replace("\n", " ")
 
 
 def wrapped(text: str, width: int = 70) -> str:
-    """Return an escaped hover text in lines of limited length, since plotly does not wrap it."""
+    """Escape a hover text and break it into short lines, because plotly does not wrap it."""
     return "<br>".join(escape(line) for line in textwrap.wrap(text, width))
 
 
 def in_template(name: str) -> str:
-    """Return a name for a hover template, where `%{` would start a variable."""
+    """Escape a name for a hover template, where `%{` would start a variable."""
     return escape(name).replace("%", "&#37;")
 
 
 def short(value: float) -> float | None:
-    """Return a number with six significant digits, to keep the page small; None for NaN and infinity."""
+    """Round a number to six significant digits, to keep the page small. NaN and infinity become None."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
-    """Return the escaped hover text of a point: trial@epoch, its state, objectives and parameters."""
+    """Return the escaped hover text of a point: trial@epoch, the trial's state, objectives and parameters."""
     lines = [f"<b>{trial.number}@{epoch}</b> {trial.state}"]
     lines += [f"{escape(name)} {escape(metric(name, value))}" for name, value in values.items()]
     params = list(trial.params.items())
@@ -66,12 +66,12 @@ def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
 
 
 def cut(text: str, most: int = 48) -> str:
-    """Return the text, with an ellipsis if it is longer than `most` characters."""
+    """Return the text, cut with an ellipsis if it is longer than `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def spans(values: Iterable[float | None], factor: float = 20.0) -> bool:
-    """Return whether values are positive and span a range that needs a logarithmic axis."""
+    """Return whether values are positive and cover a range so large that an axis should be logarithmic."""
     given = [v for v in values if v is not None and math.isfinite(v)]
     return bool(given) and min(given) > 0 and max(given) / min(given) >= factor
 
@@ -85,7 +85,7 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
 
 
 def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict[str, object]:
-    """Return an axis with an objective's direction and unit; logarithmic if `values` differ by a factor of 20."""
+    """Return an axis with an objective's direction and unit. Logarithmic if `values` differ by a factor of 20."""
     title = escape(objective.metric) + (" (larger is better)" if objective.direction == "maximize" else "")
     given = [v for v in values if v is not None and math.isfinite(v)]
     if spans(given):
@@ -96,7 +96,7 @@ def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict
 
 
 def hover_value(name: str, values: Iterable[float | None], of: str = "y") -> str:
-    """Return a metric's value in a hover template, shares in percent."""
+    """Return a metric's value for a hover template, with fractions in percent."""
     given = [v for v in values if v is not None and math.isfinite(v)]
     form = ".4~%" if given and all(is_share(name, value) for value in given) else ".4g"
     prefix, suffix = ("$" if name.endswith("_usd") else ""), (" ms" if name.endswith("_ms") else "")
@@ -104,7 +104,7 @@ def hover_value(name: str, values: Iterable[float | None], of: str = "y") -> str
 
 
 def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
-    """Return ticks for a logarithmic axis of whole numbers, where plotly writes single digits."""
+    """Return ticks for a logarithmic axis of whole numbers, where plotly itself would write single digits."""
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = (1.0,) if high / low >= 300 else (1.0, 3.0) if high / low >= 10 else (1.0, 2.0, 3.0, 5.0, 7.0)
@@ -121,7 +121,7 @@ def sampled(values: Sequence[Value], most: int) -> Sequence[Value]:
 def markers(
     xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], *, name: str, color: str, **marker: object
 ) -> Trace:
-    """Return a trace of points with hover texts."""
+    """Return a plotly trace of points with hover texts."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -135,7 +135,7 @@ def markers(
 
 
 def titled(plain: Figure, title: str) -> Figure:
-    """Return a copy of a figure with a title above the legend, for viewers without headings."""
+    """Return a copy of a figure with a title above the legend, for viewers that show no headings."""
     layout = mapping(plain["layout"])
     text = {"text": escape(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
     margin = {**mapping(layout["margin"]), "t": TOP_WITH_TITLE}
@@ -144,7 +144,7 @@ def titled(plain: Figure, title: str) -> Figure:
 
 
 def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
-    """Return a figure without a title: the page writes headings."""
+    """Return a figure without a title, because the page writes headings."""
     base: dict[str, object] = {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": TOP, "b": 8},
@@ -155,7 +155,7 @@ def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
 
 
 def star_of(taken: Recommendation | None, x: float, y: float, **more: object) -> list[Trace]:
-    """Return the mark of the recommended model at a place of a figure; nothing without one."""
+    """Return the star that marks the recommended model in a figure; empty without such a model."""
     if taken is None:
         return []
     style = {"symbol": "star", "size": 15, "line": {"color": "#ffffff", "width": 1}}

@@ -1,4 +1,4 @@
-"""The recommended model in words, for the terminal and the page."""
+"""Describes the recommended model in words, for the terminal and the page."""
 
 import shlex
 from collections import Counter
@@ -32,12 +32,12 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
 
 
 def recommendation_lines(study: StudyRecord) -> list[str]:
-    """Return the recommended model (or the one to train again), its neighbours and its parameters."""
+    """Describe the recommended model (or the trial to train again), its neighbours and its parameters."""
     return lines_of(study, recommended(study))
 
 
 def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
-    """Return a recommendation as sentences; without a recommendation the trial to train again."""
+    """Describe a recommendation in sentences, or without one, the trial to train again."""
     if found is None:
         return _to_train_again(study)
     lines = [] if found.unbeaten is None else [f"No model beats {found.unbeaten.called} by more than chance."]
@@ -59,7 +59,7 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
 
 
 def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
-    """Return the test value of the recommended model, and of the measured baselines, as a sentence; else empty."""
+    """Describe the test value of the recommended model and of the baselines; empty if not measured."""
     name, measured = found.judged.metric, found.tested or {}
     if name not in measured:
         return ""
@@ -76,7 +76,7 @@ def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
 
 
 def tested_value(study: StudyRecord, trial: int, epoch: int) -> str:
-    """Return a model's judged objective on the test part with its 95 % interval; empty if it was not measured."""
+    """Return a model's deciding objective on the test part with its 95 % interval; empty if it was not measured."""
     name, measured = judged_of(study), test_of(study, trial, epoch) or {}
     if name not in measured:
         return ""
@@ -84,7 +84,7 @@ def tested_value(study: StudyRecord, trial: int, epoch: int) -> str:
 
 
 def judged_of(study: StudyRecord) -> str:
-    """Return the name of the objective that decides which model is taken."""
+    """Return the name of the objective that decides which model is recommended."""
     return judged_objective(study.objectives).metric
 
 
@@ -94,7 +94,7 @@ def plus_minus(name: str, stderr: float | None, value: float) -> str:
 
 
 def _told(study: StudyRecord, found: Recommendation) -> str:
-    """Return the objectives of the recommended model; the judged one with its 95 % interval, unless confirmed."""
+    """Return the recommended model's objectives, with a 95 % interval of the deciding one unless confirmed."""
     judged, point = found.judged.metric, found.point
     noise = "" if found.confirmed else plus_minus(judged, found.stderr, point.values[judged])
     names = [one.metric for one in study.objectives]
@@ -102,7 +102,7 @@ def _told(study: StudyRecord, found: Recommendation) -> str:
 
 
 def _within_noise(study: StudyRecord, found: Recommendation) -> list[str]:
-    """Return why a model with a better value of the judged objective was not chosen; nothing without such a model."""
+    """Describe why a model with a better deciding objective was not chosen; empty without such a model."""
     other = found.lowest
     if other is None:
         return []
@@ -115,7 +115,7 @@ def _within_noise(study: StudyRecord, found: Recommendation) -> list[str]:
 
 
 def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) -> list[str]:
-    """Return a model's other objectives beside the recommended model's, such as `3 times smaller`."""
+    """Compare a model's other objectives with the recommended model's, as in `3 times smaller`."""
     rest = [one for one in study.objectives if one != found.judged]
     words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
     return [
@@ -128,7 +128,7 @@ def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) ->
 
 
 def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
-    """Return each model that is better in another objective, with both values of the judged one."""
+    """Describe each model that is better in another objective, with both models' deciding objective."""
     judged = found.judged
     only_costs = all(one.metric in SUNK for one in study.objectives if one != judged)
     lines = []
@@ -142,7 +142,7 @@ def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
 
 
 def _to_train_again(study: StudyRecord) -> list[str]:
-    """Return the best model of a study without kept models, and its parameters; empty without any."""
+    """Describe the best trial of a study without saved models, and its parameters; empty without trials."""
     best = best_to_train_again(study)
     if best is None:
         return []
@@ -160,7 +160,7 @@ def _params(params: Mapping[str, object]) -> str:
 
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
-    """Return the export command for a model, or "" if none was kept; only torch modules export as a folder."""
+    """Return the export command for a model, or "" if it was not saved. Only torch modules export as a folder."""
     if not point.checkpoint or study.not_trained_here:
         return ""
     facts = [attempt.facts for attempt in study.started[point.trial].attempts]
@@ -176,7 +176,7 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
 
 
 def named_value(study: StudyRecord, point: ArchivePoint, name: str) -> str:
-    """Return an objective's name and value; a cost below a cent as seconds, such as `trained in 43 s`."""
+    """Return an objective's name and value. A cost below a cent becomes seconds, as in `trained in 43 s`."""
     seconds = _seconds(study, point)
     if name == "cost_usd" and 0 <= point.values[name] < CENT and seconds is not None:
         return f"trained in {duration(seconds)}"
@@ -188,12 +188,12 @@ def _seconds(study: StudyRecord, point: ArchivePoint) -> float | None:
 
 
 def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
-    """Return an objective of an archive point for a sentence, as `value_in_words`."""
+    """Format an objective of a saved model for a sentence, as `value_in_words` does."""
     return value_in_words(name, point.values[name], _seconds(study, point))
 
 
 def last_quarter_in_words(study: StudyRecord) -> str:
-    """Return the effect of the last quarter of the search's money on the best model; empty if it is unknown."""
+    """Describe how the last quarter of the search's money improved the best model; empty if unknown."""
     found = analysis.last_quarter(study)
     if found is None or study.state == "running":
         return ""
@@ -205,7 +205,7 @@ def last_quarter_in_words(study: StudyRecord) -> str:
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
-    """Return the objectives measured with fresh seeds, as a sentence; empty without any."""
+    """Describe the objectives that trainings with new seeds measured; empty without such trainings."""
     if found.confirmed is None:
         return ""
     told = [
@@ -225,7 +225,7 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
 
 
 def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
-    """Return the constraints that a model violates on average over fresh seeds, as a sentence; else empty."""
+    """Name the constraints that a model violates on average over new seeds; empty if it violates none."""
     measured = {} if found.confirmed is None else found.confirmed["metrics"]
     broken = [
         f"{one.metric} {confirmed_value(found.confirmed, one.metric)}, where {wanted_in_words([one])} is wanted"
@@ -236,7 +236,7 @@ def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
 
 
 def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
-    """Return a confirmed metric as `mean ± deviation`, else ""."""
+    """Format a confirmed metric as `mean ± deviation`; empty if it was not confirmed."""
     one = None if confirmed is None else confirmed["metrics"].get(name)
     if one is None:
         return ""
@@ -245,7 +245,7 @@ def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
 
 
 def confirmed_on_part(study: StudyRecord, trial: int, epoch: int | None = None) -> str:
-    """Return the confirmed first objective of a point for a table, such as `4 % ± 1.4 %, test`, else ""."""
+    """Return a model's confirmed first objective, such as `4 % ± 1.4 %, test`, or "" if not confirmed."""
     confirmed = confirmation_of(study, trial, epoch)
     text = confirmed_value(confirmed, study.objectives[0].metric)
     return f"{text}, {confirmed['measured_on']}" if confirmed is not None and text else ""
@@ -257,7 +257,7 @@ def _ending(objective: Objective) -> str:
 
 
 def compared_in_words(objective: Objective, value: float, base: float, *, is_named: bool = False) -> str:
-    """Return the comparison of two values: `5 times cheaper`, `39 % slower`, `4 times as large`."""
+    """Compare two values in words: `5 times cheaper`, `39 % slower`, `4 times as large`."""
     name = objective.metric
     if value == base:
         return f"the same in {name}"

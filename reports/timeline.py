@@ -1,4 +1,4 @@
-"""Timeline of devices: charges as bars, faults as marks; times without a pool cost nothing and are left out."""
+"""Draws a timeline of devices: charges as bars, faults as marks. Omits times without devices, which cost nothing."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -39,7 +39,7 @@ _TINY = 1 / 2000  # share of the whole time below which a gap between two bars, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bar:
-    """A device's activity, in seconds from the first charge without times without a pool."""
+    """A device's activity, in seconds from the first charge. Times without devices do not count."""
 
     slot: int
     kind: ChargeKind
@@ -50,7 +50,7 @@ class _Bar:
 
 
 class _Clock:
-    """Converts moments to seconds since the beginning, without uncharged time."""
+    """Converts times to seconds since the first charge, without uncharged periods."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
         self._begins: list[float] = []
@@ -71,18 +71,18 @@ class _Clock:
 
     @property
     def gaps(self) -> list[tuple[float, float]]:
-        """Positions of left-out time, and its seconds."""
+        """Positions of uncharged periods on the axis, and their seconds."""
         pairs = zip(self._begins[1:], self._ends, self._before[1:], strict=False)
         return [(at, begin - end) for begin, end, at in pairs]
 
     def at(self, moment: float) -> float:
-        """Return the seconds of a moment; a moment without a pool becomes the end of the previous pool."""
+        """Convert a time to seconds on the axis. An uncharged time becomes the end of the charged time before it."""
         place = bisect_right(self._begins, moment) - 1
         return 0.0 if place < 0 else self._before[place] + min(moment, self._ends[place]) - self._begins[place]
 
 
 def timeline(study: StudyRecord) -> Figure | None:
-    """Return a row of bars for each device; None if charges do not name their devices."""
+    """Draw a row of bars for each device. None if charges do not name their devices."""
     charges = [(one, one.charged_at.timestamp()) for one in study.charges if one.slot_numbers and one.seconds > 0]
     clock = _Clock((end - one.seconds, end) for one, end in charges)
     if not clock.seconds:
@@ -118,7 +118,7 @@ def timeline(study: StudyRecord) -> Figure | None:
 
 
 def timeline_line(study: StudyRecord) -> str:
-    """Return the trained share of the devices' time and the number of faults, as a sentence."""
+    """Describe the share of the devices' time that was spent on training, and the number of faults."""
     seconds: dict[ChargeKind, float] = defaultdict(float)
     for one in study.charges:
         seconds[one.kind] += one.slots * one.seconds
@@ -133,7 +133,7 @@ def timeline_line(study: StudyRecord) -> str:
 
 
 def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
-    """Return the bars of one device. Gaps too short to see are dropped, and equal bars around one are joined."""
+    """Return the bars of one device. Drops gaps too short to see, and joins equal bars around such a gap."""
     kept: list[_Bar] = []
     for bar in bars:
         if bar.kind == "idle" and bar.end - bar.start < whole * _TINY:
@@ -148,7 +148,7 @@ def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
 
 
 def _divided(bars: Sequence[_Bar], length: float) -> list[_Bar]:
-    """Return equal parts of a device's time, each with its longest activity."""
+    """Divide a device's time into equal parts, each with its longest activity."""
     seconds: dict[int, dict[ChargeKind, float]] = defaultdict(lambda: defaultdict(float))
     trials: dict[int, set[int]] = defaultdict(set)
     for bar in bars:
@@ -218,7 +218,7 @@ def _faults(study: StudyRecord, clock: _Clock, unit: float) -> list[Trace]:
 
 
 def _why(trial: TrialRecord, attempt: AttemptRecord) -> str:
-    """Return the end of an attempt; a trial keeps only the message of its last failure."""
+    """Describe how an attempt ended. Only a trial's last failure has a message."""
     is_last = attempt is next((one for one in reversed(trial.attempts) if one.outcome in FAULTS), None)
     message = last_line(trial.error) if is_last and trial.error else ""
     outcome = trial.failure if attempt.outcome == "failed" and trial.failure else attempt.outcome

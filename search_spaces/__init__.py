@@ -1,1 +1,1 @@
-"""Search spaces: parameters and the tree that they form. Standard library only."""
+"""Search spaces: parameters, and the tree that they form. Imports only the standard library."""

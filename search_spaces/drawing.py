@@ -1,4 +1,4 @@
-"""Random and exemplary configurations of a space, and seeds hashed from names and numbers, equal on all machines."""
+"""Draws random and exemplary configurations of a space, and derives seeds that are equal on all machines."""
 
 import hashlib
 import math
@@ -14,7 +14,7 @@ DRAWS = 10_000
 
 
 def example_params(space: Space) -> dict[str, Value]:
-    """Return one configuration of a space, always the same: first choices, and numbers drawn with a fixed seed."""
+    """Return an example configuration of a space, which is always the same: first choices, and fixed numbers."""
     generator = random.Random(0)
 
     def choose(_name: str, parameter: Parameter) -> Value:
@@ -24,7 +24,7 @@ def example_params(space: Space) -> dict[str, Value]:
 
 
 def draw_number(parameter: Float | Int, generator: random.Random) -> float:
-    """Draw a value uniform on the parameter's scale, or uniform among stepped or whole values.
+    """Draw a value uniformly on the parameter's scale, or uniformly among stepped or whole values.
 
     A whole number n on a log scale has the probability of the interval from n - 0.5 to n + 0.5.
     """
@@ -43,12 +43,12 @@ def draw_number(parameter: Float | Int, generator: random.Random) -> float:
 
 
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
-    """Draw missing active parameters, and parents of given ones, until all constraints are kept.
+    """Draw missing active parameters, and parents of given parameters, until all constraints are satisfied.
 
     After `DRAWS` draws of the generator that violate a constraint, draws of a fixed seed follow. A launch refuses a
     space in which these fail as well, so that no later draw can fail.
 
-    SpaceError if a given parameter is unknown or out of range, or all draws violate a constraint.
+    Raises SpaceError if a given parameter is unknown or out of range, or all draws violate a constraint.
     """
     implied = _implied(space, given)
 
@@ -81,7 +81,7 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
 
 
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:
-    """Return values of missing parents under which given children exist; on conflict the last child wins."""
+    """Return values of missing parents at which the given children exist. On conflict, the last child decides."""
     implied: dict[str, tuple[Value, ...]] = {}
     for name, entry in reversed(list(space.entries())):  # children before their parents
         if isinstance(entry, Conditional) and entry.parent not in given and (name in given or name in implied):
@@ -91,17 +91,17 @@ def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value
 
 
 def derived_seed(*parts: int | str) -> int:
-    """Returns a 32-bit seed from names and numbers; their order matters."""
+    """Return a 32-bit seed from names and numbers, which depends on their order."""
     return _first_bits(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest(), 32)
 
 
 def fresh_seed(*parts: int | str) -> int:
-    """Returns a 31-bit seed from names and numbers, unrelated to `derived_seed` of the same parts."""
+    """Return a 31-bit seed from names and numbers, which is unrelated to `derived_seed` of the same arguments."""
     return _first_bits(hashlib.sha256(" ".join(map(str, parts)).encode()).digest(), 31)
 
 
 def derived_uniform(*parts: int | str) -> float:
-    """Returns a number in [0, 1), evenly distributed over names and numbers."""
+    """Return a number in [0, 1) that is a hash of names and numbers, evenly distributed."""
     return random.Random(" ".join(map(str, parts))).random()
 
 
@@ -112,7 +112,7 @@ def _first_bits(digest: bytes, bits: int) -> int:
 def untried_choices(
     space: Space, configurations: Iterable[Mapping[str, Value]], *, conditional: bool = True
 ) -> dict[str, list[Value]]:
-    """Return the untried choices by parameter, in the order of the space; parameters without any are left out."""
+    """Return the choices that no configuration has, by parameter, in the space's order."""
     searched = {
         name: entry.parameter if isinstance(entry, Conditional) else entry
         for name, entry in space.entries()

@@ -1,6 +1,6 @@
-"""CPUs and free memory that this process may use.
+"""Measures and limits the CPUs and memory that this process may use.
 
-Under `within_free_memory`, a small file that expands without bound ends with an error before it fills the memory.
+In a block of `within_free_memory`, a small file that expands without bound causes an error before the memory is full.
 """
 
 import os
@@ -19,10 +19,10 @@ _before: list[int] = []
 
 @contextmanager
 def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
-    """Limit the data of this process to what it has and what is free now. A MemoryError becomes a `refused` error.
+    """Limit this process's memory to its present use and the free memory. Turns a MemoryError into `refused`.
 
-    A fixed limit would refuse honest tables on large machines, which often expand twentyfold. There is no limit without
-    /proc, as on macOS, and beside CUDA, which maps more memory than there is.
+    A fixed limit would refuse normal tables on large machines, which often expand twentyfold. Nothing is limited
+    without /proc, as on macOS, or with CUDA, which maps more memory than exists.
     """
     if not _STATUS.exists() or _CUDA.exists():
         yield
@@ -62,7 +62,7 @@ CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def available_cpus(quota: Path = CPU_QUOTA) -> float:
-    """Return the CPUs of this process's affinity or a container's `quota` ("microseconds period"), if less."""
+    """Return the number of CPUs of this process's affinity, or of the container's `quota` if that is lower."""
     cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with suppress(OSError, ValueError, ZeroDivisionError):
         microseconds, period = (float(word) for word in quota.read_text(encoding="ascii").split())

@@ -1,4 +1,4 @@
-"""Messages for people: the errors that end a command with one line, and values and names as one line without passwords.
+"""Errors that end a command with a message of one line, and functions that format values for messages.
 
     Exception
     ├── UserError   the input is wrong, and the message says what is allowed
@@ -6,7 +6,7 @@
     └── RunError    the input is right, and the work failed
         └── TrainingError, LeaseLostError, StoppedError
 
-The two kinds differ in the exit code; all other exceptions are mistakes in this program.
+The two classes differ in the exit code. All other exceptions are mistakes in this program.
 """
 
 import difflib
@@ -28,17 +28,17 @@ _CURE_BEGINS = re.compile(r"""\([^()]*\)|`[^`]*`|(?<!\w)'[^']*'|"[^"]*"|(\. (?=[
 
 
 def one_line(text: str) -> str:
-    """Return the text with every unprintable character, line breaks included, as an escape."""
+    """Return the text with every unprintable character, including line breaks, as an escape sequence."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def without_password(text: str) -> str:
-    """Return the text with user and password of each URL, and secrets in its query, replaced by `***`."""
+    """Replace user and password of each URL in a text, and secrets in its query, by `***`."""
     return _QUERY_SECRET.sub(r"\1***", _USER_INFO.sub("***@", text))
 
 
 def in_full(value: object) -> str:
-    """Return a value in YAML in full, without passwords."""
+    """Format a value as YAML, in full and without passwords."""
     words = {None: "null", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
         return words[value]
@@ -46,28 +46,28 @@ def in_full(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value in YAML, cut for a message; different values may look equal."""
+    """Format a value as YAML, cut to the length for a message. Different values may look equal."""
     return cut(in_full(value))
 
 
 def cut(text: str) -> str:
-    """Return a text, cut after `LONGEST_VALUE` characters."""
+    """Cut a text after `LONGEST_VALUE` characters."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an optional part of this project, which is on no package index."""
+    """Return the command that installs optional packages of this project, which is on no package index."""
     return f"pip install -c constraints.txt -e '.[{extra}]' in the checkout"
 
 
 def significant(value: float, digits: int) -> str:
-    """Return a number with `digits` significant digits, a large one in full: 99.7 with two is `100`, not `1e+02`."""
+    """Format a number with `digits` significant digits, large ones in full: 99.7 with two digits is `100`."""
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:,.0f}" if 10**digits <= abs(rounded) < LARGEST_IN_FULL else f"{value:.{digits}g}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names separated by commas; a very long list is cut and counted."""
+    """Join names with commas. A very long list is cut, and its length added."""
     names = list(names)
     if len(names) <= LONGEST_LIST:
         return ", ".join(names)
@@ -75,7 +75,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
-    """Return the valid name most like the given one, or None if none is similar."""
+    """Return the valid name most similar to the given one, or None if none is similar."""
     if not isinstance(name, str):
         return None
     lower = name[:100].lower()
@@ -91,24 +91,24 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
 
 
 def meant(name: object, names: Iterable[str]) -> str:
-    """Return `; did you mean 'width'?` for the valid name most like the given one; empty if none is similar."""
+    """Return `; did you mean 'width'?` for the most similar valid name; empty if none is similar."""
     near = nearest(name, names)
     return f"; did you mean '{near}'?" if near else ""
 
 
 def near_file(path: Path, pattern: str = "*") -> str:
-    """Return `; did you mean 'wine.yaml'?` for the name beside a missing file that is most like it; else empty."""
+    """Return `; did you mean 'wine.yaml'?` for the existing file most similar to a missing file, else an empty text."""
     return meant(path.name, [one.name for one in path.absolute().parent.glob(pattern)])
 
 
 def found(value: object, allowed: str, suggestion: str | None = None) -> str:
-    """Return the refusal of a value: the found value, the allowed values, and the nearest valid name."""
+    """Return the message for a refused value: the value, the allowed values, and the most similar valid name."""
     hint = f"; did you mean '{suggestion}'?" if suggestion is not None and suggestion != value else ""
     return f"found {shown(value)}, allowed: {allowed}{hint}"
 
 
 def problem_and_cure(message: str) -> tuple[str, str]:
-    """Split a message after its first sentence, or before a suggestion; the cure is empty if the message has none."""
+    """Split a message after its first sentence, or before a suggestion. Without a cure, the second part is empty."""
     for match in _CURE_BEGINS.finditer(message):
         if match[1]:
             return message[: match.start()], message[match.end()].upper() + message[match.end() + 1 :]
@@ -116,19 +116,19 @@ def problem_and_cure(message: str) -> tuple[str, str]:
 
 
 class UserError(Exception):
-    """The input is wrong: the message names the place, the value and what is allowed. Change the input."""
+    """The user's input is wrong. The message names the place, the value and the allowed values."""
 
     def _render_traceback_(self) -> list[str]:
-        """Let IPython show the message alone in place of a traceback, as the command line does."""
+        """Make IPython show only the message, without a traceback, as the command line does."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class RunError(Exception):
-    """The work failed although the input is right. Look at the cause; the same command may succeed later."""
+    """The work failed although the input is right. Once the cause is gone, the same command may succeed."""
 
 
 class StoppedError(RunError):
-    """The work was ended early by a signal or `automl stop` (`by_command`), and may go on elsewhere: exit code 130."""
+    """A signal or `automl stop` (`by_command`) ended the work early; it may continue elsewhere. Exit code 130."""
 
     def __init__(self, message: str, *, by_command: bool = False) -> None:
         super().__init__(message)

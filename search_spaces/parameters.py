@@ -1,4 +1,4 @@
-"""Domains of a parameter: `Float`, `Int` or `Categorical`, frozen and checked when created."""
+"""Domains of a parameter: `Float`, `Int` or `Categorical`. They are frozen, and checked when created."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ class SpaceError(UserError, ValueError):
         return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
 
     def under(self, *names: str) -> "SpaceError":
-        """Return the same error with these names in front of its path."""
+        """Return the same error with these names in front of its path in the space."""
         return SpaceError(self.problem, (*names, *self.path))
 
 
 def kind_of(value: object) -> str | None:
-    """Return null, bool, int, float or str, or None for any other type; Python treats 1, 1.0 and True as equal."""
+    """Return null, bool, int, float or str, or None for other types. Python itself treats 1, 1.0 and True as equal."""
     if value is None:
         return "null"
     for kind, cls in (("bool", bool), ("int", int), ("float", float), ("str", str)):
@@ -46,7 +46,7 @@ def kind_of(value: object) -> str | None:
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two values are equal and of one kind."""
+    """Return whether two values are equal and of the same type, so that 1 is not True."""
     return kind_of(one) is not None and kind_of(one) == kind_of(other) and one == other
 
 
@@ -55,7 +55,7 @@ Confidence = Literal["low", "medium", "high"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """A person's expectation of good values; `confidence` is the width of the prior: high, medium or low."""
+    """A user's expectation of good values. `confidence` is the width of the prior: high, medium or low."""
 
     center: Value
     confidence: Confidence = "medium"
@@ -65,7 +65,7 @@ class Prior:
             raise SpaceError(found(self.confidence, listed(get_args(Confidence))), ("confidence",))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the YAML form without defaults."""
+        """Return the prior in YAML form, without default values."""
         form: dict[str, object] = {"center": self.center}
         return form if self.confidence == "medium" else form | {"confidence": self.confidence}
 
@@ -74,7 +74,7 @@ class _WithWhen:
     __slots__ = ()
 
     def when(self, /, **parent: Value | Sequence[Value]) -> "Conditional":
-        """Return this parameter as a child: `Float(low=0, high=1).when(optimizer="sgd")`."""
+        """Return this parameter as the child of another, as in `Float(low=0, high=1).when(optimizer="sgd")`."""
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 
 
@@ -84,7 +84,7 @@ class Float(_WithWhen):
 
     Attributes:
         log: Search on a log scale; requires `low` above 0.
-        step: Distance of the allowed values, counted from `low`; None allows all.
+        step: Distance between allowed values, counted from `low`; None allows all values.
         prior: Expected good values; also accepts the mapping of the YAML form.
     """
 
@@ -114,7 +114,7 @@ class Float(_WithWhen):
         return min(self.high, self.low + steps * self.step)
 
     def contains(self, value: object) -> bool:
-        """Return whether the value is an int or a float, within the range and on the grid."""
+        """Return whether the value is an int or a float, inside the range and on a step."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         if self.step is None:
@@ -128,7 +128,7 @@ class Float(_WithWhen):
         return f"a number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the YAML form without defaults."""
+        """Return the parameter in YAML form, without default values."""
         return {"type": "float", **_range_dict(self)}
 
 
@@ -138,7 +138,7 @@ class Int(_WithWhen):
 
     Attributes:
         log: Search on a log scale; requires `low` above 0.
-        step: Distance of the allowed values, counted from `low`; None is 1.
+        step: Distance between allowed values, counted from `low`; None is 1.
         prior: Expected good values; also accepts the mapping of the YAML form.
     """
 
@@ -163,7 +163,7 @@ class Int(_WithWhen):
         return self.high - (self.high - self.low) % (self.step or 1)
 
     def contains(self, value: object) -> bool:
-        """Return whether the value is an int (not a bool, not 1.0), within the range and on the grid."""
+        """Return whether the value is an int (not a bool, not 1.0), inside the range and on a step."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
             return False
         return (value - self.low) % (self.step or 1) == 0
@@ -174,13 +174,13 @@ class Int(_WithWhen):
         return f"a whole number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the YAML form without defaults."""
+        """Return the parameter in YAML form, without default values."""
         return {"type": "int", **_range_dict(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class Categorical(_WithWhen):
-    """A value from a list without order.
+    """A value from a list of choices that have no order.
 
     Attributes:
         choices: None, bools, ints, finite floats and strings, all different under Python's `==`: Optuna cannot
@@ -214,14 +214,14 @@ Parameter = Float | Int | Categorical
 
 @dataclass(frozen=True, slots=True, init=False)
 class Conditional:
-    """A parameter that exists only at some values of its parent; made by `.when(...)`."""
+    """A parameter that exists only at some values of its parent. Made by `.when(...)`."""
 
     parameter: Parameter
     parent: str
     values: tuple[Value, ...]
 
     def __init__(self, *, parameter: Parameter, when: object) -> None:
-        """Check `when`, a mapping of one parent's name to one or several values; a SpaceError's path starts with it."""
+        """Check `when`, which maps the parent's name to one or several values. Raises SpaceError if it is wrong."""
         if not isinstance(when, Mapping) or len(when) != 1:
             raise SpaceError(found(when, "one parent with a value or a list of values"), ("when",))
         ((parent, values),) = when.items()
@@ -237,16 +237,16 @@ class Conditional:
         object.__setattr__(self, "values", checked)
 
     def holds(self, value: object) -> bool:
-        """Return whether the child exists at this value of its parent."""
+        """Return whether the child parameter exists at this value of its parent."""
         return any(same(allowed, value) for allowed in self.values)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the `when` of the YAML form: a value, or a list of several."""
+        """Return the `when` of the YAML form: a single value, or a list of several values."""
         return {self.parent: self.values[0] if len(self.values) == 1 else list(self.values)}
 
 
 def refusal(parameter: Parameter, value: object) -> str:
-    """Return the message that refuses a value outside the parameter."""
+    """Return the message for a value that the parameter does not allow."""
     choices = parameter.choices if isinstance(parameter, Categorical) else ()
     return found(value, parameter.allowed(), nearest(value, [c for c in choices if isinstance(c, str)]))
 
@@ -298,7 +298,7 @@ _PRIOR_KEYS = ("center", "confidence")
 
 
 def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
-    """Return the prior, read from its YAML form if needed, with a centre inside the parameter."""
+    """Return the prior, read from its YAML form if needed. Raises SpaceError if its centre is not allowed."""
     try:
         prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
         if prior is None:

@@ -1,4 +1,4 @@
-"""The search space: a tree of parameters; a walk from its roots shows which exist, without predicates."""
+"""The search space: a tree of parameters, in which a parameter exists only at some values of its parent."""
 
 import json
 import math
@@ -53,11 +53,12 @@ class Space:
     _relations: tuple[Relation, ...]
 
     def __init__(self, parameters: Mapping[str, Parameter | Conditional], constraints: Sequence[str] = ()) -> None:
-        """Build the tree.
+        """Build the tree of parameters.
 
         Args:
-            parameters: Parameters by name, in any order; roots, and siblings, are chosen in this order.
-            constraints: Relations that every configuration keeps, such as `layers * width <= 4096`.
+            parameters: Parameters by name, in any order. Values are chosen in this order among roots, and among
+                siblings.
+            constraints: Relations that every configuration satisfies, such as `layers * width <= 4096`.
 
         Raises:
             SpaceError: A name is not a plain word, a parent is unknown, a float, or cannot take a value in `when`,
@@ -103,10 +104,10 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> "Space":
-        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form of it.
+        """Read a space from YAML form, `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form.
 
         `(1e-4, 0.1, "log")`, `(16, 64)` and the texts "1e-4..0.1 log" and "16..64" are ranges, of integers if both ends
-        are, lists are choices, and one value is a constant.
+        are integers. Lists are choices, and a single value is a constant.
         """
         if not isinstance(form, Mapping):
             raise SpaceError(found(form, "a mapping of parameter names to parameters"))
@@ -116,29 +117,29 @@ class Space:
         return cls({name: _read_entry(name, entry) for name, entry in form.items() if name != CONSTRAINTS}, constraints)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the YAML form, in the order of declaration; `Space.from_dict` restores an equal space."""
+        """Return the YAML form, in the order of declaration. `Space.from_dict` restores an equal space from it."""
         form: dict[str, Any] = {name: form_of(entry) for name, entry in self._entries}
         return form | ({CONSTRAINTS: list(self.constraints)} if self._relations else {})
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """Return the relations that every configuration keeps, as they were written."""
+        """Return the relations that every configuration satisfies, as they were written."""
         return tuple(one.text for one in self._relations)
 
     def allows(self, params: Mapping[str, Value]) -> bool:
-        """Return whether a configuration keeps all constraints."""
+        """Return whether a configuration satisfies all constraints."""
         return all(relation.holds(params) for relation in self._relations)
 
     def names(self) -> tuple[str, ...]:
-        """Return all names, in the order of declaration."""
+        """Return the names of all parameters, in the order of declaration."""
         return tuple(name for name, _ in self._entries)
 
     def entries(self) -> Iterator[tuple[str, Parameter | Conditional]]:
-        """Return all parameters by name, in the order of `walk`: each parent before its children."""
+        """Yield all parameters by name, each parent before its children, in the order of `walk`."""
         return self._preorder()
 
     def parameter(self, name: str) -> Parameter:
-        """Return the parameter of this name; SpaceError with the nearest name if there is none."""
+        """Return the parameter of this name. Raises SpaceError, with the most similar name, if there is none."""
         for own, entry in self._entries:
             if own == name:
                 return _parameter_of(entry)
@@ -159,7 +160,7 @@ class Space:
         return params
 
     def active(self, params: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the active names at these values, in the order of `walk`; a missing parent has no children."""
+        """Return the names of the parameters that are active at these values, in the order of `walk`."""
         active: dict[str, None] = {}
         for name, entry in self._preorder():
             if not isinstance(entry, Conditional) or (
@@ -169,7 +170,7 @@ class Space:
         return tuple(active)
 
     def check(self, params: Mapping[str, Any], *, with_constraints: bool = True) -> None:
-        """Check a full assignment; SpaceError names a parameter that is unknown, missing, inactive or out of range."""
+        """Check a full assignment. Raises SpaceError for an unknown, missing, inactive or out-of-range parameter."""
         for name in params:
             if name not in self:
                 raise SpaceError(self._unknown(name), (str(name),))
@@ -188,7 +189,7 @@ class Space:
             self.check_constraints(params)
 
     def check_constraints(self, params: Mapping[str, Any]) -> None:
-        """Raise SpaceError with the values and the constraint if a configuration violates one."""
+        """Raise SpaceError, with the values and the constraint, if a configuration violates a constraint."""
         for relation in self._relations:
             if not relation.holds(params):
                 given = listed(f"{name}={shown(params[name])}" for name in sorted(relation.names))
@@ -240,7 +241,7 @@ def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parame
 
 
 def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached: set[str]) -> None:
-    """Refuse parameters that cannot be reached from a root, and name their cycle."""
+    """Raise SpaceError, which names the cycle, if a parameter cannot be reached from a root."""
     parents = {name: entry.parent for name, entry in parameters.items() if isinstance(entry, Conditional)}
     for start in parents:
         if start in reached:
@@ -279,7 +280,7 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
 
 
 def _read_short(form: object) -> Parameter | None:
-    """Read a range as `(low, high)`, `(low, high, "log")` or text, and choices as a list; None for anything else."""
+    """Read a range such as `(low, high, "log")` or a text, or a list of choices. Returns None for anything else."""
     if isinstance(form, str) and (match := _RANGE.fullmatch(form)):
         low, high = (json.loads(match[end]) for end in ("low", "high"))
         return _range(low, high, log=match["log"] is not None)
@@ -303,7 +304,7 @@ def _is_number(value: object) -> bool:
 
 
 def _read_constant(value: object) -> Categorical:
-    """Read a constant as a parameter with one choice. Null is refused: an empty YAML key was probably forgotten."""
+    """Read a constant as a parameter with one choice. Refuses null, because an empty YAML key is probably a mistake."""
     if kind_of(value) in {None, "null"} or (isinstance(value, float) and not math.isfinite(value)):
         raise SpaceError(found(value, ALLOWED))
     return Categorical([cast("Value", value)])

@@ -1,6 +1,7 @@
-"""Parameters that a trial requests at run time: the domain that each call defines, and the value that it gets.
+"""Parameters that a trial requests at run time: the domain of each request, and the value that it gets.
 
-A value that the search has not chosen is drawn from seed, trial and name alone: equal on each rank and attempt.
+A value that the search has not chosen is drawn from seed, trial and name alone, so it is equal on each rank and
+attempt.
 """
 
 import functools
@@ -21,12 +22,12 @@ from search_spaces.space import Space
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A range with one value, not a choice; later trials may have a wider range."""
+    """A range with a single value. Unlike a choice, the range may be wider in later trials."""
 
     value: float
 
     def contains(self, value: object) -> bool:
-        """Return whether this is the value."""
+        """Return whether a value equals the only allowed value."""
         return same(self.value, value)
 
     def allowed(self) -> str:
@@ -34,7 +35,7 @@ class Constant:
         return shown(self.value)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the stored form."""
+        """Return the stored form of the constant."""
         return {"type": _CONSTANT, "value": self.value}
 
 
@@ -44,26 +45,26 @@ Domain = Parameter | Constant
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A value, and the domain of the call that requested it or is expected to request it."""
+    """A parameter's value, with the domain of the call that requests the parameter."""
 
     value: Value
     domain: Domain
 
 
 def float_domain(low: object, high: object, *, step: object = None, log: bool = False) -> Domain:
-    """Return the domain of a call for a number; SpaceError if a bound is not finite, or the range is empty."""
+    """Return the domain of a request for a number. Raises SpaceError for an infinite bound or an empty range."""
     low, high = _plain_float(low), _plain_float(high)
     return _range(Float, low, high, None if step is None else _plain_float(step), log=log)
 
 
 def int_domain(low: object, high: object, *, step: object = 1, log: bool = False) -> Domain:
-    """Return the domain of a call for a whole number; like `float_domain`."""
+    """Return the domain of a request for a whole number. Raises SpaceError for a wrong bound or an empty range."""
     low, high, step = _plain_int(low), _plain_int(high), _plain_int(step)
     return _range(Int, low, high, None if step == 1 else step, log=log)
 
 
 def _range(kind: type[Float | Int], low: object, high: object, step: object, *, log: bool) -> Domain:
-    """Return a range, or a constant: as in Optuna, a step wider than the range leaves one value."""
+    """Return a range, or a constant if a step wider than the range leaves one value, as in Optuna."""
     if isinstance(low, int | float) and isinstance(high, int | float) and math.isfinite(low) and low <= high:
         is_stepped_over = isinstance(step, int | float) and not log and step > high - low
         if (low == high or is_stepped_over) and not (log and low <= 0):
@@ -72,12 +73,12 @@ def _range(kind: type[Float | Int], low: object, high: object, step: object, *, 
 
 
 def _plain_float(value: object) -> object:
-    """Return a number, for example numpy's, as Python's float; anything else unchanged, for the range check."""
+    """Convert a number, for example numpy's, to Python's float. Other values are unchanged, and refused later."""
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
 def _plain_int(value: object) -> object:
-    """Return a whole number, 8.0 included, as Python's int; anything else unchanged, for the range check."""
+    """Convert a whole number, also 8.0, to Python's int. Other values are unchanged, and refused later."""
     if isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -89,12 +90,12 @@ def _plain_int(value: object) -> object:
 
 
 def choice_domain(choices: Sequence[Value]) -> Domain:
-    """Return the domain of a call for a choice; SpaceError for no values, duplicates, or values that are not plain."""
+    """Return the domain of a request for a choice. Raises SpaceError for no values, duplicates or complex values."""
     return Categorical(list(choices) if isinstance(choices, tuple | range) else choices)
 
 
 def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
-    """Draw a value: uniform on the scale of the domain, equal for equal seed, trial and name."""
+    """Draw a value uniformly on the domain's scale. Equal seed, trial and name give the same value."""
     generator = random.Random(derived_seed("asked", seed, trial, name))
     match domain:
         case Constant():
@@ -105,7 +106,7 @@ def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
 
 
 def are_compatible(one: Domain, other: Domain) -> bool:
-    """Return whether two domains fit one name: numbers of one kind and scale, or the same choices."""
+    """Return whether two domains may have the same name: numbers of one type and scale, or the same choices."""
     if isinstance(one, Constant) or isinstance(other, Constant):
         return True
     if isinstance(one, Categorical) or isinstance(other, Categorical):
@@ -118,18 +119,18 @@ def _has_choices_of(one: Categorical, other: Categorical) -> bool:
 
 
 def in_words(domain: Domain) -> str:
-    """Return a domain in words for messages."""
+    """Describe a domain in words, for messages."""
     scale = " (log)" if isinstance(domain, Float | Int) and domain.log else ""
     return f"{domain.allowed()}{scale}"
 
 
 def as_plain(asked: Mapping[str, Asked]) -> dict[str, dict[str, object]]:
-    """Return values and domains by name as JSON values; domains in their spec form."""
+    """Convert values and domains by name to JSON values, with domains in their spec form."""
     return {name: {"value": one.value, "domain": one.domain.to_dict()} for name, one in asked.items()}
 
 
 def asked_from_plain(form: object) -> dict[str, Asked]:
-    """Restore the values and domains from `as_plain`; empty for any other form."""
+    """Restore the values and domains that `as_plain` converted. Empty for any other form."""
     entries = cast("Mapping[str, Mapping[str, object]]", form) if isinstance(form, Mapping) else {}
     return {name: Asked(cast("Value", one["value"]), _domain(one["domain"])) for name, one in entries.items()}
 

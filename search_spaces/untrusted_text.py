@@ -1,4 +1,4 @@
-"""Makes text safe: `storable` where it enters a store, `escaped` at a terminal, and without credentials for users."""
+"""Makes text safe: `storable` before it is stored, `escaped` for a terminal, `redact` without credentials."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _NOT_PRINTABLE = re.compile(
 
 
 def storable(text: str, most: int = LONGEST_STORED) -> str:
-    """Return a text with NUL and lone surrogates escaped; idempotent, for copies of stores.
+    """Escape NUL and lone surrogates in a text. Repeated calls change nothing more, so stores can be copied.
 
     SQLite's driver refuses lone surrogates (file names that are not UTF-8), PostgreSQL refuses NUL as well.
     """
@@ -32,13 +32,13 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
 
 
 def last_line(text: str, otherwise: str = "") -> str:
-    """Return the last line of a text, such as the error at the end of a traceback, else another text."""
+    """Return the last line of a text, such as the error at the end of a traceback, or `otherwise` if it is empty."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else otherwise
 
 
 def storable_deep(value: Any) -> Any:
-    """Return plain data (mappings, lists, scalars) in which every string, keys included, is storable."""
+    """Return a copy of plain data (mappings, lists, scalars) in which every string, including keys, is storable."""
     if value is None or isinstance(value, float | int):
         return value
     if isinstance(value, str):
@@ -51,7 +51,7 @@ def storable_deep(value: Any) -> Any:
 
 
 def escaped(text: str) -> str:
-    r"""Return a text with control characters as escapes such as `\x1b`; tabs and newlines stay.
+    r"""Replace control characters by escapes such as `\x1b`. Tabs and newlines stay.
 
     A terminal obeys control characters: a message could move the cursor, set the title, or write the clipboard.
     """

@@ -1,1 +1,1 @@
-"""Pruners of this project in searches of other frameworks, one file for each framework."""
+"""Adapters between this project and two other search libraries: Optuna and Ray Tune."""

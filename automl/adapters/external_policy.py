@@ -1,11 +1,11 @@
-"""Pruners of this project for trials that another framework starts, runs and stops.
+"""Lets another framework ask this project's pruners which of its trials continue, pause or stop.
 
     policy.started(number, params)
     policy.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
     policy.thaw(...)                                       ->  the paused trial to continue, else None
     policy.ended(number)
 
-The other framework also owns the store, the devices and the budget.
+The other framework starts and runs the trials, and owns the store, the devices and the budget.
 """
 
 import math
@@ -28,7 +28,7 @@ from trainers.protocol import ParameterValue
 
 
 class ExternalPolicy:
-    """Decides about trials that are reported to it.
+    """Decides whether trials of another framework continue, pause or stop, from their reported metrics.
 
     Args:
         objectives: Objectives of the search. `cost_usd` is the cost of a trial so far, in dollars.
@@ -90,7 +90,7 @@ class ExternalPolicy:
         return frozenset(self._history.paused)
 
     def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
-        """Records that a trial starts or continues; may be repeated. `world_size` is its number of ranks.
+        """Records that a trial with `world_size` ranks starts or resumes. Repeated calls are harmless.
 
         Raises:
             SpaceError: The parameters violate a constraint of the space.
@@ -104,7 +104,7 @@ class ExternalPolicy:
     def measured(
         self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0
     ) -> Decision | None:
-        """Records the end of an epoch.
+        """Records the metrics of a trial at the end of an epoch, and returns the pruner's decision.
 
         Args:
             epoch: Epoch that has ended, from 1.
@@ -112,8 +112,9 @@ class ExternalPolicy:
             paid_usd: Cost of the trial so far, in dollars.
 
         Returns:
-            The decision if this epoch is judged (see `rung_of`), else None. At any epoch: a stop if an objective or
-            bounded metric is not finite, and, before the last epoch, if the trial can never keep the constraints.
+            The decision if the pruner judges this epoch (see `rung_of`), else None. At any epoch, the decision is to
+            stop if an objective or bounded metric is not finite; before the last epoch, also if the trial can no longer
+            satisfy the constraints.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or the epoch does not exist; the message names it.
@@ -133,7 +134,7 @@ class ExternalPolicy:
         return None if rung is None else self._decided(number, rung)
 
     def rung_of(self, number: int, epoch: int) -> int | None:
-        """Returns the rung that judges the end of an epoch, or None, for example at the last epoch.
+        """Returns the decision epoch (rung) for which this epoch counts, or None if the pruner does not judge it.
 
         If reports are several epochs apart, the first report after a rung counts for the rung. A report that passes
         several rungs is judged at the last of them.
@@ -150,7 +151,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Record an epoch, also at rungs passed since the last report, because pruners wait for values there."""
+        """Record a report, also at the decision epochs that it has skipped, because pruners wait for values there."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}
@@ -169,7 +170,7 @@ class ExternalPolicy:
                 self._history.violations.setdefault(rung, {})[number] = violation
 
     def _as_at(self, known: Mapping[str, float], epoch: int, to_epoch: int) -> dict[str, float]:
-        """Return the values at another epoch, cumulative values in proportion, since the cost of a start is unknown."""
+        """Estimate the metrics at another epoch: cumulative metrics, such as cost, in proportion to the epoch."""
         share = to_epoch / epoch
         return {name: value * share if name in CUMULATIVE_METRICS else value for name, value in known.items()}
 
@@ -188,10 +189,10 @@ class ExternalPolicy:
         return decision
 
     def thaw(self, *, upcoming: Mapping[str, ParameterValue] | None = None, fresh_allowed: bool = True) -> Thaw | None:
-        """Returns the paused trial that a free slot should continue, or None.
+        """Returns the paused trial that should continue on a free device, or None.
 
         Args:
-            upcoming: Configuration that would be started instead. None if unknown: any configuration of the space.
+            upcoming: Configuration that would be started instead. None takes a random configuration of the space.
             fresh_allowed: Whether a new configuration may be started instead.
         """
         history = self._up_to_date()
@@ -199,13 +200,13 @@ class ExternalPolicy:
         return self._policy.pruner.thaw(history)
 
     def ended(self, number: int, *, failed: bool = False) -> None:
-        """Records that a trial is complete, was stopped, or has failed for good."""
+        """Records that a trial has ended: it is complete, was stopped, or has failed without another attempt."""
         if number in self._trials and self._trials[number].state != "failed":
             self._history.paused.pop(number, None)
             self._change(number, state="failed" if failed else "ended")
 
     def suggestion(self) -> dict[str, ParameterValue]:
-        """Returns the parameters for a new trial. ValueError without a space."""
+        """Returns the parameters for a new trial. Raises ValueError if no space was given."""
         if self._suggester is None:
             raise ValueError("space: suggestions need a Space. Pass space=... to the adapter")
         history = tuple(self._observation(self._trials[number]) for number in sorted(self._trials))
@@ -227,7 +228,7 @@ class ExternalPolicy:
         )
 
     def _end(self, trial: Snapshot) -> dict[str, float]:
-        """Return the latest metrics, cumulative metrics extrapolated to the last epoch; empty before the first."""
+        """Return a trial's latest metrics; cumulative metrics are extrapolated to the last epoch."""
         if not trial.ends:
             return {}
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}

@@ -1,4 +1,4 @@
-"""Pruners of this project in an Optuna study with several objectives, for which Optuna has no pruner.
+"""Prunes trials of an Optuna study with several objectives, for which Optuna has no pruner.
 
     pruning = MultiObjectivePruning(study, epochs=30)
 
@@ -28,7 +28,7 @@ DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maxi
 
 
 class MultiObjectivePruning:
-    """Decides which trials to prune. Several threads may call it.
+    """Decides which trials of an Optuna study to prune. Several threads may call it.
 
     Args:
         study: Study of the trials. Its directions and metric names apply.
@@ -77,7 +77,7 @@ class MultiObjectivePruning:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which trials are judged, or at the first report after them. Others are recorded."""
+        """Return the epochs at which trials are judged. If such an epoch has no report, the next report is judged."""
         return self._policy.rungs
 
     def should_prune(
@@ -89,7 +89,7 @@ class MultiObjectivePruning:
         metrics: Mapping[str, float] | None = None,
         paid_usd: float | None = None,
     ) -> bool:
-        """Return whether the trial should raise `optuna.TrialPruned`. Its user attribute `prune_reason` has the reason.
+        """Return whether the objective should raise `optuna.TrialPruned`; `trial.user_attrs["prune_reason"]` says why.
 
         Args:
             epoch: Epoch that has ended, from 1.
@@ -121,7 +121,7 @@ class MultiObjectivePruning:
         return True
 
     def _note_finished_trials(self) -> None:
-        """Record ended trials, because Optuna calls no hook when a trial is complete or has raised."""
+        """Find and record trials that have ended, because Optuna calls no hook when a trial ends."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number in self._began and trial.number not in self._over and trial.state.is_finished():
                 self._over.add(trial.number)

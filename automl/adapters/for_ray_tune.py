@@ -1,4 +1,4 @@
-"""The search of this project in Ray Tune: a scheduler that prunes by several objectives, and a matching searcher.
+"""Runs this project's search in Ray Tune: a scheduler that prunes by several objectives, and a matching searcher.
 
     scheduler = MultiObjectiveScheduler(objectives=[("val_error", "min"), ("cost_usd", "min")], epochs=30, space=space)
     tune.Tuner(
@@ -26,7 +26,7 @@ from studies.spec.spec_errors import SpecError
 
 
 class MultiObjectiveScheduler(FIFOScheduler):
-    """Stops and pauses trials at rungs, and continues paused trials.
+    """Stops and pauses trials at fixed epochs (rungs), and resumes paused trials.
 
     Args:
         objectives: Pairs of a reported metric and "min" or "max". `cost_usd` need not be reported: it is the trial's
@@ -119,7 +119,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._policy.ended(self._numbers[trial.trial_id])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Returns a paused trial worth continuing, or the next new trial. At the end, paused trials stop."""
+        """Returns the trial to run next: a paused trial worth resuming, or a new trial. None if there is neither."""
         if self._chosen is not None and self._chosen.status == Trial.PENDING:
             return self._chosen  # it waits for resources
         trials: list[Trial] = tune_controller.get_trials()
@@ -143,7 +143,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         return None if thaw is None else by_number.get(thaw.number)
 
     def debug_string(self) -> str:
-        """Returns one line for the progress that Ray Tune prints."""
+        """Returns the line about this scheduler that Ray Tune prints with its progress."""
         return f"{self._stopped} trials stopped, {len(self._policy.paused)} paused"
 
 
@@ -156,17 +156,17 @@ class _SpaceSearcher(Searcher):
         return dict(self._policy.suggestion())
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:  # noqa: ARG002
-        """Refuses parameter spaces of Ray Tune."""
+        """Returns False if Ray Tune passes a parameter space, because this searcher has its own space."""
         return not config
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Does nothing, because the scheduler has recorded it."""
+        """Does nothing, because the scheduler has already recorded the end of the trial."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Does nothing: a restored Tuner draws new suggestions."""
+        """Saves nothing, because a restored Tuner draws new suggestions."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Does nothing, as `save`."""
+        """Restores nothing, because `save` saves nothing."""
 
 
 def _world_size(trial: Trial) -> int:

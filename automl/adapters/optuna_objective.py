@@ -1,4 +1,4 @@
-"""Runs an Optuna objective unchanged as a training function in a rank, with parameters of this project's search.
+"""Runs an unchanged Optuna objective as a training function, with parameters that this project's search chooses.
 
     def objective(trial):
         rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)     the search's value, checked against this range;
@@ -38,11 +38,11 @@ PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepa
 def as_training_function(
     objective: Callable[..., object], metrics: Sequence[str], epochs: int
 ) -> Callable[[Trial], None]:
-    """Return the training function that runs an objective.
+    """Return a training function that runs an Optuna objective.
 
     Args:
         objective: Function of a trial that returns a value for each metric, or a number for a single metric.
-        metrics: Names of the values that it returns and reports, in their order.
+        metrics: Names of the values that the objective returns and reports, in this order.
         epochs: Number of epochs of a full training. The parameter `epochs` takes precedence.
     """
 
@@ -55,7 +55,7 @@ def as_training_function(
 
 
 def of_trial(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
-    """Return a function that wraps another library's, with the signature of a training function, and its name."""
+    """Return a wrapper of another library's function, with the name and signature of a training function."""
     run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"  # names the wrapped function
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -64,7 +64,7 @@ def of_trial(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
 
 
 class ObjectiveTrial:
-    """A trial as an Optuna objective sees it.
+    """The `trial` argument of an Optuna objective: has the methods of `optuna.Trial` that objectives call.
 
     Args:
         metrics: Names of the reported values, in their order.
@@ -91,25 +91,26 @@ class ObjectiveTrial:
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """Return the search's value of a parameter.
+        """Return the value that the search chose for a parameter between `low` and `high`.
 
         Raises:
-            TaskError: A complete space lacks it, its value is outside this range, or the range is empty.
+            TaskError: The search space is complete without this parameter, its value is outside this range, or the
+                range is empty.
         """
         domain = partial(float_domain, low, high, step=step, log=log)
         return float(self._suggested("suggest_float", name, domain))  # type: ignore[arg-type]
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return the search's value of a parameter, as `suggest_float` does."""
+        """Return the value that the search chose for an integer parameter. Raises the errors of `suggest_float`."""
         domain = partial(int_domain, low, high, step=step, log=log)
         return int(self._suggested("suggest_int", name, domain))  # type: ignore[arg-type]
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return the search's value of a parameter, as `suggest_float` does."""
+        """Return the value that the search chose among `choices`. Raises the errors of `suggest_float`."""
         return self._suggested("suggest_categorical", name, partial(choice_domain, choices))
 
     def report(self, value: float | Sequence[float], step: int) -> None:  # noqa: ARG002 - Optuna's signature
-        """Record the value or values of an epoch. Each call counts as one epoch, with any step.
+        """Record the metrics of the next epoch. Each call counts as one epoch, with any value of `step`.
 
         Raises:
             TaskError: There are more reports than epochs, or the number of values differs from the number of metrics.
@@ -121,7 +122,7 @@ class ObjectiveTrial:
         self._pending = self._named("trial.report", value)
 
     def should_prune(self) -> bool:
-        """Wait for the decision about the report. A trial that is over ends here; otherwise returns False."""
+        """Wait for the decision about the last report. Returns False if the trial continues, else ends the trial."""
         if self._pending is not None:
             self._advanced()
         return False
@@ -138,7 +139,7 @@ class ObjectiveTrial:
             self._trial.report(**self._named("the objective's result", result))
 
     def _advanced(self) -> bool:
-        """End the reported epoch, and begin the next one. The last epoch waits for the objective's result."""
+        """End the reported epoch and begin the next one. Returns False in the last epoch, which `end` completes."""
         if self._trial.epoch >= self._planned:
             return False
         self._trial.report(**(self._pending or {}))
@@ -157,7 +158,7 @@ class ObjectiveTrial:
         return dict(zip(self._metrics, values, strict=True))
 
     def _suggested(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
-        """Return a requested parameter, or the space's value of it, which the call must allow."""
+        """Return the parameter's value in the search space, checked against this call, or request a new value."""
         try:
             domain = domain_of_call()
             if name not in self._declared and self._trial.asking.is_allowed:

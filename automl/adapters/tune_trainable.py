@@ -1,4 +1,4 @@
-"""Runs a trainable of Ray Tune unchanged as a training function in a rank.
+"""Runs an unchanged trainable of Ray Tune as a training function.
 
     def train(config):                                 the trial's parameters, and the constants of the space
         for epoch in range(30):
@@ -8,9 +8,10 @@
     class Trained(tune.Trainable):                     each `step` is an epoch
 
 While a trial runs, `report`, `get_checkpoint` and `get_context` of `ray.tune`, `ray.train` and `ray.air.session` are
-ours, also where modules have imported them under these names. Such trials have one rank. Their checkpoints hold the
-files that the trainable wrote into its own. A function that returns early completes its trial: its last report counts
-for the epoch that had begun. A function that goes on ends at the report of the last epoch, as with Ray's `stop`.
+replaced by functions of this module, also where modules have imported them under these names. Such trials have one
+rank. Their checkpoints hold the files that the trainable wrote into its own. A function that returns early completes
+its trial: its last report counts for the epoch that had begun. A function that continues ends at the report of the last
+epoch, as with Ray's `stop`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def is_trainable_class(train: object) -> bool:
 
 
 def own_trainable(train: Any) -> Any:
-    """Return the user's own trainable with the values of `tune.with_parameters`; other objects as they are."""
+    """Return the user's own trainable, with the values of `tune.with_parameters`. Other objects are unchanged."""
     if inspect.isfunction(train) and train.__module__ == _WRAPPERS:
         around = inspect.getclosurevars(train).nonlocals
         return functools.partial(own_trainable(around["trainable"]), **_values(around))
@@ -66,7 +67,7 @@ def own_trainable(train: Any) -> Any:
 
 
 def _values(around: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `tune.with_parameters` from the variables of its wrapper."""
+    """Return the values that `tune.with_parameters` stored in the variables of its wrapper function."""
     registry = around.get("parameter_registry")
     return {} if registry is None else {name: registry.get(around["prefix"] + name) for name in around["keys"]}
 
@@ -79,7 +80,7 @@ def as_training_function(
     has_checkpoints: bool = False,
     may_go_on: bool = False,
 ) -> Callable[[Trial], None]:
-    """Return the training function that runs a trainable.
+    """Return a training function that runs a trainable of Ray Tune.
 
     Args:
         train: Function of a `config`, which reports `epochs` times; a mapping that it returns is its last report. Or a
@@ -190,7 +191,7 @@ class _AllReported(BaseException):
 
 
 class _Files:
-    """Files of a trainable's last checkpoint by path, and `reports`, the number of reports until then."""
+    """Files of a trainable's last checkpoint, by path. `reports` is the number of reports before that checkpoint."""
 
     def __init__(self) -> None:
         self._contents: dict[str, Any] = {}
@@ -226,9 +227,9 @@ def is_param_space(space: object) -> bool:
 
 
 def parameters_and_constants(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the parameters and the constants of a `param_space`, which may have parameters of this project too.
+    """Split a Ray Tune `param_space` into the parameters to search and the constants.
 
-    A space without a distribution of Ray Tune is one of this project, without constants.
+    The space may also have parameters of this project. Without a distribution of Ray Tune it has no constants.
 
     Raises:
         SpaceError: A distribution has no counterpart here, such as `tune.randn`, or is inside a constant.
@@ -250,7 +251,7 @@ def parameters_and_constants(param_space: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def _is_drawn(value: object) -> bool:
-    """Return whether Ray Tune draws a value; SpaceError if it draws only a part of it."""
+    """Return whether a value is a distribution of Ray Tune. Raises SpaceError if the value contains a distribution."""
     if type(value).__module__ == _DOMAINS:
         return True
     inner = value.items() if isinstance(value, Mapping) else ()
@@ -295,7 +296,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Context:
-    """Answers of Ray's contexts about the trial; None where a trial of this project has no answer."""
+    """Replaces Ray's context objects in a trial. Attributes that a trial of this project lacks are None."""
 
     def __init__(self, trial: Trial) -> None:
         self._answers = {
@@ -311,7 +312,7 @@ class _Context:
 
 @contextmanager
 def _replaced(train: Callable[..., object], ours: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Replace Ray's functions in its modules, and in the user's module, while the block runs."""
+    """Replace Ray's functions, in Ray's modules and in the user's module, until the `with` block ends."""
     import_module(MODULES[0])
     modules = [sys.modules[name] for name in MODULES if name in sys.modules]
     theirs = {getattr(module, name): name for module in modules for name in ours if hasattr(module, name)}

@@ -1,1 +1,1 @@
-"""Files that let clusters run studies: SLURM, Kubernetes with KubeRay or Kubeflow, and compose."""
+"""Writes the files that SLURM, Kubernetes (with KubeRay or Kubeflow) and compose need to run studies."""

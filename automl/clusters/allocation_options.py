@@ -13,7 +13,7 @@ CPUS_PER_GPU = 4  # default number of CPUs for each GPU of a node, or for a node
 
 
 def nodes_options(command: _Command) -> _Command:
-    """Add the options for the size of the cluster."""
+    """Add the command-line options for the number and size of a cluster's nodes."""
     for option in (
         click.option(
             "--cpus-per-task",
@@ -29,7 +29,7 @@ def nodes_options(command: _Command) -> _Command:
 
 
 def slurm_options(command: _Command) -> _Command:
-    """Add the options of a SLURM job; `allocation_of` reads them."""
+    """Add the command-line options of a SLURM job, which `allocation_of` reads."""
     for option in (
         click.option(
             "--warning-seconds", type=click.IntRange(1), default=300, show_default=True,
@@ -44,7 +44,7 @@ def slurm_options(command: _Command) -> _Command:
 
 
 def allocation_of(given: dict[str, Any]) -> Allocation:
-    """Return the allocation from the values of `slurm_options`."""
+    """Return the SLURM allocation that the options of `slurm_options` describe."""
     cpus = given["cpus_per_task"] or cpus_of_node(given["gpus_per_node"])
     return Allocation(**{one.name: given[one.name] for one in fields(Allocation)} | {"cpus_per_task": cpus})
 

@@ -1,4 +1,4 @@
-"""Folders for Kubernetes and compose: manifests of a study, of one training, or of the service, and their image."""
+"""Writes folders for Kubernetes and compose: manifests and an image for a study, one training, or the service."""
 
 import platform
 import shutil
@@ -30,7 +30,7 @@ _PROGRAM = ("python", "-m", "automl.clusters.ray_job")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """Machines of a manifest. None: 4 CPUs for each GPU (all CPUs with compose), or an image named after the study."""
+    """Machines that a manifest requests. Defaults: 4 CPUs per GPU (all for compose), an image named after the study."""
 
     nodes: int
     gpus_per_node: int
@@ -38,7 +38,7 @@ class Machines:
     image: str | None = None
 
     def values(self, study: str) -> dict[str, Any]:
-        """Return the values for the templates."""
+        """Return the values that fill the manifests' templates."""
         name = cluster_name(study, "study")
         image = self.image or f"{name}:latest"
         cpus = self.cpus_per_node or cpus_of_node(self.gpus_per_node)
@@ -66,10 +66,10 @@ def write_manifests(
     out: Path,
     training: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write manifests, Dockerfiles and a README of the commands to `out`, a new or empty folder.
+    """Write manifests, Dockerfiles and a README with the commands to `out`, a new or empty folder.
 
-    UserError if the spec does not fit the target, or too much code is beside it. `training` is for
-    `arguments_of_training`.
+    Raises UserError if the spec does not fit the target, or its folder holds too many Python files. `training` has the
+    arguments of `arguments_of_training`.
     """
     values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
     match target:
@@ -95,9 +95,9 @@ def write_manifests(
 def arguments_of_training(
     spec: StudySpec, nodes: int, ranks: int, *, given: Sequence[str] = (), epochs: int | None = None
 ) -> list[str]:
-    """Return the arguments of torchrun in each pod. Kubernetes substitutes the pod's RANK and MASTER_*.
+    """Return the arguments of torchrun in each pod, in which Kubernetes replaces RANK and MASTER_*.
 
-    `given` has parameters as NAME=VALUE. UserError for a command, or a parameter that cannot be read.
+    `given` has parameters as NAME=VALUE. Raises UserError for a command, or a parameter that cannot be read.
     """
     if spec.task == COMMAND:
         raise UserError("task: a shell command can only be trained by a study. Name a task or a training function")
@@ -159,7 +159,7 @@ _MOST_FILES = 200  # most Python files that can be the code of a study
 
 
 def values_of_image() -> dict[str, Any]:
-    """Return the image's values for the templates."""
+    """Return the values that fill the templates of the image."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "user_id": USER_ID,
@@ -174,7 +174,7 @@ def values_of_image() -> dict[str, Any]:
 
 
 def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
-    """Write Dockerfiles and the files they copy. ExportError if a package is missing, UserError for too many files."""
+    """Write Dockerfiles and the files they copy. Raises ExportError (missing package), UserError (too many files)."""
     write_texts(folder, rendered(_TEMPLATES, values_of_image()))
     lines = [_with_extra(line) for line in pinned(_PACKAGES)]
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -189,7 +189,7 @@ def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts to files of a folder, by file name."""
+    """Write texts, given by file name, to files of a folder."""
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -201,7 +201,7 @@ def _has_own_code(spec: StudySpec) -> bool:
 
 
 def code_beside(file: Path) -> list[Path]:
-    """Return the Python files beside and below a spec, without hidden folders. UserError above `_MOST_FILES`."""
+    """Return the Python files in the spec's folder and visible subfolders. Raises UserError above `_MOST_FILES`."""
     base = file.absolute().parent
     found = []
     for code in sorted(base.rglob("*.py")):

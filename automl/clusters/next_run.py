@@ -1,4 +1,4 @@
-"""One run of a study in a job: `python -m automl.clusters.next_run SPEC STUDY ADDRESS` (of the Ray cluster)."""
+"""Runs one study in a cluster's job: `python -m automl.clusters.next_run SPEC STUDY RAY_ADDRESS`."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 1.0
 
 
 def main() -> None:
-    """Exec `automl launch` or `automl resume` after the previous run's controller has ended."""
+    """Replace this process by `automl resume` if the store has the study, else by `automl launch`."""
     spec, study, address = sys.argv[1:]
     try:
         verb = ("resume", study) if _is_stored(study) else ("launch", spec)
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _is_stored(study: str) -> bool:
-    """Return whether the store has the study. Waits for a controller, which may have died a moment ago."""
+    """Return whether the store has the study, after waiting for a controller that may have died a moment ago."""
     url = store_url(None)
     if not exists(url):
         return False

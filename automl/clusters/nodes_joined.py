@@ -1,4 +1,4 @@
-"""Waits until NODES nodes have joined the Ray cluster at ADDRESS, because a study would count too few slots."""
+"""Waits until NODES nodes have joined the Ray cluster at ADDRESS; an earlier start would count too few devices."""
 
 import sys
 
@@ -9,7 +9,7 @@ SECONDS = 600.0  # most seconds to wait; Python and Ray load slowly from a file 
 
 
 def main() -> None:
-    """Wait. Exit with code 1 and one line if nodes are missing."""
+    """Wait for the nodes. Exit with code 1 and a message if nodes are missing."""
     address, nodes = sys.argv[1:]
     try:
         wait_for_nodes(address, int(nodes), SECONDS)

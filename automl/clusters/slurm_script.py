@@ -1,4 +1,4 @@
-"""The sbatch script of a study: starts Ray and the study on the allocation, and requeues at each time limit."""
+"""Writes a study's sbatch script, which starts Ray and the study, and requeues the job at each time limit."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ _LEAST_WARNING_SECONDS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """Resources of a SLURM job. The study begins to drain `warning_seconds` before the time limit."""
+    """Resources of a SLURM job. The study saves its trials and stops `warning_seconds` before the time limit."""
 
     nodes: int
     gpus_per_node: int
@@ -34,7 +34,7 @@ class Allocation:
     account: str | None = None
 
     def check(self) -> None:
-        """Raise UserError if SLURM would refuse an option, or a run would have no time."""
+        """Raise UserError if SLURM would refuse an option, or if the time limit leaves no time to train."""
         seconds = seconds_of(self.time)
         if not _LEAST_WARNING_SECONDS <= self.warning_seconds <= seconds / 2:
             allowed = f"{_LEAST_WARNING_SECONDS} to {seconds // 2} (half of --time {self.time})"
@@ -47,12 +47,12 @@ class Allocation:
                 raise UserError(f"{option}: found {name!r}, allowed: letters, digits and . _ , -")
 
     def slots(self, spec: StudySpec) -> int:
-        """Return the number of slots that fit into the allocation."""
+        """Return the number of slots (devices for trials) that fit into the allocation."""
         takes_gpus = self.gpus_per_node and spec.resources.device != "cpu"
         return self.nodes * (self.gpus_per_node if takes_gpus else self.cpus_per_task // spec.resources.cpus_per_rank)
 
     def options(self) -> tuple[str, ...]:
-        """Return the options as sbatch takes them."""
+        """Return the options in the form of sbatch's command line."""
         given = {
             "nodes": self.nodes,
             "ntasks-per-node": 1,
@@ -66,7 +66,7 @@ class Allocation:
 
 
 def script_of(spec: StudySpec, file: Path, allocation: Allocation, *, folder: Path) -> str:
-    """Return a study's sbatch script. Relative paths in the spec start in `folder`. UserError if they do not fit."""
+    """Return a study's sbatch script. Relative paths start in `folder`. Raises UserError if the study does not fit."""
     allocation.check()
     _check_room(spec, allocation)
     store = absolute_url(spec.store, folder)
@@ -91,12 +91,12 @@ def script_of(spec: StudySpec, file: Path, allocation: Allocation, *, folder: Pa
 
 
 def job_name(study: str) -> str:
-    """Return the name of a study's job."""
+    """Return the name of a study's SLURM job."""
     return f"automl-{study}"
 
 
 def seconds_of(time: str) -> int:
-    """Return a SLURM time limit in seconds. UserError for another form, or less than its resolution, a minute."""
+    """Return a SLURM time limit in seconds. Raises UserError for an unknown form or less than one minute."""
     found = _TIME.fullmatch(time)
     parts = [int(part) for part in found["rest"].split(":")] if found else []
     if found and found["days"] is not None:
@@ -133,7 +133,7 @@ MARK = "`automl export-cluster"  # marker in a comment of each written file; mar
 
 
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
-    """Write text files with their folders, all or none. UserError if this program did not write an existing file."""
+    """Write text files, all or none. Raises UserError if a file exists that this program did not write."""
     for file in files:
         if file.is_dir():
             raise UserError(f"--out: {file} is a folder. Name a file to write")
@@ -156,7 +156,7 @@ _SQLITE = (
 
 
 def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:
-    """Write a script. Returns path and warnings. UserError for an unfit allocation or another program's file."""
+    """Write a study's sbatch script. Returns its path and warnings. Raises the errors of `script_of`."""
     script = (out or Path(f"{spec.study}.sbatch")).absolute()
     write_files({script: script_of(spec, file, allocation, folder=Path.cwd())}, executable=True)
     is_sqlite = parse_url(spec.store).get_backend_name() == "sqlite"

@@ -1,4 +1,4 @@
-"""Submits a study to SLURM, and follows it (`automl submit --slurm`)."""
+"""Submits a study to SLURM, and prints its progress (`automl submit --slurm`)."""
 
 import shutil
 import subprocess
@@ -35,7 +35,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """State of a job in SLURM's words, such as PENDING or RUNNING; GONE if SLURM no longer knows the job."""
+    """State of a job in SLURM's words, such as PENDING or RUNNING; GONE if SLURM no longer lists the job."""
 
     state: str
     reason: str = ""
@@ -43,7 +43,7 @@ class JobState:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the job has ended and does not requeue itself."""
+        """Return whether the job has ended and will not run again."""
         return self.state in _ENDED or self.state == "GONE"
 
     def __str__(self) -> str:
@@ -62,18 +62,18 @@ def check_installed() -> None:
 
 
 def job_of_name(name: str) -> str:
-    """Return the id of the user's waiting or running job of this name; empty if there is none."""
+    """Return the id of the user's waiting or running job of this name, or an empty text if there is no such job."""
     answer = _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A")
     return answer.split()[0] if answer.split() else ""
 
 
 def submit(script: Path) -> str:
-    """Submit a script and return the job's id. RunError with SLURM's message if it is refused."""
+    """Submit a script and return the job's id. Raises RunError with SLURM's message if SLURM refuses the script."""
     return _asked("sbatch", "--parsable", str(script)).strip().partition(";")[0]
 
 
 def state_of(job: str) -> JobState:
-    """Return the state of a job."""
+    """Ask SLURM for the state of a job."""
     try:
         answer = _asked("squeue", "--noheader", "--states=all", "--jobs", job, "--format", "%T|%r|%N").strip()
     except RunError as error:
@@ -112,7 +112,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> tuple[JobState, StudyRecord | None]:
-    """Print changes of job and study until the job ends. RunError if SLURM is silent for `PATIENCE_SECONDS`."""
+    """Print changes of job and study until the job ends. Raises RunError if SLURM is silent for `PATIENCE_SECONDS`."""
     told, job, failed_at = "", None, None
     while True:
         try:
@@ -137,7 +137,7 @@ def follow(
 def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
-    """Write and submit the script. `follow` ends with the study's exit code. UserError if it cannot be submitted."""
+    """Write and submit a study's script. With `follow`, wait for the study and exit with its exit code."""
     check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)

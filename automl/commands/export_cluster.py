@@ -22,7 +22,7 @@ _image = click.option("--image", metavar="NAME:TAG", help="Image name to push; n
 
 
 def _machines(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments and options of files for Kubernetes and compose."""
+    """Add the arguments and options for writing Kubernetes and compose files."""
     return _spec(_folder(nodes_options(_image(command))))
 
 

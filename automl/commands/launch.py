@@ -132,7 +132,7 @@ def _launch_there(
     backend: ServiceBackend, spec: Path | None, overrides: tuple[str, ...], talk: Talk, *,
     dry_run: bool, detach: bool, code: str | None, priority: int,
 ) -> None:  # fmt: skip
-    """Queue the study of a spec at a service, and follow it."""
+    """Queue a spec's study at a service, and print its progress."""
     from automl.remote.following import Telling, take_leave_or_follow
 
     if spec is None:
@@ -159,7 +159,7 @@ def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:
 def _prepared(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]
 ) -> tuple[Prepared, str]:
-    """Read the spec, or choose a spec for --task or code. Returns the study, and notes on the choices."""
+    """Read the spec, or choose one for --task or for code. Returns the prepared study, and notes on the choices."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
         code = None if spec is None else code_of(spec)
@@ -184,7 +184,7 @@ def _prepared(
 
 
 def _refuse_data(spec: Path) -> None:
-    """Refuse data in place of SPEC. The message is the command that searches a model for this data."""
+    """Refuse a data file or folder in place of SPEC. The message names the command that trains on this data."""
     if spec.is_dir():
         kind, options = "a folder", f"vision --data {spec}"
     elif spec.name.lower().removesuffix(".gz").endswith((*TEXT, *PARQUET)) and spec.is_file():
@@ -195,14 +195,14 @@ def _refuse_data(spec: Path) -> None:
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:
-    """Refuse options that need --task."""
+    """Refuse options that are allowed only with --task."""
     stray = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if stray:
         raise click.UsageError(f"{stray[0]} needs --task", click.get_current_context())
 
 
 def _of_code(code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None) -> tuple[Prepared, str]:
-    """Choose a spec for the user's own code. Returns the study, and notes on the choices."""
+    """Choose a spec for the user's own code. Returns the prepared study, and notes on the choices."""
     if save_spec is not None:
         check_place_of_spec(save_spec, code)
     prepared, picked = prepared_from_code(code, overrides, store)

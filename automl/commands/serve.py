@@ -89,7 +89,7 @@ def _policy(given: dict[str, Any]) -> Any:
 
 
 def _named(text: str) -> tuple[str, Path]:
-    """Return the name and folder of a code folder. Its own name is the default."""
+    """Read `[NAME=]FOLDER` and return name and path. Without NAME, the name is the folder's own name."""
     name, equals, folder = text.partition("=")
     path = Path(folder if equals else text).absolute()
     if not path.is_dir():
@@ -98,7 +98,7 @@ def _named(text: str) -> tuple[str, Path]:
 
 
 def _server(url: str | None) -> str:
-    """Return the URL of a server without its path, or an empty text for None."""
+    """Return a server's URL without the path, or an empty text for None."""
     parts = urlsplit(url or "")
     if url and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query):
         raise UserError(

@@ -59,7 +59,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 
 
 def back_up(source: Store, file: Path) -> dict[str, int]:
-    """Write a consistent copy of a store in use; UserError if the file exists, RunError if it cannot be written."""
+    """Write a consistent copy of a store in use. Raises UserError if the file exists, RunError if writing fails."""
     if file.exists():
         raise UserError(f"FILE: {file} exists already. Name a new file")
     if not file.parent.is_dir():

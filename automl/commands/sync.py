@@ -49,7 +49,7 @@ def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> Non
 
 
 def _logged_models(store: Store, study: str) -> tuple[dict[str, str], list[str]]:
-    """Return the ids of the models by point, and a line for each model that could not be logged."""
+    """Log a study's models in MLflow. Returns ids by model name, and a line for each model that could not be logged."""
     from automl.registry.archive_models import ArchiveModels
 
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""`automl train`: a study of one trial on this machine or a service; under torchrun, one rank of a training."""
+"""`automl train`: runs a study of one trial on this machine or a service, or one rank of a training under torchrun."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _submit(
     *,
     as_json: bool,
 ) -> None:
-    """Queue the training on a service, and follow it unless it is detached."""
+    """Queue the training on a service, and print its progress unless --detach is given."""
     from automl.remote.following import Telling, take_leave_or_follow
 
     body = {"task": task, "params": params, "task_options": task_options}
@@ -179,7 +179,7 @@ def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, An
 
 
 def _refuse(context: click.Context, where: str, names: tuple[str, ...]) -> None:
-    """Refuse options without effect here."""
+    """Raise an error for options of the command line that have no effect in this mode, for example under torchrun."""
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is _ON_COMMAND_LINE:
             raise click.UsageError(f"{option.opts[0]} has no effect {where}: leave it out", context)

@@ -51,17 +51,17 @@ _GROUPS = ("values.", "params.", "bounded.")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """Order of the rows of a table."""
+    """Sort order for the rows of a table."""
 
     column: str
     descending: bool
 
 
 def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> list[int]:
-    """Return the started trials to list, as places in `record.started`; StoreError for an unknown column.
+    """Return the indices in `record.started` of the trials to list. Raises StoreError for an unknown column.
 
     Args:
-        sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None keeps the order of the numbers.
+        sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None sorts by trial number.
     """
     rows = trial_rows(record)
     columns, lines = flattened(rows, TRIAL_COLUMNS)
@@ -76,7 +76,7 @@ def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> lis
 
 
 def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
-    """Return the columns that can order a study's trials, including columns without any value yet."""
+    """Return the columns that can sort a study's trials, including columns that have no values yet."""
     space = known_space(record)
     wanted = [*TRIAL_COLUMNS, *(f"values.{one.metric}" for one in record.objectives)]
     wanted += [f"params.{name}" for name in space]
@@ -86,7 +86,7 @@ def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
-    """Read `COLUMN[:asc|:desc]`, or a bare objective, parameter or bounded metric; StoreError if it is unknown."""
+    """Read `COLUMN[:asc|:desc]`; the column may omit its prefix. Raises StoreError if the column is unknown."""
     name, sign, direction = text.rpartition(":")
     if not sign or direction not in {ASCENDING, DESCENDING}:
         name, direction = text, ASCENDING
@@ -98,14 +98,14 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
 
 
 def _meant(name: str, columns: Sequence[str]) -> str | None:
-    """Return the column most like an unknown name, without its prefix if the name has none."""
+    """Return the column most similar to an unknown name. If the name has no prefix, prefixes are ignored."""
     bare = [column for column in columns if "." not in column]
     bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
     return nearest(name, columns if "." in name else bare)
 
 
 def _key(value: object) -> tuple[int, float, str]:
-    """Sort numbers before texts, since the choices of a parameter may be both."""
+    """Return a sort key that puts numbers before texts, because a parameter's choices may have both."""
     if isinstance(value, int | float):
         return 0, float(value), ""
     return 1, 0.0, str(value)

@@ -1,4 +1,4 @@
-"""Files, folders and ZIP archives that are written completely or not at all, and errors of exports as one line."""
+"""Writes files, folders and ZIP archives completely or not at all, and turns errors of exports into one line."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def check_new_folder(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `out` once it is complete."""
+    """Yield a temporary folder that replaces `out` when the `with` block ends without an error."""
     check_new_folder(out)
     with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
@@ -37,7 +37,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """Yield a temporary path of the same file name that replaces the file once it is complete."""
+    """Yield a temporary path with the same file name, which replaces `out` when the block ends without an error."""
     with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:
@@ -50,7 +50,7 @@ def new_file(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def told_as_output(out: Path) -> Iterator[None]:
-    """Turn a failure to write an output into an ExportError of one line."""
+    """Turn a failure to write an output into an ExportError with a message of one line."""
     try:
         yield
     except OSError as error:
@@ -58,12 +58,12 @@ def told_as_output(out: Path) -> Iterator[None]:
 
 
 class ExportError(UserError):
-    """A model cannot be exported in this way. The message names the cure."""
+    """A model cannot be exported as requested. The message names the cure."""
 
 
 @contextmanager
 def as_a_line(what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into an ExportError with its last line. NoTestPartError passes through."""
+    """Turn an exception of the user's code, except NoTestPartError, into an ExportError with its last line."""
     from trainers.contract.user_code import error_line
     from trainers.protocol import NoTestPartError, TaskError
 
@@ -84,7 +84,7 @@ DESCRIPTION = "export.json"  # archive member with the output of `automl export 
 
 
 def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
-    """Write the archive of a model; `written` is the result of `export_point`."""
+    """Write an exported model and `written`, the result of `export_point`, into a ZIP archive."""
     # Weights do not compress.
     with ZipFile(file, "w", ZIP_STORED) as archive:
         archive.writestr(DESCRIPTION, json.dumps(written, indent=1))
@@ -93,7 +93,7 @@ def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
 
 
 def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
-    """Write an archive's model to `out`, a file or a new or empty folder. Returns the result of its `export_point`."""
+    """Extract an archive's model to `out`, a file or a new or empty folder. Returns the result that `pack` stored."""
     try:
         with ZipFile(file) as archive:
             written: dict[str, Any] = json.loads(archive.read(DESCRIPTION))

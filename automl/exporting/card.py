@@ -32,7 +32,7 @@ _OUT_OF_FOLD = (
 
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
-    """Return the card as Markdown with Hugging Face's metadata. `file` is a single-file model's name, or empty."""
+    """Return the model card as Markdown with Hugging Face's metadata. `file` names a single-file model, or is empty."""
     metrics = manifest["metrics"].items()
     told = {name: value for name, value in metrics if name not in OUR_METRICS or name in _OF_MODELS}
     parts = [
@@ -166,12 +166,12 @@ def _cell(value: Any) -> str:
 
 
 def _plain(text: object) -> str:
-    """Return a text of the user in one line, in which Markdown sees no code, link, image or HTML."""
+    """Escape a user's text to one line of Markdown without code, links, images or HTML."""
     return re.sub(r"([`|<>\\\[\]!*])", r"\\\1", one_line(str(text)))
 
 
 def _code(text: object) -> str:
-    """Return a text of the user as a code span of one line, also inside a table."""
+    """Return a user's text as a Markdown code span on one line, which also works inside a table."""
     plain = one_line(str(text)).replace("|", "\\|")
     fence = "`" * (max(map(len, re.findall("`+", plain)), default=0) + 1)
     space = " " if "`" in plain else ""
@@ -182,7 +182,7 @@ EXAMPLE_IMAGE = "input_example.png"  # file name of the example in a package of 
 
 
 def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
-    """Return an example row, for images a file name (see `example_image`); empty if only the model's code knows it."""
+    """Return an example row, or for images a file name (see `example_image`); empty if the form of rows is unknown."""
     rows = manifest["rows"]
     kind = None if rows is None else rows["kind"]
     if kind == "table":

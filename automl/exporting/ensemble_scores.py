@@ -1,4 +1,4 @@
-"""Predictions and metrics of several models together: an ensemble averages probabilities or numbers."""
+"""Computes predictions and metrics of an ensemble, which averages its models' probabilities or numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ _SMALLEST = 1e-30  # lower bound on probabilities, so that each has a logarithm
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the data."""
+    """Targets of a part of the data, and the predictions of each model."""
 
     targets: Any
     answers: tuple[Tensor, ...]
 
 
 def check_kind(source: Source) -> None:
-    """Raise ExportError, naming the kind, for a model whose predictions cannot be averaged."""
+    """Raise ExportError if the model's predictions are neither classes nor numbers, and so have no average."""
     kind = source.answers["kind"]
     if kind not in MEANS or source.task is None:
         raise ExportError(f"ensemble: the models return {kind!r}; only classes and numbers can be averaged")
 
 
 def meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the meaning of outputs: the classes, or the standardization of numbers."""
+    """Return the facts that interpret a model's outputs: the class names, or the mean and deviation of numbers."""
     return tuple(answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
 
 
 def part_of_test(sources: Sequence[Source]) -> Part | None:
-    """Return the predictions of models on the test part, or None if the task has none."""
+    """Return the models' predictions on the test part of the data, or None if the task has no test part."""
     task = sources[0].task
     if task is None or not has_test_part(task):
         return None
@@ -54,7 +54,7 @@ def part_of_test(sources: Sequence[Source]) -> Part | None:
 
 
 def part_of(sources: Sequence[Source], part: str) -> Part:
-    """Return models' predictions on a part. ExportError for a stream or unreadable data, NoTestPartError without it."""
+    """Return models' predictions on a part of the data. Raises ExportError, or NoTestPartError if it is missing."""
     with as_a_line(_WHAT):
         return _part_of(sources, part)
 
@@ -90,7 +90,7 @@ def weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
 
 
 def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
-    """Return the metrics of predictions by the task's evaluation. ExportError if the task's code raises."""
+    """Compute the task's metrics for given predictions. Raises ExportError if the task's code raises."""
     assert source.task is not None  # noqa: S101 - as above
     samples = TensorSamples(_outputs(answers, source.answers["kind"]), targets, _CPU)
     params = source.content["spec"]["params"]
@@ -99,7 +99,7 @@ def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
 
 
 def outputs_together(outputs: Sequence[Tensor], counts: Sequence[int], kind: str) -> Tensor:
-    """Return outputs that give the ensemble's predictions, or one model's own. Several need a `kind` of `MEANS`."""
+    """Return raw outputs of the ensemble's averaged predictions. A single model's outputs are unchanged."""
     if len(outputs) == 1:
         return outputs[0]
     return _outputs(weighted([_answers(one.double(), kind) for one in outputs], counts), kind)
@@ -110,5 +110,5 @@ def _answers(outputs: Tensor, kind: str) -> Tensor:
 
 
 def _outputs(answers: Tensor, kind: str) -> Tensor:
-    """Return outputs that give these predictions: for probabilities their logarithms, since softmax inverts these."""
+    """Convert predictions back to raw outputs: probabilities become logarithms, because softmax inverts logarithms."""
     return (answers.clamp_min(_SMALLEST).log() if kind == "classes" else answers).float()

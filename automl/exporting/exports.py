@@ -1,4 +1,4 @@
-"""`automl export`: writes a point of the archive as a stand-alone model."""
+"""`automl export`: writes a saved model of a study as a stand-alone model."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ENDINGS: Mapping[Target, str] = {"weights": ".pt", **{form: ending for ending, f
 
 
 def format_of(out: Path) -> Format:
-    """Return the format for a path's ending: a folder is a package, any other file holds weights."""
+    """Return the export format for a path's ending: package for no ending, weights for an unknown ending."""
     return _BY_ENDING.get(out.suffix, "weights")
 
 
 def check_target(out: Path, form: Target) -> None:
-    """Raise StoreError if the parent folder of `out` is missing, ExportError if something would be replaced."""
+    """Raise StoreError if the parent folder of `out` is missing, ExportError if the export would replace a folder."""
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: {str(out)!r} cannot be written: there is no folder {str(out.absolute().parent)!r}")
     if form in _FOLDERS:
@@ -54,16 +54,16 @@ def export_point(
     ensemble: bool = False,
     place: Path | None = None,
 ) -> dict[str, Any]:
-    """Write the model of a point of the archive, or the models of the seeds that confirmed its trial.
+    """Write a saved model of a study, or the models of all seeds that confirmed its trial (`ensemble`).
 
     Args:
         point: `TRIAL@EPOCH`, `TRIAL` for its last kept model, or best, cheapest or knee.
         form: Format; None takes the format for the ending of `out`.
-        model: Name that a training function gave the model in `trial.epochs`.
+        model: Name of the model in the training function's call of `trial.epochs`.
         place: Final path for the lines that load the model; None takes `out`.
 
     Raises:
-        StoreError: The point is malformed, or no model of it is kept.
+        StoreError: The point is malformed, or its model is not saved.
         ExportError: The model cannot have this format, or `out` cannot be written.
         TrainingError: The checkpoint cannot be read, or its model cannot be traced.
     """
@@ -107,7 +107,7 @@ def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, 
 def opened_source(
     record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str, like: Source | None = None
 ) -> Source:
-    """Return the model of a checkpoint of a study. ExportError, naming the request `what`, if it cannot be built."""
+    """Load the model of a study's checkpoint. Raises ExportError, which quotes the request `what`, on failure."""
     from automl.exporting.source import source_of
 
     with as_a_line(what):
@@ -117,14 +117,14 @@ def opened_source(
 def opened_sources(
     record: StudyRecord, checkpoints: Sequence[str], base_folder: str, model: str | None, *, what: str
 ) -> list[Source]:
-    """Return models of a study that share their task's data, as `opened_source`. Only the first has training data."""
+    """Load several models of a study. The models share their task's data, which only the first model loads."""
     first = opened_source(record, checkpoints[0], base_folder, model, what=what)
     rest = [opened_source(record, one, base_folder, model, what=what, like=first) for one in checkpoints[1:]]
     return [first, *rest]
 
 
 def check_rows(source: Source, *, what: str) -> None:
-    """Raise ExportError, naming the request `what`, if only the model's own code knows its rows."""
+    """Raise ExportError, which quotes the request `what`, if the model's form of rows is unknown."""
     if source.rows is None:
         raise ExportError(
             f"{what}: the model takes or returns several tensors, which no general form of rows describes. Use "
@@ -133,7 +133,7 @@ def check_rows(source: Source, *, what: str) -> None:
 
 
 def traced_program(source: Source, *, what: str) -> ExportedProgram:
-    """Return the traced program of a model. ExportError, naming the request `what`, if it cannot be traced."""
+    """Return the model's traced program. Raises ExportError, which quotes the request `what`, if tracing fails."""
     from trainers.model.traced_program import traced
 
     with as_a_line(what):

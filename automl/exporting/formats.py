@@ -1,4 +1,4 @@
-"""Writers of the export formats; each output is complete or absent."""
+"""Writes the export formats. Each output is complete or absent."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ _EXAMPLE = "input_example.json"
 
 
 def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a package: programs, manifest, and the code that runs them. `out` must be missing or empty."""
+    """Write a package: programs, a manifest, and the code that runs the programs. `out` must be missing or empty."""
     with new_folder(out) as folder:
         for name, program in zip(manifest["programs"], programs, strict=True):
             save_program(program, manifest, folder / name)
@@ -93,7 +93,7 @@ def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write an .onnx file with metadata. ExportError if a package or operation is missing, or its answers differ."""
+    """Write an .onnx file with metadata. Raises ExportError if a package or operation is missing or answers differ."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch needs it
@@ -133,9 +133,9 @@ def _papers(manifest: Mapping[str, Any], file: str) -> dict[str, str]:
 def save_program(
     program: ExportedProgram, manifest: Mapping[str, Any], path: Path, papers: Mapping[str, str] | None = None
 ) -> None:
-    """Write a program without its example rows (user data), lines of the user's code and shape checks (Python).
+    """Write a program without example rows (user data), lines of the user's code, and checks of shapes in Python.
 
-    ExportError if it takes or returns a container type of the user's own.
+    Raises ExportError if the program takes or returns a container type of the user's own.
     """
     _own_memory(program.state_dict)
     program._example_inputs = None  # noqa: SLF001 - there is no public way
@@ -157,7 +157,7 @@ def save_program(
 
 
 def _own_memory(weights: dict[str, Tensor]) -> None:
-    """Copy weights that are views of a larger tensor, which torch would write whole. Shared weights stay shared."""
+    """Copy weights that are views of a larger tensor, which torch would save in full. Shared weights stay shared."""
     copies: dict[int, Tensor] = {}
     for name, one in weights.items():
         if one.untyped_storage().nbytes() != one.numel() * one.element_size():
@@ -166,7 +166,7 @@ def _own_memory(weights: dict[str, Tensor]) -> None:
 
 
 def requirements(manifest: Mapping[str, Any]) -> str:
-    """Return requirement lines for pip: the packages that the model needs, in the versions of the export."""
+    """Return lines of a requirements.txt for pip: the packages that the model needs, in the exported versions."""
     versions = {name: one for name, one in manifest["environment"].items() if name != "python"}
     return "".join(f"{name}=={one.partition('+')[0]}\n" for name, one in versions.items())
 

@@ -1,4 +1,4 @@
-"""The manifest of an exported model, one JSON object in every format, with calibrated thresholds and intervals."""
+"""The manifest of an exported model: one JSON object in every format, with calibrated thresholds and intervals."""
 
 import math
 import platform
@@ -27,12 +27,12 @@ _MOST_BINS, _ROWS_OF_A_BIN, _FEW_BINS, _FEWEST_ROWS = 20, 100, 3, 30
 
 
 def tuned_metric(objectives: Iterable[str]) -> str | None:
-    """Return the metric that a threshold is chosen by, or None for objectives that do not depend on decisions."""
+    """Return the metric for choosing the decision threshold, or None if no objective depends on a threshold."""
     return next((_TUNED[one] for one in objectives if one in _TUNED), None)
 
 
 def threshold_of(scores: Values, is_positive: NDArray[np.bool_], metric: str) -> dict[str, Any] | None:
-    """Return the least score of positive answers with the best macro F1 or balanced error, beside the usual 0.5.
+    """Return the decision threshold with the best macro F1 or balanced error, and the quality of 0.5 for comparison.
 
     Args:
         scores: Probabilities of the positive class, [n].
@@ -59,7 +59,7 @@ def threshold_of(scores: Values, is_positive: NDArray[np.bool_], metric: str) ->
 
 
 def _quality(hits: Values, alarms: Values, positives: int, negatives: int, metric: str) -> Values:
-    """Return macro F1, or the negative balanced error, for numbers of true and false positive answers."""
+    """Return macro F1, or the negative balanced error, for given numbers of true and false positives."""
     misses, silences = positives - hits, negatives - alarms
     if metric == "val_balanced_error":
         return -(misses / positives + alarms / negatives) / 2
@@ -68,7 +68,7 @@ def _quality(hits: Values, alarms: Values, positives: int, negatives: int, metri
 
 
 def intervals_of(values: Values, truth: Values) -> dict[str, Any] | None:
-    """Return distances of the ends of 90 % intervals from a predicted value, by that value; None for under 30 rows.
+    """Return the offsets from a prediction to the ends of its 90 % interval, or None for fewer than 30 rows.
 
     Split conformal prediction (Lei et al. 2018, arXiv 1604.04173), where each bin of predicted values has its own
     quantiles of the errors, as in Mondrian conformal prediction: the interval is wide where errors are large.
@@ -122,7 +122,7 @@ def manifest_of(
 
 
 def program_names(count: int) -> list[str]:
-    """Return the file names for this number of models."""
+    """Return the file names of the programs of an export with `count` models."""
     return [PROGRAM] if count == 1 else [PROGRAM.replace(".", f"-{number}.") for number in range(1, count + 1)]
 
 
@@ -135,7 +135,7 @@ def packages_of(source: Source) -> tuple[str, ...]:
 def _answers(
     sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None
 ) -> dict[str, Any]:
-    """Return the meaning of outputs, with what the validation part tells: the error, a threshold, intervals."""
+    """Return the form of predictions, with the error, threshold and intervals that the validation part yields."""
     # If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
     answers = _means([one.answers for one in sources])
     task: Any = sources[0].task
@@ -159,7 +159,7 @@ def _answers(
 
 
 def _intervals(answers: Mapping[str, Any], outputs: Tensor, targets: Tensor, error: float) -> dict[str, Any]:
-    """Return intervals of numbers; nothing if the differences to the targets do not have the measured error."""
+    """Return prediction intervals for numbers, or nothing if outputs and targets do not reproduce the stored error."""
     # Targets of a user's task may have another scale than its outputs.
     targets = targets if targets.dim() == 1 else targets[:, 0]  # rows that are ranked have more columns
     values, truth = (_numbers(one, answers) for one in (outputs, targets))
@@ -186,7 +186,7 @@ def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _signature(source: Source) -> dict[str, Any]:
-    """Return types and shapes of inputs and outputs. A size of -1 is a variable length."""
+    """Return the types and shapes of a model's inputs and outputs. A size of -1 is variable."""
     args = [*source.call.args, *source.call.kwargs.values()]
     inputs = [_tensor(one, source.longest is not None) for one in pytree.tree_leaves(args) if isinstance(one, Tensor)]
     found = pytree.tree_leaves(source.call.outputs())

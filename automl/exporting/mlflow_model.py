@@ -1,4 +1,4 @@
-"""Writes a package as a model of MLflow, which `mlflow.pyfunc` loads from code, without pickles."""
+"""Writes an exported package as an MLflow model, which `mlflow.pyfunc` loads from code, without pickles."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ mlflow.models.set_model(Predictor())
 
 
 def save_model(package: Path, folder: Path) -> None:
-    """Write a package of `write_package` as a model of MLflow into a new folder."""
+    """Write an exported package as an MLflow model into a new folder."""
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with warnings.catch_warnings():  # some of MLflow's own modules warn during import
         warnings.simplefilter("ignore")
@@ -92,7 +92,7 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
-    """Return MLflow's signature of rows and predictions, or None if only the model's own code knows its rows."""
+    """Return MLflow's signature of rows and predictions, or None if the model's form of rows is unknown."""
     from mlflow.models import ModelSignature
 
     rows = manifest["rows"]
@@ -100,7 +100,7 @@ def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
 
 
 def _inputs(rows: Mapping[str, Any]) -> Schema:
-    """Return the schema of rows. Table cells are `any`, as MLflow would refuse integers, texts and dates as numbers."""
+    """Return MLflow's schema of rows. Table cells are `any`, because numeric types reject integers, texts and dates."""
     import numpy as np
     from mlflow.types.schema import ColSpec, Schema, TensorSpec
 

@@ -1,4 +1,4 @@
-"""Origins of exported models: a point of the archive, or the seeds that confirmed its trial."""
+"""Origins of exported models: a saved model of the search, or the seeds that confirmed its trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = {
 
 
 def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
-    """Return trial and epoch (None: the last kept model). StoreError for another form, or without a kept model."""
+    """Read a model's trial and epoch (None: last saved epoch) from a text. Raises StoreError if it is not saved."""
     if text not in NAMES:
         return parse_point(text, names=NAMES)
     points = [point for point in takeable(record) if point.checkpoint]
@@ -53,7 +53,7 @@ _OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
 def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:
-    """Return the origin of a point's model for the manifest."""
+    """Return the origin of a saved model for the manifest, such as study, trial, epoch and cost."""
     epoch = int(source.content["position"]["epoch"])
     return {
         **_of_trial(record, trial, confirmation_of(record, trial, epoch)),
@@ -64,7 +64,7 @@ def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]
 
 
 def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return the origin of a point's seeds for the manifest: `values` has means, `confirmed` each seed's metrics."""
+    """Return the origin of confirmed seeds for the manifest: `values` has means, `confirmed` each seed's metrics."""
     names = [one.metric for one in record.objectives if all(one.metric in run.metrics for run in runs)]
     return {
         **_of_trial(record, runs[0].trial, confirmation_by(runs)),
@@ -76,9 +76,10 @@ def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> 
 
 
 def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[ConfirmationRecord]:
-    """Return a point's confirmation trainings with kept models. Without an epoch, chosen as in `seeds_named`.
+    """Return a model's confirmation trainings whose own models are saved. Without an epoch, see `seeds_named`.
 
-    ExportError if none are kept, or the format holds only one model. StoreError for another form of point.
+    Raises ExportError if no such models are saved, or the format holds only one model; StoreError for a malformed
+    point.
     """
     if form not in _SEVERAL:
         raise ExportError(f"--ensemble: --format {form} holds one model. Use one of {', '.join(_SEVERAL)}")
@@ -95,10 +96,10 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
 
 
 def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
-    """Return the kept seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names. None for another name.
+    """Return the saved seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names, else None.
 
-    `ensemble` alone takes the trial with the best expected value that has two kept models. Without an epoch, it takes
-    the last confirmed epoch. If there are no such models, the message of StoreError says how to get them.
+    `ensemble` alone takes the trial with the best expected value that has two saved models. Without an epoch, it takes
+    the last confirmed epoch. Raises StoreError, with a message that says how to get such models, if there are none.
     """
     name, sign, rest = text.partition(":")
     if name != ENSEMBLE:
@@ -130,13 +131,13 @@ def _best_of(record: StudyRecord, kept: Mapping[int, list[ConfirmationRecord]]) 
 
 
 def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
-    """Return the recorded objectives at an epoch, since a checkpoint has no costs."""
+    """Return a trial's objectives at an epoch from the study's record, because a checkpoint has no costs."""
     metrics = next(one.metrics for one in record.started[trial].epochs if one.epoch == epoch)
     return {objective.metric: metrics[objective.metric] for objective in record.objectives}
 
 
 def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return the kept trainings of an epoch. None takes the last confirmed epoch, with two kept seeds if possible."""
+    """Return a trial's trainings with saved models at an epoch; None: at the last epoch, if possible with two seeds."""
     runs = [
         run
         for run in record.confirmations

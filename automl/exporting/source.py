@@ -1,4 +1,4 @@
-"""The model of a checkpoint with all that an export needs: the eager model, its rows, and its predictions."""
+"""Loads the model of a checkpoint with all that an export needs: the network, its form of rows, and its outputs."""
 
 import copy
 import hashlib
@@ -31,7 +31,7 @@ class Source:
     """A model to export, with its task (None for a training function) and data.
 
     Attributes:
-        rows: How a row becomes numbers, see `automl.standalone`; None if only the model's own code knows.
+        rows: How a row becomes numbers, see `automl.standalone`; None if unknown.
         answers: Meaning of outputs, see `automl.standalone.answers`.
         data: Known facts of the training data; `out_of_fold` if metrics are of models that had not seen the row.
         content: The checkpoint without its weights.
@@ -46,14 +46,14 @@ class Source:
 
     @property
     def longest(self) -> int | None:
-        """Greatest length of a row, for rows of variable length."""
+        """Maximum length of a row of text; None for other kinds of rows."""
         return int(self.rows["longest"]) if self.rows is not None and self.rows["kind"] == "text" else None
 
 
 def source_of(
     checkpoint: str, named: str, python_path: tuple[str, ...], model: str | None = None, *, like: Source | None = None
 ) -> Source:
-    """Return the model of a checkpoint of the user's own study.
+    """Load the model of a checkpoint of the user's own study.
 
     Args:
         named: Name of the task. The checkpoint's own name is not trusted.
@@ -92,7 +92,7 @@ def source_of(
 
 
 def with_data(source: Source) -> Source:
-    """Return the model with all facts of its training data."""
+    """Return the same source with all facts of its training data, such as the number of samples."""
     assert source.task is not None  # noqa: S101 - the caller has checked
     return replace(source, data=_data(source.task, source.content["spec"]["params"]) | dict(source.data))
 
@@ -103,7 +103,7 @@ def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpe
 
 
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
-    """Return the task's form of rows, or plain numbers for a model of one tensor. None for several inputs."""
+    """Return the form of input rows: the task's own form, or plain numbers for one tensor; None for several tensors."""
     if not isinstance(call.outputs(), Tensor):
         return None
     if hasattr(task, "preprocessing"):
@@ -115,13 +115,13 @@ def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
 
 
 def _as_stored(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a form as stored in a manifest, with lists for tuples, to compare it with a champion's form."""
+    """Convert a form of rows to a manifest's types, with lists for tuples, for comparison with a stored form."""
     stored: dict[str, Any] = json.loads(json.dumps(form))
     return stored
 
 
 def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Return the task's form of predictions, or classes if the task evaluates outputs as classes."""
+    """Return the form of predictions: the task's own form, or classes if the task evaluates outputs as classes."""
     if hasattr(task, "postprocessing"):
         answers = _as_stored(task.postprocessing())
         error = answers.pop("error", None)
@@ -135,7 +135,7 @@ def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, 
 
 
 def _data(task: Task, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of training samples, and a checksum of the model's view of them, if they are in memory."""
+    """Return the number of training samples, and a checksum of the model's inputs, if the data is in memory."""
     samples = load_samples(task, "train", params, _CPU)
     if isinstance(samples, StreamSamples):
         return {}

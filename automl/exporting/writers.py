@@ -1,4 +1,4 @@
-"""Writers of the export formats, by format."""
+"""Maps each export format to the function that writes it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

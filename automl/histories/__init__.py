@@ -1,1 +1,1 @@
-"""Searches of other tools as studies of the store: a reader for each source, their names and units in ours."""
+"""Imports runs of other tools as studies: a reader for each tool, and a translation of their names and units."""

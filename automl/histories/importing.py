@@ -1,4 +1,4 @@
-"""Stores a history of another tool as a closed study, from which new studies learn (`automl import`)."""
+"""Stores the runs of another tool as a finished study, from which new studies learn (`automl import`)."""
 
 import shlex
 import time
@@ -38,11 +38,11 @@ def import_history(
     Args:
         spec_file: Spec, or code, of the study that will learn: its space, objectives and directions.
         price: Dollars of a slot per hour.
-        names: Names of the history in terms of the spec, `THEIRS=OURS[:min|max][:UNIT]`.
-        fixed: Parameters `NAME=VALUE` that all runs had and the history lacks.
+        names: Names of the runs' columns and of the spec, `THEIRS=OURS[:min|max][:UNIT]`.
+        fixed: Parameters `NAME=VALUE` that all runs had but did not record.
 
     Returns:
-        Plain values: what was taken, with `lines` for people, and the `views` with None or an error.
+        Plain values: a summary of the imported runs, `lines` for people, and `views` with an error or None for each.
     """
     code, folder = code_of(spec_file), spec_file.absolute().parent
     if code is None:
@@ -80,7 +80,7 @@ def _read(sources: Sequence[str], curves_of: Sequence[str]) -> History:
 
 
 def _write(store: Store, form: dict[str, Any], trials: Sequence[Trial], usd_per_slot_hour: float) -> int:
-    """Write the closed study, without any charge; returns what its trials have cost elsewhere, in nano-dollars."""
+    """Write the finished study without charges. Returns its trials' cost in the other tool, in nano-dollars."""
     at = time.time()
     study_id = store.create_study(form["study"], form, ".", at)
     try:

@@ -1,4 +1,4 @@
-"""Runs in tables (CSV, TSV, Parquet, W&B's exports), in MLflow, in Optuna, and in a results folder of Ray Tune."""
+"""Reads runs from tables (CSV, TSV, Parquet, W&B's exports), MLflow, Optuna, and results folders of Ray Tune."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_RUNS = 50_000  # most that MLflow returns at once
 
 
 def read_mlflow(place: str, curves_of: Collection[str]) -> History:
-    """Read the runs of `[URI#]EXPERIMENT`, by default at MLFLOW_TRACKING_URI. SpecError if there are none."""
+    """Read the runs of an MLflow experiment, `[URI#]EXPERIMENT`. Raises SpecError if the experiment has no runs."""
     uri, _, name = place.rpartition("#")
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     source = f"mlflow:{redact(uri)}#{name}"
@@ -74,7 +74,7 @@ def _mlflow_curve(client: MlflowClient, run_id: str, name: str) -> Curve:
 
 
 def read_optuna(place: str, _: Collection[str]) -> History:
-    """Read the trials of `URL#NAME`; an objective without a name is `value`, one of several `values_0`."""
+    """Read the trials of an Optuna study, `URL#NAME`. Unnamed objectives are called `value`, or `values_0` etc."""
     url, _, name = place.rpartition("#")
     source = f"optuna:{redact(place)}"
     try:
@@ -110,7 +110,7 @@ _STEP = "training_iteration"
 
 
 def read_ray(folder: str, _: Collection[str]) -> History:
-    """Read the folders of trials in an experiment's folder. SpecError if there are none."""
+    """Read the trials in a Ray Tune experiment's folder. Raises SpecError if the folder has none."""
     files = sorted(Path(folder).expanduser().glob("*/result.json"))
     if not files:
         problem = "found no folder with a result.json, allowed: an experiment's folder, such as ray:~/ray_results/NAME"
@@ -133,7 +133,7 @@ def _of_ray(file: Path) -> Run:
 
 
 def _documents(texts: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield JSON objects up to a damaged one, as an interrupted experiment leaves it, with nested names as Ray's."""
+    """Yield a file's JSON objects up to the first damaged object, with nested names joined as Ray joins them."""
     for text in texts:
         try:
             document = json.loads(text)
@@ -160,7 +160,7 @@ _RANGES = ("__MIN", "__MAX")
 
 
 def read_tables(paths: Sequence[str]) -> History:
-    """Read a table of runs, and files of curves of its runs. SpecError names file and problem."""
+    """Read a table of runs, and tables with these runs' learning curves. Raises SpecError if a file is unreadable."""
     tables = {path: _columns(path) for path in paths}
     curved = [path for path, names in tables.items() if _are_of_curves(list(names))]
     if len(tables) - len(curved) != 1:
@@ -183,7 +183,7 @@ def read_tables(paths: Sequence[str]) -> History:
 
 
 def _are_of_curves(names: Sequence[str]) -> bool:
-    """Return whether a table has a step first, and then a column for each run."""
+    """Return whether a table holds learning curves: a column with the step, then one column per run."""
     return len(names) > 1 and all(_BETWEEN in one for one in names[1:])
 
 

@@ -1,4 +1,4 @@
-"""Runs of another tool in the terms of a spec: its parameters, and its metrics in its units and directions."""
+"""Translates runs of another tool to a spec: its parameters, and its metrics in the spec's units and directions."""
 
 import math
 import re
@@ -27,7 +27,7 @@ _WORDS: Mapping[str, State] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run: parameters and last values of metrics by name, curves by metric, and its seconds (None if unknown)."""
+    """A run of another tool: parameters, last metrics, learning curves by metric, and seconds (None if unknown)."""
 
     state: State
     values: Mapping[str, object]
@@ -37,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """Runs of one source, and the better directions of metrics where the source knows them."""
+    """Runs from one source, and the directions (min or max) of the metrics for which the source states a direction."""
 
     source: str
     runs: tuple[Run, ...]
@@ -45,7 +45,7 @@ class History:
 
 
 def state_of(word: str) -> State:
-    """Return the state that a tool's word means; a run in any other state, such as `running`, is unfinished."""
+    """Return the run state that a tool's word means. An unknown word, such as `running`, means unfinished."""
     return _WORDS.get(word.strip().lower(), "unfinished")
 
 
@@ -57,19 +57,19 @@ MOST_EPOCHS = 200
 
 
 class Column(NamedTuple):
-    """A name of the history for a name of the spec; `words` are its unit and its better direction, if given."""
+    """Maps a column of the imported runs to a name in the spec. `words` has the given unit and direction."""
 
     theirs: str
     ours: str
     words: tuple[str, ...] = ()
 
     def option(self, *more: str) -> str:
-        """Return the option of the column, with further words."""
+        """Return the `--map` option that describes this column, with `more` words such as a unit."""
         return f"--map {':'.join((f'{self.theirs}={self.ours}', *self.words, *more))}"
 
 
 class Trial(NamedTuple):
-    """A run in terms of the spec: the metrics after each epoch, and the seconds of an epoch (0 if unknown)."""
+    """An imported run in the spec's terms: metrics after each epoch, and the seconds of an epoch (0 if unknown)."""
 
     params: Mapping[str, Any]
     state: TrialState
@@ -78,11 +78,11 @@ class Trial(NamedTuple):
 
 
 class _LeftOutError(Exception):
-    """A run is left out: the reason, and an example."""
+    """A run cannot be imported. The arguments are the reason and an example."""
 
 
 def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
-    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. SpecError names the option."""
+    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. Raises SpecError for a wrong option."""
     columns: dict[str, Column] = {}
     known, words_known = [*(spec.space or Space({})).names(), *metrics_of(spec), SECONDS], [*DIRECTIONS, *UNITS]
     for text in given:
@@ -106,10 +106,10 @@ def metrics_of(spec: StudySpec) -> list[str]:
 
 
 class Translator:
-    """Translates a history into the terms of a spec; `left_out` and `notes` are lines for the user.
+    """Translates imported runs to the names and units of a spec. `left_out` and `notes` are lines for the user.
 
-    `given` has columns with other names or units, by the spec's name; `fixed` parameters that the history lacks.
-    SpecError if a name or a direction is missing; the message has the option to add.
+    `given` has columns with other names or units, by the spec's name; `fixed` has parameters that the runs did not
+    record. Raises SpecError, with the option to add, if a name or a direction is missing.
     """
 
     def __init__(
@@ -167,14 +167,14 @@ class Translator:
         self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
 
     def _points(self, run: Run) -> list[dict[str, object]]:
-        """Return the metrics at each step that all curves have; metrics without a curve have their last value."""
+        """Return the metrics at each step that all learning curves have. Other metrics have their last value."""
         curves = {name: run.curves.get(self._columns[name].theirs, {}) for name in self._curved}
         last = {name: run.values.get(column.theirs) for name, column in self._metrics.items()}
         steps = sorted(set.intersection(*map(set, curves.values()))) if curves else []
         return [last | {name: curve[step] for name, curve in curves.items()} for step in steps] if curves else [last]
 
     def trials(self) -> list[Trial]:
-        """Return the usable runs. SpecError if there are none, or if a share is in percent."""
+        """Return the usable runs. Raises SpecError if no run is usable, or if a fraction is given in percent."""
         trials: list[Trial] = []
         reasons: dict[str, list[str]] = {}
         for run in self._history.runs:
@@ -225,7 +225,7 @@ class Translator:
         return {name: number for name, number in numbers.items() if number is not None}
 
     def _number(self, value: object, column: Column) -> float | None:
-        """Return a finite value in the unit and direction of the spec, or None. SpecError for a share in percent."""
+        """Return a finite value in the spec's unit and direction, or None. Raises SpecError for percentages."""
         try:
             number = float(value) * math.prod(UNITS.get(word, 1.0) for word in column.words)  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -238,7 +238,7 @@ class Translator:
 
 
 def _typed(parameter: Parameter, value: object) -> Any:
-    """Return a value as the parameter has it: sources such as CSV files and MLflow have only text."""
+    """Convert a value to the parameter's type, because sources such as CSV files and MLflow have only text."""
     if isinstance(parameter, Categorical):
         return next((one for one in parameter.choices if _is_same(one, value)), value)
     try:
@@ -249,7 +249,7 @@ def _typed(parameter: Parameter, value: object) -> Any:
 
 
 def _is_same(choice: object, value: object) -> bool:
-    """Return whether a source means a choice: `Adam` is `adam`, and `1` or `1e0` is 1.0."""
+    """Return whether an imported value equals a choice: `Adam` is `adam`, and `1` or `1e0` is 1.0."""
     if isinstance(choice, int | float) and not isinstance(choice, bool):
         try:
             return float(value) == choice  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""Exported models as images: a folder that `docker build`, a Hugging Face Space and Kubernetes read."""
+"""Writes exported models as folders that `docker build`, Hugging Face Spaces and Kubernetes can use."""

@@ -1,4 +1,4 @@
-"""A folder with a package, a Dockerfile, and files for a Hugging Face Space and Kubernetes. `files` has the texts."""
+"""Writes a folder with a package, a Dockerfile, and files for a Hugging Face Space and Kubernetes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MIB_WITHOUT_MODEL = 768  # MiB of a worker's memory for torch, the server and b
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder for `docker build` of an image that serves the model. ExportError if a package is missing here."""
+    """Write a folder for `docker build` of an image that serves the model. Raises ExportError for a missing package."""
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
         write_package(programs, manifest, folder / _MODEL)
@@ -37,7 +37,7 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
-    """Return the texts of the files beside the package, by name. `model_bytes` is the size of the model's files."""
+    """Return the texts of the files beside the package, by file name. `model_bytes` is the model's size on disk."""
     # Weights are in memory twice: as read from the file, and as torch arranges them.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
     values = {
@@ -66,7 +66,7 @@ _OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
 def pinned(packages: tuple[str, ...]) -> list[str]:
     """Return lines such as `fastapi==0.141.1` for packages and their dependencies, in the versions installed here.
 
-    Leaves out torch's GPU packages and the build of a version (+cpu). ExportError if a package is missing.
+    Leaves out torch's GPU packages and the build of a version (+cpu). Raises ExportError if a package is missing.
     """
     for name in packages:
         if _found(name) is None:

@@ -31,7 +31,7 @@ MOST_FINDINGS, MOST_COLUMNS, LONGEST_CELL = 12, 25, 28
 
 
 def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
-    """Print the plan in eight lines, then the first parameters and the warnings."""
+    """Print a study's plan in eight lines, then the first parameters and the warnings."""
     prepared = with_earlier(prepared)
     plan = plan_of(prepared)
     if as_json:
@@ -48,7 +48,7 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
-    """Print a service's plan."""
+    """Print the plan that a service has returned."""
     slots, rungs = f"{plan['slots']}, {plan['price']}", _listed(plan["rungs"]) or "none"
     for line in data_lines(plan.get("data_check", {})):
         echo(line)
@@ -66,7 +66,7 @@ def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:
 
 
 def data_lines(data_check: Mapping[str, Any]) -> list[str]:
-    """Return findings in the data, and a table of the columns; nothing for a task without such a check."""
+    """Return lines about problems in the data, and a table of its columns; empty if the task does not check data."""
     if not data_check:
         return []
     findings, columns = data_check["findings"], data_check.get("columns", ())
@@ -121,7 +121,7 @@ def _listed(epochs: Sequence[int]) -> str:
 
 
 def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]:
-    """Return the JSON of `automl launch --dry-run --json`, with expected costs from a project's studies (None: all)."""
+    """Return the values of `automl launch --dry-run --json`, with costs estimated from the project's studies."""
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
     setup = setup_of(spec, place, assembled.policy, prepared.base_folder, None)
@@ -159,7 +159,7 @@ _LARGE = 10**6
 
 
 def size_in_words(space: Space) -> str:
-    """Return the numbers of parameters by kind and, if finite, of configurations; the names and the constraints."""
+    """Describe a space: the parameters by kind, the number of configurations if finite, the names and constraints."""
     if not len(space):
         return "no parameter, so all trials are equal"
     kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())

@@ -1,4 +1,4 @@
-"""Reads earlier studies from a store of this project or any Optuna storage, and stores them with the new study."""
+"""Reads trials of earlier studies from a store of this project or an Optuna storage, for use by a new study."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """Return the study with its earlier studies, stored ones if it exists. SpecError if one cannot be used."""
+    """Add the trials of earlier studies to a new study. Raises SpecError if an earlier study is unusable."""
     names = prepared.spec.search.from_studies
     if not names:
         return prepared
@@ -88,11 +88,11 @@ def _opened(url: str) -> Iterator[Store]:
 
 
 class _UnfitError(Exception):
-    """A study cannot be prior data of the new study; the message is one line."""
+    """An earlier study cannot provide trials for the new study. The message is one line."""
 
 
 def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
-    """Return the usable trials of a study, and the number of all its trials. Never migrates the store."""
+    """Return the usable trials of an earlier study, and the number of all its trials. Never migrates the store."""
     wanted = (spec.objective_records, spec.constraint_records)
     known: list[str] = []
     if _has_table(url, "automl_studies"):
@@ -132,7 +132,7 @@ def _missing_file(url_text: str) -> Path | None:
 
 @contextmanager
 def optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
-    """Yield Optuna's tables behind a URL, or None if there are none; creates nothing."""
+    """Yield the Optuna storage at a URL, or None if the database has no tables of Optuna. Creates no tables."""
     if not _has_table(url, "trial_values"):
         yield None
         return
@@ -166,7 +166,7 @@ def _has_table(url_text: str, name: str) -> bool:
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return the complete trials of a study of this project, and the incomplete trials with their forecast end."""
+    """Return the complete trials of a study of this project, and incomplete trials with forecast final values."""
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:
         for other in record.objectives:
@@ -213,7 +213,7 @@ def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, ep
 
 
 def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
-    """Return a metric's last value, extrapolated if cumulative and the trial was stopped early; NaN without a value."""
+    """Return a metric's last value, or NaN. A cumulative metric of a stopped trial is extrapolated to all epochs."""
     last = trial.epochs[-1]
     if metric in last.metrics and metric in CUMULATIVE_METRICS:
         return extrapolated_metric(trial, last, metric, epochs)
@@ -227,7 +227,7 @@ def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
 def trials_of_optuna(
     study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return the complete trials of an Optuna study; bounded metrics are its objectives or user attributes, if any."""
+    """Return an Optuna study's complete trials; constrained metrics are objectives or user attributes."""
     import optuna
 
     names = metric_names(study)
@@ -242,7 +242,7 @@ def trials_of_optuna(
 
 
 def metric_names(study: optuna.Study) -> list[str] | None:
-    """Return the names that an Optuna study gives its objectives, or None."""
+    """Return the names that an Optuna study gives its objectives, or None if they have no names."""
     import optuna
 
     with warnings.catch_warnings():

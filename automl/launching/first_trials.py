@@ -1,4 +1,4 @@
-"""Warnings that the first trials of a study give: no training fits, no model is kept, several write the same file."""
+"""Warns after the first trials if no training fits the budget, no model is saved, or trials write the same file."""
 
 import math
 from collections import deque
@@ -15,7 +15,7 @@ _ENOUGH_EPOCHS = 3  # number of epochs before their duration is judged; the firs
 
 
 class FirstTrials:
-    """Warns once each if no training fits into the budget, and if a command's first trial keeps no model."""
+    """Warns, once each, if no training fits into the budget, and if a command's first trial saves no model."""
 
     def __init__(self, seconds: float, command: Command | None, warn: Callable[[str], None]) -> None:
         self._seconds, self._warn = seconds, warn
@@ -23,7 +23,7 @@ class FirstTrials:
         self._is_kept = command is None or "checkpoint_folder" not in dict(command.names())
 
     def look(self, machine: StudyMachine) -> None:
-        """Check a commit of the study."""
+        """Check the study after a commit, and warn if a check fails."""
         if self._is_timed and self._is_kept:
             return
         epochs, trials = machine.setup.epochs, machine.trials.values()
@@ -46,11 +46,11 @@ class FirstTrials:
 
 
 class SharedFiles:
-    """Warns once if two trials of a command have written the same model file of their working folder.
+    """Warns once if two trials of a command have written the same model file in their working folder.
 
-    Whenever a trial starts or stops, files that have changed since were written by a trial that ran in between, or
-    shortly before. If no single trial can have written a file each time, several have. Logs and tables are left alone,
-    since trials may append to one.
+    A file that has changed between two starts or stops of trials was written by a trial that ran then, or shortly
+    before. If no single trial can have written a file each time, several have. Logs and tables are ignored, because
+    several trials may append to the same file.
     """
 
     def __init__(self, command: Command | None, base_folder: Path, warn: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class SharedFiles:
         self._writers: dict[Path, frozenset[int]] = {}
 
     def look(self, machine: StudyMachine) -> None:
-        """Check a commit of the study."""
+        """Check the study after a commit, and warn if a check fails."""
         if self._folder is None:
             return
         running = frozenset(trial.id for trial in machine.running)
@@ -92,7 +92,7 @@ _MODELS = frozenset(f".{ending}" for ending in _ENDINGS.split())
 
 
 def _models_in(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield files of models in a folder and the folders in it, with the time of their last change in nanoseconds."""
+    """Yield model files in a folder and its direct subfolders, with the time of their last change in nanoseconds."""
     with suppress(OSError):
         for path in chain(folder.glob("*"), folder.glob("*/*")):
             if path.suffix in _MODELS:

@@ -1,4 +1,4 @@
-"""Recognises trainables of Ray Tune, and objectives for Optuna, whose space it reads from literal `suggest_...` calls.
+"""Recognises trainables of Ray Tune, and objectives of Optuna, whose space is read from literal `suggest_...` calls.
 
 Trials of this project have their parameters before they start, since slots and cost depend on them. Other parameters
 are learned as trials run.
@@ -44,12 +44,12 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_optuna_objective(function: Callable[..., object]) -> bool:
-    """Return whether a function, or one of the user's functions that it calls, calls `suggest_float` or the like."""
+    """Return whether a function, or a function of the user that it calls, uses `suggest_float` or similar methods."""
     return any(name.startswith(PREFIX) for one in _functions(function) for name in _names(one.__code__))
 
 
 def is_tune_trainable(function: Callable[..., object]) -> bool:
-    """Return whether a class or function reports to Ray Tune, itself or in the user's functions that it calls."""
+    """Return whether a class, a function, or a function of the user that it calls reports to Ray Tune."""
     if is_trainable_class(function):
         return True
     try:
@@ -101,7 +101,7 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
 
 
 def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
-    """Return section `search` for a learned space. SpecError, naming `unclear`, if it needs the whole space."""
+    """Return section `search` with `learn_space` on. Raises SpecError if the search needs the whole space."""
     problem = search.problem_of_learning()
     if problem is not None:
         path, text = problem
@@ -111,7 +111,7 @@ def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
 
 
 def training_function_of(objective: Callable[..., object], spec: StudySpec) -> Callable[..., object]:
-    """Return the training function that runs an objective in a study with this spec."""
+    """Return the training function that runs an Optuna objective in a study with this spec."""
     metrics = [one.metric for one in spec.objectives if one.metric not in MEASURED]
     return as_training_function(objective, metrics, spec.training.epochs)
 
@@ -157,7 +157,7 @@ def _described(function: Callable[..., object]) -> _Described:
 
 
 def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
-    """Yield the function, and the user's own functions that it refers to, without duplicates."""
+    """Yield the function, and the user's own functions that it refers to, each once."""
     waiting, seen = [function], set[int]()
     while waiting:
         one = inspect.unwrap(waiting.pop(0))
@@ -196,7 +196,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _calls(function: FunctionType) -> list[ast.Call] | None:
-    """Return the calls of `suggest_...` in order, or None if the source is not available."""
+    """Return a function's `suggest_...` calls in order, or None if its source is not available."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -221,7 +221,7 @@ def _literal(call: ast.Call) -> dict[str, Any] | None:
 
 
 def _problem_of(call: ast.Call) -> str | None:
-    """Return why a call must fail, as far as its literals show, or None."""
+    """Return why a `suggest_...` call with these literal arguments must fail, or None if it may succeed."""
     if _kind_of(call) not in _ARGUMENTS:
         return f"found {_kind_of(call)}, allowed: {listed(_ARGUMENTS)}"
     values = _literal(call)

@@ -1,4 +1,4 @@
-"""Names training functions for ranks and `automl resume`, and saves functions that other processes cannot import."""
+"""Gives training functions names that other processes can import, and saves functions without such a name."""
 
 import base64
 import functools
@@ -39,7 +39,7 @@ import cloudpickle
 
 
 def plain_function(train: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that calls a partial, a bound method or an object with `__call__`; others as they are."""
+    """Wrap a partial, a bound method or an object with `__call__` in a function. Other objects are unchanged."""
     inner: Any = train
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -84,7 +84,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
 
 
 def _save(function: Callable[..., object], name: str, folder: Path, study: str) -> str:
-    """Save a function as a module, and return the module's name; equal source gives the same name within a study."""
+    """Save a function as a module, and return the module's name. Equal source has the same name within a study."""
     source = _source_of(function)
     module = f"{name}_{hashlib.sha256(f'{study} {source}'.encode()).hexdigest()[:8]}"
     path = folder / FOLDER / f"{module}.py"
@@ -112,7 +112,7 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
 
 
 def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
-    """Return whether the module exists with equal meaning. It is left unchanged, so that code does not seem changed."""
+    """Return whether the module exists with the same meaning, so that it can stay unchanged."""
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")
@@ -125,7 +125,7 @@ def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
 
 
 def _pickled(function: Callable[..., object]) -> bytes:
-    """Pickle the function with everything that it refers to, even in its module, which ranks may not find."""
+    """Pickle a function with everything that it refers to, even from its own module, which ranks may not find."""
     import cloudpickle
 
     module = sys.modules.get(function.__module__)
@@ -158,7 +158,7 @@ _Instruction = tuple[str, Any]
 
 
 def say_the_same(one: bytes, other: bytes) -> bool:
-    """Return whether two pickles of functions differ only in values that each run chooses anew."""
+    """Return whether two pickles of functions differ only in values that change with every run."""
     return one == other or _said(one) == _said(other)
 
 
@@ -172,7 +172,7 @@ def _said(pickled: bytes) -> list[_Instruction]:
 
 
 def _is_tracker_id(said: list[_Instruction], place: int) -> bool:
-    """Return whether 32 digits are a tracker id, and not a checksum or path of the user."""
+    """Return whether 32 digits in a pickle are cloudpickle's tracker id, not a checksum or path of the user."""
     return said[place + 1 : place + 1 + len(_AFTER_TRACKER_ID)] == _AFTER_TRACKER_ID
 
 
@@ -200,7 +200,7 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
 
 
 def _without_run(value: Any) -> Any:
-    """Return a value without what each run chooses anew: the kernel of a notebook's cell, the address of a tensor."""
+    """Remove from a value the parts that change with every run: the kernel of a notebook's cell, a tensor's address."""
     if isinstance(value, bytes):
         key = _TENSOR_KEY.search(value, 0, 512)  # it is before the values
         return value.replace(key[1], b"") if key else value

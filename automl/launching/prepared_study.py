@@ -1,4 +1,4 @@
-"""Turns a parsed spec into a study that can be launched; finds mistakes before anything is written."""
+"""Turns a parsed spec into a study that can be launched. Finds mistakes before anything is written."""
 
 import json
 import subprocess
@@ -53,12 +53,12 @@ class TaskFacts:
     """Properties of a task.
 
     Attributes:
-        parameters: Its parameters besides the trainer's. None for a training function or a command, which take any.
-        metrics: Metrics that it measures. None for a training function or a command, which report any.
-        space: Its own search space, or None.
-        reported: Metrics found in the source of a training function; it may report others.
-        baselines: Baselines of its models, as `trainers.contract.task.baselines_of` returns them.
-        data_check: What a built-in task found in its files: `findings`, one line each, and `columns`.
+        parameters: The task's own parameters. None for a training function or a command, which accept any.
+        metrics: Metrics that the task measures. None for a training function or a command, which report any.
+        space: The task's own search space, or None.
+        reported: Metrics found in the source of a training function, which may report others.
+        baselines: Baselines of the task's models, as `trainers.contract.task.baselines_of` returns them.
+        data_check: Findings of a built-in task in its files: `findings`, one line each, and `columns`.
     """
 
     parameters: tuple[str, ...] | None
@@ -132,7 +132,7 @@ def facts_of(
 
 
 def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:
-    """Check that a command can be run here. Its parameters and metrics are unknown before it runs."""
+    """Check that a command's program exists here. Parameters and metrics are unknown before the command runs."""
     problem = missing_program(Command.of(options), folder, search_path())
     if problem is not None:
         raise SpecError(source, ("task", COMMAND), problem)
@@ -140,7 +140,7 @@ def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> 
 
 
 def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Call `trainers.local.try_out_task` in its own process. SpecError if it fails, ends or exceeds `PROBE_SECONDS`."""
+    """Try out a task in another process. Raises SpecError if that process fails, ends or exceeds `PROBE_SECONDS`."""
     task = question["task"]
     try:
         done = subprocess.run(  # noqa: S603 - a module of this project
@@ -159,7 +159,7 @@ def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _ending(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the exit of the trial process in words, with the last line that it printed."""
+    """Describe how the process that tried out a task ended, with the last line that it printed."""
     code = done.returncode
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
     last = done.stderr.strip().splitlines()[-1:]
@@ -167,7 +167,7 @@ def _ending(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def quality_of(facts: TaskFacts) -> str:
-    """Return the metric of a task to optimize; for a training function a reported metric, validation metrics first."""
+    """Return the metric to optimize: the task's own, or a metric that the training function reports."""
     reported = [name for name in facts.reported if name not in OUR_METRICS]
     reported = reported or [name for name in ("val_loss", "train_loss") if name in facts.reported]
     of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
@@ -183,7 +183,7 @@ _LEARNT = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A study that can be launched.
+    """A checked study that can be launched.
 
     Attributes:
         base_folder: Base of relative paths and of the user's own task.
@@ -206,7 +206,7 @@ class Prepared:
 
 
 def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts | None = None) -> Prepared:
-    """Check a spec against its task, its search and the machine.
+    """Check that a spec fits its task, its search options and this machine, and prepare its launch.
 
     Args:
         base_folder: Base of relative paths and of the user's own task.
@@ -274,7 +274,7 @@ def _check_store_url(spec: StudySpec, source: str) -> None:
 
 
 def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
-    """Refuse a space to learn for a task that never requests parameters at run time."""
+    """Raise SpecError for `search.learn_space` with a task or command, which requests no parameters at run time."""
     if spec.search.learn_space and (declares or spec.task == COMMAND):
         what = "a command" if spec.task == COMMAND else "a task"
         problem = f"only objectives for Optuna request parameters at run time, and this is {what}. Set it to false"
@@ -282,7 +282,7 @@ def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
 
 
 def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -> tuple[int, ...]:
-    """Build the search as a controller does, and suggest a first trial, so that no study exists without a trial."""
+    """Build the search as a controller does, and suggest a first trial, to find errors before the study is created."""
     name, advisor = spec.search.sampler, spec.search.advisor
     is_own = ":" in name
     if advisor is not None and (problem := missing_program(Command(parts=advisor.command), folder, search_path())):
@@ -302,7 +302,7 @@ def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -
 
 
 def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
-    """Return the rungs of the pruner; a user's own pruner may return wrong rungs."""
+    """Return the epochs at which the pruner decides. Raises SpecError for wrong epochs of a user's own pruner."""
     name, epochs = spec.search.pruner.name, spec.training.epochs
     problem = None
     try:
@@ -377,7 +377,7 @@ def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str,
 
 
 def _warnings_of_function(spec: StudySpec) -> tuple[str, ...]:
-    """Warn about options that a training function ignores, or follows only through a helper."""
+    """Warn about options that a training function ignores, or that it follows only through a helper function."""
     given = {name: getattr(spec.training, name) for name in spec.training.model_fields_set}
     return tuple(
         f"training.{name}: a training function follows it only if it calls {helper}"

@@ -57,7 +57,7 @@ _COLUMN_OPTIONS = ("target", "text", "label")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quickstart:
-    """A spec that was chosen from the data."""
+    """A spec that was chosen from the data, with notes on the choices."""
 
     spec: StudySpec
     mapping: dict[str, Any]
@@ -68,7 +68,7 @@ class Quickstart:
 def quickstart(
     task: str, arguments: Mapping[str, str | None], overrides: Sequence[str] = (), store: str | None = None
 ) -> Quickstart:
-    """Choose a spec for a built-in task from the command line's options. SpecError if an option or a file is wrong."""
+    """Choose a spec for a built-in task from command-line options. Raises SpecError if an option or file is wrong."""
     source = f"launch --task {task}"
     if task not in built_in_tasks():
         allowed = f"{listed(built_in_tasks())}. For your own task write a spec with `automl init module:Class`"
@@ -94,7 +94,7 @@ def quickstart(
 
 
 def write_spec(path: Path, picked: Quickstart) -> None:
-    """Write the chosen spec with comments to a new file. SpecError if it exists or cannot be written."""
+    """Write the chosen spec with comments to a new file. Raises SpecError if it exists or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(as_yaml(picked))
@@ -160,7 +160,7 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
 
 
 def _samples(task: Task) -> int:
-    """Return the number of training samples if the task knows it without torch, else 0."""
+    """Return the number of training samples, or 0 if only code with torch knows the number."""
     return int(getattr(task, "training_samples", 0))
 
 
@@ -187,7 +187,7 @@ def _epochs(name: str, samples: int, mapping: Mapping[str, Any]) -> int:
 
 
 def _study_name(data: str | None, task: str) -> str:
-    """Return a study's name from the data file's name, with the folder's name before names like train.csv."""
+    """Derive a study's name from the data file's name, with the folder's name in front of names like train.csv."""
     if data is None:
         return task
     path = Path(data).absolute()
@@ -217,7 +217,7 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
 
 
 def _rare_class_note(spec: StudySpec, rare: RareClass | None) -> list[str]:
-    """Return the reason for the objective of rare classes, and how to choose another; empty for other objectives."""
+    """Return why the objective suits rare classes, and how to choose another; empty for other objectives."""
     if rare is None or spec.objectives[0].metric != METRIC_OF_RARE:
         return []
     said = f"rare class: {percent(rare.share)} of the training rows are {shown(rare.label)}"
@@ -227,13 +227,13 @@ def _rare_class_note(spec: StudySpec, rare: RareClass | None) -> list[str]:
 
 
 def objectives_note(spec: StudySpec) -> str:
-    """Return the line about the objectives."""
+    """Return the note that explains the chosen objectives."""
     objectives = " and ".join(f"{one.metric} ({one.direction})" for one in spec.objectives)
     return f"objectives: {objectives}; the archive keeps every model that no other model beats in all objectives"
 
 
 def budget_note(spec: StudySpec) -> str:
-    """Return the line about the budget."""
+    """Return the note that explains the chosen budget."""
     budget = spec.budget
     limits = whichever_first([
         duration(budget.hours * 3600) if budget.hours is not None else "",
@@ -244,5 +244,5 @@ def budget_note(spec: StudySpec) -> str:
 
 
 def shown_notes(picked: Quickstart) -> str:
-    """Return the notes as a paragraph for the terminal."""
+    """Return the notes on a chosen spec as a list for the terminal."""
     return "\n".join(f"- {note}" for note in picked.notes)

@@ -1,4 +1,4 @@
-"""Reads a spec from a file or a mapping: overrides, absolute paths, and a check that outputs can be written."""
+"""Reads a spec from a file or a mapping, applies overrides, makes paths absolute, and checks output places."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from trainers.contract.task_loading import options_of_new_studies, path_options
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
-    """Read a spec with overrides (`path=value`). SpecError if the file cannot be read, or the spec is wrong."""
+    """Read a spec with overrides (`path=value`). Raises SpecError if the file is unreadable or the spec is wrong."""
     return load_spec(path, store_overrides(overrides, store))
 
 
@@ -34,7 +34,7 @@ def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
 def parse_with_overrides(
     spec: StudySpec | Mapping[str, Any], overrides: Sequence[str] = (), source: str = "spec"
 ) -> StudySpec:
-    """Parse a spec from Python code, with overrides `path=value`. SpecError if the spec or an override is wrong."""
+    """Parse a spec from Python code, with overrides `path=value`. Raises SpecError if a value is wrong."""
     if not overrides:
         return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
     mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else as_plain(spec)
@@ -44,7 +44,7 @@ def parse_with_overrides(
 def absolute_task_options(
     task: str, options: Mapping[str, Any], folder: Path, *, source: str = "spec"
 ) -> dict[str, Any]:
-    """Return a built-in task's options with absolute paths below `folder`. SpecError for `~` of an unknown user."""
+    """Make paths in a built-in task's options absolute, below `folder`. Raises SpecError for `~` of an unknown user."""
     always, if_there = path_options(task)
     changed = dict(options)
     for name, value in options.items():
@@ -57,7 +57,7 @@ def absolute_task_options(
 
 
 def expanded(value: str, source: str, name: str) -> Path:
-    """Return an option's path with `~` expanded. SpecError for an unknown user name."""
+    """Return an option's path with `~` expanded. Raises SpecError for an unknown user name."""
     try:
         return Path(value).expanduser()
     except RuntimeError:
@@ -66,13 +66,13 @@ def expanded(value: str, source: str, name: str) -> Path:
 
 
 def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
-    """Return a new study's spec with its task's options for new studies. The spec's own options win."""
+    """Add the task's default options for new studies to a spec. Options that the spec sets have priority."""
     options = {**options_of_new_studies(spec.task), **spec.task_options}
     return spec.model_copy(update={"task_options": options})
 
 
 def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
-    """Return a spec with absolute paths or URLs; relative paths start at `here`. SpecError if `mlflow` is wrong."""
+    """Make a spec's paths and URLs absolute; relative paths start at `here`. Raises SpecError if `mlflow` is wrong."""
     resources, checkpoints = spec.resources, spec.checkpoints
     if resources.ray_temp_folder is not None:
         ray_folder = str((here / resources.ray_temp_folder).absolute())
@@ -102,7 +102,7 @@ LONGEST_RAY_FOLDER = 40
 
 
 def check_outputs(spec: StudySpec, source: str) -> None:
-    """Check that outputs can be written, except on servers, which may start later. SpecError names the key."""
+    """Raise SpecError, naming the key, if outputs cannot be written. Skips servers, which may start later."""
     folder, ray_folder = spec.checkpoints.folder, spec.resources.ray_temp_folder
     if is_url(folder):
         _check_object_store(source, folder, joined(folder, spec.study))
@@ -125,7 +125,7 @@ def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
 
 
 def _check_object_store(source: str, value: str, folder: str) -> None:
-    """Try to write to a store. An unreachable store is not an error of the spec: the study waits for it."""
+    """Try to write to an object store. An unreachable store is no error, because the study waits for the store."""
     key = ("checkpoints", "folder")
     try:
         check_library(value)

@@ -1,4 +1,4 @@
-"""Runs a study's controller in this process, with its pool, its drain at a signal, its views and its final report."""
+"""Runs a study in this process: opens its devices, handles signals, updates MLflow and Optuna, writes the report."""
 
 import json
 import os
@@ -41,7 +41,7 @@ from trainers.commands.command import COMMAND, Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watcher:
-    """Callbacks of a study. `leave` runs in a signal handler at the second interrupt, and exits or raises."""
+    """Callbacks while a study runs. `leave` runs in a signal handler at the second interrupt, and exits or raises."""
 
     on_commit: Callable[[StudyMachine], None] = lambda _machine: None
     say: Callable[[str], None] = lambda _line: None
@@ -51,7 +51,7 @@ class Watcher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """A study after its controller has ended. If it was `interrupted`, another controller may continue it."""
+    """Result of running a study. If `interrupted` is true, another process may continue the study."""
 
     record: StudyRecord
     report: Path
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) -> Outcome:
-    """Drive the study until it is closed, drained or failed, wait for its views, and write its report."""
+    """Run a study until it ends or a signal stops it, wait for its Optuna and MLflow copies, and write its report."""
     spec = prepared.spec
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
@@ -114,14 +114,14 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
 
 
 def runs_text(record: StudyRecord, link: str) -> str:
-    """Return `runs in MLflow: http://...`, or the command that serves the runs if no server does."""
+    """Return `runs in MLflow: http://...`. Without a server, also the command that starts one."""
     uri = str(record.mlflow_uri)
     is_served = uri.startswith(("http:", "https:"))
     return f"runs in MLflow: {link}" + ("" if is_served else f", after `mlflow ui --backend-store-uri {redact(uri)}`")
 
 
 class _Sessions:
-    """Repeats sessions of a study until one ends for another reason than a full disk."""
+    """Runs a study, and resumes it after each full disk, until it ends for another reason."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Sessions:
         self._epochs = 0
 
     def drain(self, reason: str) -> None:
-        """End the session, or the wait for disk space. Interrupts any work after the last session."""
+        """Stop the study, or its wait for disk space. Raises KeyboardInterrupt if the study has already ended."""
         if self._over:
             raise KeyboardInterrupt
         self._drain_reason = reason
@@ -152,7 +152,7 @@ class _Sessions:
             self._session.drain(reason)
 
     def run(self) -> StudyMachine | None:
-        """Drive the study, waiting while its checkpoints cannot be written. Returns as `Session.run` does."""
+        """Run the study, and wait while its checkpoints cannot be written. Returns the result of `Session.run`."""
         waiter: RoomWaiter | None = None
         while True:
             self._session = self._new_session()
@@ -176,7 +176,7 @@ class _Sessions:
         return machine
 
     def was_interrupted(self, machine: StudyMachine | None) -> bool:
-        """Return whether a signal ended the work of `run`; False if no work was left."""
+        """Return whether a signal ended `run` before its work was done."""
         if self._drain_reason is None or (machine is None and not self._stood_by):
             return False
         return machine is None or machine.state == "drained"
@@ -205,7 +205,7 @@ class _Sessions:
 
 
 def _refusal(folder: str) -> str:
-    """Return the problem of a place that takes small files, but failed to save or load a checkpoint."""
+    """Return the message for a folder or URL that accepts small files, but failed to save or load a checkpoint."""
     what = (
         "a checkpoint could not be saved or loaded" if is_url(folder) else "no room for a checkpoint, or it is broken"
     )
@@ -224,7 +224,7 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
 def _hurrying(
     views: ViewsProcess, watcher: Watcher, *looking: FirstTrials | SharedFiles
 ) -> Callable[[StudyMachine], None]:
-    """Hurry the views at the last commit, so that they catch up while the pool ends."""
+    """Return a callback that requests the last update of MLflow and Optuna at the study's last commit."""
 
     def on_commit(machine: StudyMachine) -> None:
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk continues
@@ -237,7 +237,7 @@ def _hurrying(
 
 
 def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool) -> bool:
-    """Wait for the views. Also brings late views up to date when a launch had no work."""
+    """Wait until the copies in Optuna and MLflow are up to date, also if this launch had nothing to train."""
     if not ran:
         if not any(lag(store, study).values()):
             return True
@@ -249,7 +249,7 @@ ASKED_WITHIN_SILENCE = 4  # number of health checks of a rank within the longest
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
-    """Return an unopened pool. If it `grows`, devices that join become slots, unless the spec sets their number."""
+    """Return an unopened pool of devices. If it `grows`, joining devices become slots unless the spec sets a number."""
     resources = prepared.spec.resources
     joins = resources.slots == "auto" and resources.ray_address is not None
     return RayPool(
@@ -274,7 +274,7 @@ _MOST_BYTES = 2**24
 
 
 def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLogging, str]:
-    """Return the MLflow settings for the user's own code, and a warning or "". The spec's paths are absolute."""
+    """Return the MLflow settings for the user's own code, and a warning or "". The spec must have absolute paths."""
     wanted = spec.mlflow != "off" and "MLFLOW_TRACKING_URI" not in os.environ and uses_mlflow(spec, folder)
     problem = _made(spec.mlflow, spec.study) if wanted else ""
     uri = spec.mlflow if wanted and not problem else ""
@@ -303,7 +303,7 @@ def _files(spec: StudySpec, folder: Path) -> Iterator[Path]:
 
 
 def _made(uri: str, study: str) -> str:
-    """Create the experiment in another process, which loads MLflow. Returns the problem, or ""."""
+    """Create the MLflow experiment in another process, to avoid importing MLflow here. Returns the problem, or ""."""
     question = json.dumps({"uri": uri, "study": study})
     try:
         done = subprocess.run(  # noqa: S603 - a module of this project
@@ -323,7 +323,7 @@ ROLES_OF_THE_NODE = "AWS_CONTAINER_"  # prefix of variables that give a containe
 def handed_over(
     names: Collection[str], environment: Mapping[str, str] = os.environ, *, prefixes: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return the variables for ranks on other machines, including those in `names` that are set."""
+    """Return the environment variables to set for ranks on other machines, including `names`."""
     return {
         name: value
         for name, value in environment.items()

@@ -150,7 +150,7 @@ def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> 
 
 
 def _space_lines(facts: TaskFacts | None) -> list[str]:
-    """Return the section `space`. Its world size is 1, which fits every machine."""
+    """Return the lines of section `space`. Its world size is 1, which fits every machine."""
     own = facts.space if facts is not None else None
     parameters = {name: form for name, form in (own or _GENERAL_SPACE).to_dict().items() if name != "world_size"}
     lines = ["space:                    # leave it out to use the task's own space", *_SPACE_COMMENTS]
@@ -165,7 +165,7 @@ def _space_lines(facts: TaskFacts | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstSpec:
-    """A written spec. `note` says why it has a general space instead of the task's own space, or is empty."""
+    """A spec that was written. `note` says why it has a general space instead of the task's own, or is empty."""
 
     path: Path
     note: str
@@ -240,7 +240,7 @@ def parameter_lines(space: Mapping[str, Any]) -> list[str]:
 
 
 def word(text: str) -> str:
-    """Return a text without quotes if YAML reads it as the same text, else in quotes."""
+    """Return a text as YAML: without quotes if YAML then reads the same text, else in quotes."""
     try:
         return text if read_yaml(text, source="") == text else json.dumps(text)
     except SpecError:

@@ -1,1 +1,1 @@
-"""Training functions with libraries that have their own training loop, one file for each library."""
+"""Adapters for libraries that have their own training loop, one file for each library."""

@@ -1,4 +1,4 @@
-"""Accelerate: an `accelerate.Accelerator` for your own training loop in a trial.
+"""Accelerate: creates an `accelerate.Accelerator` for your own training loop in a trial.
 
     from automl.libraries import accelerate as trial_accelerate
 
@@ -9,7 +9,7 @@
             ...
             trial.report(val_error=error)
 
-The accelerator uses the process group of the trial's gang.
+The accelerator uses the process group of the trial's ranks.
 """
 
 import os
@@ -24,7 +24,7 @@ from trainers.functions.trial import Trial
 
 
 def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
-    """Return an accelerator that uses the ranks and the process group of the gang.
+    """Return an accelerator that uses the trial's ranks and their process group.
 
     Args:
         options: Arguments of `accelerate.Accelerator`. Defaults: the trial's `gradient_accumulation_steps`, and a
@@ -44,9 +44,9 @@ def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
 
 
 def join_gang(trial: Trial) -> None:
-    """Let the next accelerator use this trial's gang, not an earlier trial's, until the trial is over.
+    """Let the next accelerator use this trial's process group, not an earlier trial's, until the trial is over.
 
-    Accelerate keeps the gang in shared objects, and reads it from environment variables, which are then restored.
+    Accelerate keeps the group in shared objects, and reads environment variables, which are restored at the end.
     """
     AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - transformers does the same
     GradientState._reset_state()  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""The loop over a trial's epochs as calls, for libraries that drive the loop and call back."""
+"""The loop over a trial's epochs as separate calls, for libraries that run the training loop themselves."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ class EpochCalls:
         self.done = trial.epoch
 
     def begin(self) -> None:
-        """End the current epoch, and begin the next. Waits for the search's decision where one is due.
+        """End the current epoch and begin the next. Waits for the search's decision if the epoch has one.
 
         Raises:
             TrialOver: The trial is pruned, paused or stopped.
@@ -39,11 +39,11 @@ class EpochCalls:
             )
 
     def are_all_done(self) -> bool:
-        """Return whether an earlier attempt has trained all epochs. If so, end the loop."""
+        """Return whether an earlier attempt has trained all epochs. If so, ends the loop."""
         return self.done >= self._trial.max_epochs and next(self._loop, None) is None
 
     def report(self, metrics: Mapping[str, Any], library: str) -> None:
-        """Report the metrics that a library measured in this epoch. TaskError if there are none."""
+        """Report the metrics that a library measured in this epoch. Raises TaskError if there are none."""
         if not metrics and self._trial.rank == 0:
             raise TaskError(
                 f"epoch {self._trial.epoch}: {library} measured nothing. Validate in every epoch, so that the "
@@ -53,6 +53,6 @@ class EpochCalls:
 
 
 def check_one_rank(trial: Trial, library: str) -> None:
-    """Raise TaskError for a gang, because the library trains in one process."""
+    """Raise TaskError if a trial has several ranks, because the library trains in one process."""
     if trial.world_size > 1:
         raise TaskError(f"world_size is {trial.world_size}, but {library} trains in one process. Set world_size to 1")

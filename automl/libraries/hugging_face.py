@@ -1,4 +1,4 @@
-"""Hugging Face: a `transformers.Trainer` as the training loop of a trial.
+"""Hugging Face: uses a `transformers.Trainer` as the training loop of a trial.
 
     from automl.libraries import hugging_face
 
@@ -7,8 +7,8 @@
         trainer = Trainer(model, arguments, train_dataset=..., eval_dataset=..., compute_metrics=...)
         hugging_face.fit(trial, trainer)
 
-The trainer uses the ranks of the gang. It evaluates after each epoch, and its metrics are reported. Checkpoints hold
-model, optimizer, schedule, gradient scaler and the trainer's own state.
+The trainer uses the trial's ranks. It evaluates after each epoch, and its metrics are reported. Checkpoints hold model,
+optimizer, schedule, gradient scaler and the trainer's own state.
 """
 
 import json
@@ -36,7 +36,7 @@ _TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_
 
 
 def options(trial: Trial) -> dict[str, Any]:
-    """Return arguments for `transformers.TrainingArguments`: the gang, the trial's parameters, the number of epochs.
+    """Return arguments for `transformers.TrainingArguments`: ranks, the trial's parameters, and the number of epochs.
 
     The trainer's own checkpoints, progress bar and reports are off. An argument of the same name switches them on:
     `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`. Set `output_dir` if the trainer saves files,
@@ -64,13 +64,13 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: Trainer) -> None:
-    """Call `trainer.train` as the trial's loop over its epochs, after the epochs of earlier attempts.
+    """Run `trainer.train` as the trial's training loop, after the epochs that earlier attempts have trained.
 
     Args:
         trainer: Trainer whose arguments were made with `options`.
 
     Raises:
-        TaskError: The trainer has other ranks than the trial.
+        TaskError: The trainer's number of ranks differs from the trial's.
     """
     ranks = trainer.args.world_size, trainer.args.process_index
     if ranks != (trial.world_size, trial.rank):
@@ -99,14 +99,14 @@ def fit(trial: Trial, trainer: Trainer) -> None:
 
 
 def _keep_to_one_gpu(trainer: Trainer) -> None:
-    """Let the trainer use only this rank's GPU. Otherwise a single rank uses all visible GPUs, with a larger batch."""
+    """Make the trainer use only this rank's GPU. By default a single rank would use all GPUs, with a larger batch."""
     if trainer.args.n_gpu > 1:
         trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model on several GPUs
         trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - computed from the old number of GPUs
 
 
 class TrialCallback(TrainerCallback):
-    """Reports the evaluation's metrics after each epoch, and begins the next epoch; `fit` adds it.
+    """Reports the evaluation's metrics after each epoch, and begins the next epoch. `fit` adds this callback.
 
     Metrics have the trainer's names: `eval_loss`, and the results of `compute_metrics` with the prefix `eval_`.
     """
@@ -124,21 +124,21 @@ class TrialCallback(TrainerCallback):
         self._is_trained = True
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Report that this rank is alive."""
+        """Report that this rank is alive, after each training step."""
         self._trial.heartbeat()
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Report that this rank is alive."""
+        """Report that this rank is alive, after each evaluation step."""
         self._trial.heartbeat()
 
     def on_evaluate(self, *_: Any, **more: Any) -> None:
-        """Keep the evaluation's metrics."""
+        """Store the evaluation's metrics for the report at the epoch's end."""
         for name, value in (more.get("metrics") or {}).items():
             if isinstance(value, int | float) and not name.endswith(_TIMES) and name != "epoch":
                 self._logged[name] = float(value)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Report the last epoch."""
+        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
         if self._is_trained:
             self._report()
 
@@ -148,7 +148,7 @@ class TrialCallback(TrainerCallback):
 
 
 class _Kept:
-    """A trainer's state in a checkpoint of the trial. `content` is empty without a checkpoint."""
+    """The state of a `transformers.Trainer` in a trial's checkpoint. `content` is empty without a checkpoint."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -172,7 +172,7 @@ class _Kept:
         return f'model.load_state_dict({state}["model"])  # a model that you have built for exported["params"]'
 
     def write(self, folder: Path) -> None:
-        """Write the restored state as a checkpoint of transformers."""
+        """Write the restored state to a folder in the checkpoint format of transformers."""
         names = {"model": WEIGHTS_NAME, "optimizer": OPTIMIZER_NAME, "schedule": SCHEDULER_NAME, "scaler": SCALER_NAME}
         for part, name in names.items():
             if part in self.content:

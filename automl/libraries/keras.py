@@ -1,4 +1,4 @@
-"""Keras 3: `model.fit` as the training loop of a trial, on one rank.
+"""Keras 3: runs `model.fit` as the training loop of a trial with one rank.
 
     from automl.libraries import keras as trial_keras
 
@@ -27,7 +27,7 @@ from trainers.protocol import TaskError
 def fit(
     trial: Trial, model: keras.Model, *data: Any, callbacks: Sequence[keras.callbacks.Callback] = (), **options: Any
 ) -> None:
-    """Call `model.fit` as the trial's loop over its epochs, after the epochs of earlier attempts.
+    """Run `model.fit` as the trial's training loop, after the epochs that earlier attempts have trained.
 
     Args:
         model: A compiled model with a known input shape, so that its weights exist.
@@ -57,7 +57,7 @@ def fit(
 
 
 class TrialCallback(keras.callbacks.Callback):
-    """Reports the logged metrics after each epoch, and begins the next epoch; `fit` adds it."""
+    """Reports the logged metrics after each epoch, and begins the next epoch. `fit` adds this callback."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         super().__init__()
@@ -70,19 +70,19 @@ class TrialCallback(keras.callbacks.Callback):
         self._calls.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Report that this rank is alive."""
+        """Report that this rank is alive, after each training batch."""
         self._trial.heartbeat()
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Report that this rank is alive."""
+        """Report that this rank is alive, after each evaluation batch."""
         self._trial.heartbeat()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Keep the logged metrics, with additions of later callbacks."""
+        """Store the logged metrics, to which later callbacks may still add."""
         self._logged = {} if logs is None else logs
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Report the last epoch."""
+        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
         self._report()
 
     def _report(self) -> None:
@@ -92,7 +92,7 @@ class TrialCallback(keras.callbacks.Callback):
 
 
 def _are_arrays(inputs: Any) -> bool:
-    """Return whether inputs are arrays, which Keras splits into batches; loaders and generators have batches."""
+    """Return whether inputs are arrays, which Keras splits into batches. Loaders and generators yield batches."""
     if isinstance(inputs, Mapping):
         inputs = [*inputs.values()]
     if isinstance(inputs, list | tuple):

@@ -1,4 +1,4 @@
-"""LightGBM: boosting rounds as the epochs of a trial, on one rank.
+"""LightGBM: trains boosting rounds as the epochs of a trial with one rank.
 
     from automl.libraries.lightgbm import BoosterState
 
@@ -40,7 +40,7 @@ class BoosterState:
         return {} if self.booster is None else {"booster": self.booster.model_to_string(num_iteration=-1)}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """Restore a booster."""
+        """Restore the booster from a checkpoint's state."""
         if "booster" in state:
             self.booster = lightgbm.Booster(model_str=state["booster"])
 

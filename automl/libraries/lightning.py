@@ -1,4 +1,4 @@
-"""Lightning: a `lightning.Trainer` as the training loop of a trial.
+"""Lightning: uses a `lightning.Trainer` as the training loop of a trial.
 
     from automl.libraries import lightning as trial_lightning
 
@@ -6,8 +6,8 @@
         trainer = lightning.Trainer(**trial_lightning.options(trial), precision="bf16-mixed")
         trial_lightning.fit(trial, trainer, Module(lr=trial.learning_rate), train_loader, validation_loader)
 
-The trainer uses the ranks of the gang. All logged metrics are reported after each epoch. Checkpoints hold Lightning's
-own checkpoint.
+The trainer uses the trial's ranks. All logged metrics are reported after each epoch. The trial's checkpoints contain
+Lightning's own checkpoint.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _NAME = "checkpoint of the trial"  # path that Lightning gets for a checkpoint i
 
 
 def options(trial: Trial) -> dict[str, Any]:
-    """Return arguments for `lightning.Trainer`: the gang's ranks and devices, and the number of epochs.
+    """Return arguments for `lightning.Trainer`: the trial's ranks and devices, and the number of epochs.
 
     Lightning's own checkpoints, progress bar and loggers are off. An argument of the same name switches them on:
     `Trainer(**(options(trial) | {"logger": my_logger}))`.
@@ -57,7 +57,7 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModule, *data: Any, **more: Any) -> None:
-    """Call `trainer.fit` as the trial's loop over its epochs, after the epochs of earlier attempts.
+    """Run `trainer.fit` as the trial's training loop, after the epochs that earlier attempts have trained.
 
     Args:
         trainer: Trainer that was made with `options`.
@@ -65,7 +65,7 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
         more: Further arguments of `trainer.fit` by name: data loaders or a data module.
 
     Raises:
-        TaskError: The trainer has other ranks than the trial, or an argument is given that the trial sets.
+        TaskError: The trainer's number of ranks differs from the trial's, or an argument is given that the trial sets.
     """
     if "ckpt_path" in more:
         raise TaskError("fit: the trial knows its checkpoint. Leave ckpt_path out")
@@ -87,7 +87,7 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
 
 
 class TrialCallback(lightning.Callback):
-    """Reports the logged metrics after each epoch, and begins the next epoch; `fit` has begun the first epoch."""
+    """Reports the logged metrics after each epoch, and begins the next epoch. `fit` begins the first epoch."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         self._trial, self._calls = trial, calls
@@ -102,15 +102,15 @@ class TrialCallback(lightning.Callback):
         self._has_begun, self._is_trained = False, True
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Report that this rank is alive."""
+        """Report that this rank is alive, after each training batch."""
         self._trial.heartbeat()
 
     def on_validation_batch_end(self, *_: Any) -> None:
-        """Report that this rank is alive."""
+        """Report that this rank is alive, after each validation batch."""
         self._trial.heartbeat()
 
     def on_train_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Report the last epoch."""
+        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
         if self._is_trained:
             self._report(trainer)
 
@@ -123,7 +123,7 @@ class TrialCallback(lightning.Callback):
 
 
 class GangEnvironment(ClusterEnvironment):
-    """The ranks of a gang, whose processes and process group exist already."""
+    """Describes a trial's ranks, which already run, to Lightning."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -131,22 +131,22 @@ class GangEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Return True, because the ranks' processes exist already."""
+        """Return True, because the ranks' processes already run."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Return the address of the process group, which exists already."""
+        """Return a placeholder address, because the process group already exists."""
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Return the port of the process group, which exists already."""
+        """Return a placeholder port, because the process group already exists."""
         return 0
 
     @staticmethod
     def detect() -> bool:
-        """Return False, so that Lightning does not choose this environment by itself."""
+        """Return False, so that Lightning never chooses this environment by itself."""
         return False
 
     def world_size(self) -> int:
@@ -154,29 +154,29 @@ class GangEnvironment(ClusterEnvironment):
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
-        """Ignore a strategy's value, which is equal."""
+        """Do nothing, because Lightning passes the same number of ranks."""
 
     def global_rank(self) -> int:
         """Return the number of this rank."""
         return self._rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Ignore a strategy's value, which is equal."""
+        """Do nothing, because Lightning passes the same rank."""
 
     def local_rank(self) -> int:
         """Return the global rank, because Lightning prepares data once for all ranks."""
         return self._rank
 
     def node_rank(self) -> int:
-        """Return 0, since the machine does not matter here."""
+        """Return 0 for every machine, because nothing here depends on the machine."""
         return 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Accept any settings, because `fit` compares the number of ranks."""
+        """Accept any settings. `fit` compares the numbers of ranks itself."""
 
 
 class _InMemory(CheckpointIO):
-    """Passes Lightning's checkpoint to the trial and back without a file. Other files are written as usual."""
+    """Passes Lightning's checkpoint to the trial and back in memory. Other files are written as usual."""
 
     def __init__(self, trainer: lightning.Trainer) -> None:
         self._files = trainer.strategy.checkpoint_io
@@ -185,7 +185,7 @@ class _InMemory(CheckpointIO):
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Lightning's checkpoint. All ranks have to call this, and only rank 0 gets the checkpoint."""
+        """Return Lightning's checkpoint on rank 0, and an empty mapping elsewhere. All ranks have to call this."""
         self._trainer.save_checkpoint(_NAME)
         content, self.content = self.content, {}
         if content:
@@ -201,14 +201,14 @@ class _InMemory(CheckpointIO):
         return f'module.load_state_dict({state}["state_dict"])  # a LightningModule, built for exported["params"]'
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Keep the trial's checkpoint in memory; write any other checkpoint."""
+        """Store the trial's checkpoint in memory. Write any other checkpoint to its file."""
         if path == _NAME:
             self.content = checkpoint
         else:
             self._files.save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
-        """Return the trial's checkpoint; read any other checkpoint from its file."""
+        """Return the trial's checkpoint from memory. Read any other checkpoint from its file."""
         if path != _NAME:
             content: dict[str, Any] = self._files.load_checkpoint(path, *arguments, **more)
             return content
@@ -223,7 +223,7 @@ class _InMemory(CheckpointIO):
 
 
 def _set_to_epoch_start(fit_loop: dict[str, Any]) -> None:
-    """Let the loop begin a whole epoch: in a checkpoint, Lightning's counters are still at the earlier epoch."""
+    """Reset Lightning's counters in a checkpoint, which still count the previous epoch, to the start of a new epoch."""
     for name, progress in fit_loop.items():
         if name == "epoch_progress":
             for counts in progress.values():

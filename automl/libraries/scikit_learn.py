@@ -1,4 +1,4 @@
-"""scikit-learn: calls of `partial_fit` as the epochs of a trial, on one rank.
+"""scikit-learn: calls `partial_fit` as the epochs of a trial with one rank.
 
     from automl.libraries.scikit_learn import EstimatorState
 
@@ -8,7 +8,7 @@
             model.partial_fit(x, y, classes=[0, 1])
             trial.report(val_error=1 - model.score(x_validation, y_validation))
 
-A trial that continues fits the estimator of its checkpoint further.
+A resumed trial continues to fit the estimator of its checkpoint.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _TRUSTED = ("sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
 
 
 class EstimatorState:
-    """Saves and restores an estimator in the format of skops, which executes no code when it is read.
+    """Saves and restores an estimator in the format of skops. Reading this format executes no code.
 
     Args:
         estimator: Estimator, or pipeline of estimators.
@@ -43,7 +43,7 @@ class EstimatorState:
         self._estimator, self._trusted = estimator, [*_TRUSTED, *trusted]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the estimator as bytes. TaskError if it contains an untrusted type."""
+        """Return the estimator as bytes. Raises TaskError if the estimator contains an untrusted type."""
         content = skops.io.dumps(self._estimator)
         unknown = sorted({*skops.io.get_untrusted_types(data=content)} - {*self._trusted})
         if unknown:
@@ -54,7 +54,7 @@ class EstimatorState:
         return {"estimator": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the estimator's learned state."""
+        """Restore the estimator's learned state from a checkpoint."""
         content = state["estimator"].numpy().tobytes()
         vars(self._estimator).update(vars(skops.io.loads(content, trusted=self._trusted)))
 

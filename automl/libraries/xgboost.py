@@ -1,4 +1,4 @@
-"""XGBoost: boosting rounds as the epochs of a trial, on one rank.
+"""XGBoost: trains boosting rounds as the epochs of a trial with one rank.
 
     from automl.libraries.xgboost import BoosterState
 
@@ -44,7 +44,7 @@ class BoosterState:
         return {"booster": torch.frombuffer(self.booster.save_raw("ubj"), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore a booster."""
+        """Restore the booster from a checkpoint's state."""
         if "booster" in state:
             self.booster = xgboost.Booster(model_file=bytearray(state["booster"].numpy()))
 

@@ -1,1 +1,1 @@
-"""Tools for programs that speak the Model Context Protocol: studies on a budget, and DDP measured here."""
+"""Tools for AI agents (Model Context Protocol): studies on a budget, and measurements of DDP on this machine."""

@@ -1,4 +1,4 @@
-"""`automl train` and `automl compare` in processes that end before they exceed their budget; figures of the machine."""
+"""Runs `automl train` and `automl compare` in processes that stop before they exceed their budget."""
 
 import csv
 import json
@@ -38,12 +38,12 @@ class Machine:
     price_source: str
 
     def usd(self, ranks: int, seconds: float) -> float:
-        """Return the cost in dollars of ranks for this time, with one slot each."""
+        """Return the cost in dollars of a training on this number of ranks, with one slot each."""
         return ranks * seconds * self.usd_per_slot_hour / 3600.0
 
 
 def this_machine() -> Machine:
-    """Return the resources of this machine."""
+    """Return this machine's number of slots and other resources."""
     places = find_slots("auto", 1, None)
     price = price_of(places.device, places.device_name, 1)
     return Machine(
@@ -57,7 +57,7 @@ def this_machine() -> Machine:
 
 
 def loopback_bytes_per_second() -> float:
-    """Measure TCP bytes per second between two threads on loopback, gloo's transport. Sends 64 MiB, in about 0.1 s."""
+    """Measure how many bytes per second TCP carries over loopback, as gloo uses it. Takes about 0.1 s."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.perf_counter()
         sender = threading.Thread(target=_send, args=(server.getsockname(),), daemon=True)
@@ -89,7 +89,7 @@ _measured: dict[tuple[str, int], float] = {}
 
 
 def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
-    """Return the expected seconds of a training on this number of ranks, and the source of the estimate."""
+    """Return the expected seconds of a training on this number of ranks, and the basis of this estimate."""
     known = _measured.get((kind, ranks))
     if known is not None:
         return known, "measured in the latest training"
@@ -151,7 +151,7 @@ def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, mac
 
 
 def rank_losses(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Return batches, time and loss of each rank from its log."""
+    """Read the batches, time and loss of each rank from the ranks' logs."""
     return [_rank(folder / f"rank-{rank}.csv", rank) for rank in range(ranks)]
 
 

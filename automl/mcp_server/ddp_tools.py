@@ -1,4 +1,4 @@
-"""Tools about DDP: a real training on this machine, a measured comparison, and the concepts in its figures."""
+"""Tools about DDP: train on this machine, compare DDP with one process, and explain the concepts."""
 
 import ast
 import json
@@ -46,8 +46,8 @@ def run_ddp_simulation(
 ) -> Mapping[str, Any]:
     """Train a task with DDP on this machine, for real.
 
-    It returns losses and seconds of each rank, the effective batch and the scaled learning rate. Without
-    confirm_cost_usd it only returns the cost.
+    Returns losses and seconds of each rank, the effective batch and the scaled learning rate. Without confirm_cost_usd,
+    the tool only returns the cost.
     """
     _check_may_train(backend, task, mlflow)
     machine = this_machine()
@@ -73,7 +73,7 @@ def run_ddp_simulation(
 
 
 def is_function(task: str) -> bool:
-    """Return whether a task is a training function of this folder, by its text: importing it would run its code."""
+    """Return whether the text of a task's name means a training function of this folder, without importing its code."""
     module, _, name = task_name(task).partition(":")
     file = Path(f"{module.replace('.', '/')}.py")
     if not name or not file.is_file():
@@ -99,7 +99,8 @@ def compare_ddp_vs_single(
 ) -> Mapping[str, Any]:
     """Train the same steps with one rank and with several on this machine.
 
-    It returns measured speed-up, efficiency and dollars. Without confirm_cost_usd it only returns the possible cost.
+    Returns measured speed-up, efficiency and dollars. Without confirm_cost_usd, the tool only returns the possible
+    cost.
     """
     _check_may_train(backend, task)
     machine = this_machine()
@@ -120,7 +121,7 @@ def compare_ddp_vs_single(
 
 
 def when_to_use_which(ranks: int, measured: Mapping[str, Any]) -> str:
-    """Return what the measured speed-up and efficiency of these ranks advise."""
+    """Return advice on when to train with this number of ranks, from the measured speed-up and efficiency."""
     speed_up, efficiency = measured["speed_up"], measured["efficiency"]
     figures = f"{ranks} ranks are {speed_up:.2f} times as fast as one and cost {1 / efficiency:.2f} times as much"
     if speed_up <= 1:
@@ -142,7 +143,7 @@ def explain_ddp_concepts(
         Field(max_length=100, description="Words such as LOCAL_RANK, sampler, gloo or mistakes; null: this machine."),
     ] = None,
 ) -> Mapping[str, Any]:
-    """Explain DDP: with figures of this machine, or by the sections of the guide about a topic."""
+    """Explain DDP, either with figures of this machine, or with the guide's sections about a topic."""
     if topic is not None:
         return about(topic)
     machine, bandwidth = this_machine(), loopback_bytes_per_second()
@@ -152,7 +153,7 @@ def explain_ddp_concepts(
 def explained(  # noqa: PLR0917 - figures, in the order of the tool
     machine: Machine, bytes_per_second: float, ranks: int, batch_size: int, learning_rate: float, model_parameters: int
 ) -> dict[str, Any]:
-    """Return the concepts of DDP with figures. `bytes_per_second` is the measured exchange rate of two processes."""
+    """Explain the concepts of DDP with figures. `bytes_per_second` is the measured exchange rate of two processes."""
     from trainers.model.learning_rate import scale  # loaded late, because only this function needs torch
 
     effective = ranks * batch_size
@@ -196,7 +197,7 @@ def explained(  # noqa: PLR0917 - figures, in the order of the tool
 
 
 def about(topic: str) -> dict[str, Any]:
-    """Return the sections of the guide that use the words of a topic most. ToolProblem with all titles if none does."""
+    """Return the guide's sections that mention a topic most. Raises ToolProblem, with all titles, if none does."""
     title, *parts = re.split(r"^## ", _GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     sections = {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
     words = re.findall(r"\w{3,}", topic.lower())

@@ -1,4 +1,4 @@
-"""A store for its user's own programs: studies of the queue, and studies that `automl launch` has run."""
+"""A store for programs of its own user: studies of the queue, and studies started by `automl launch`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _NO_JOB = 0  # id of a job that is not in the queue
 
 
 class LaunchedStudies(TeamStudies):
-    """Jobs of a store, with one for each study outside of the queue. Those can be read, stopped and enqueued to."""
+    """Jobs of a store, including studies that were started outside the queue, which can be read and stopped."""
 
     def jobs(self) -> list[Job]:
         """Return the jobs and launched studies, oldest first."""
@@ -29,14 +29,14 @@ class LaunchedStudies(TeamStudies):
         return sorted([*queued, *launched], key=lambda job: job.submitted_at)
 
     def job(self, name: str) -> Job:
-        """Return the job of a study. MissingError if there is neither a job nor a study."""
+        """Return the job of a study. Raises MissingError if there is neither such a job nor such a study."""
         for line in list_studies(self.store):
             if line.name == name and self._queue.find(name) is None:
                 return self._job_of(line)
         return super().job(name)
 
     def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
-        """Queue an ended study again. ConflictError if it is not of the queue."""
+        """Queue an ended study again. Raises ConflictError if the study was started outside the queue."""
         if self.job(name).id == _NO_JOB:
             changes = "".join(f" --set {shlex.quote(one)}" for one in overrides)
             command = f"automl resume {shlex.quote(name)}{changes}"

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def _tool(function: Callable[..., Any], *, changes: bool) -> Tool:
-    """Make a tool of a function. It refuses unknown arguments and other types."""
+    """Make a tool from a function. The tool rejects unknown arguments and arguments of a wrong type."""
     hints = ToolAnnotations(read_only_hint=not changes, destructive_hint=False, open_world_hint=False)
     tool = Tool.from_function(
         function, description=" ".join(str(function.__doc__).split()), annotations=hints, structured_output=False
@@ -58,7 +58,7 @@ def _changes(tool: Tool) -> bool:
 
 
 class _Server(ToolServer):
-    """Limits the size of answers, and adds the next step to errors."""
+    """MCP server that limits the size of answers, and adds the next step to errors."""
 
     read_only: bool
 
@@ -86,7 +86,7 @@ class _Server(ToolServer):
 
 
 def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> ToolServer:
-    """Return a server of all tools. `backend_of` returns the backend for a request's context."""
+    """Return a server of all tools. `backend_of` maps a request's context to the backend that the tools use."""
     if not logging.root.handlers and logging.lastResort is not None:
         logging.root.addHandler(logging.lastResort)  # otherwise the SDK adds its own handler
     tools = [tool for tool in TOOLS.values() if not (read_only and _changes(tool))]
@@ -101,7 +101,7 @@ def serve_stdio(backend: Backend, *, read_only: bool) -> None:
 
 
 def _problem(tool: Tool, error: BaseException) -> ToolProblem:
-    """Return the answer to a call that failed or did nothing."""
+    """Return the answer to a call of a tool that failed or did nothing."""
     if isinstance(error, ToolProblem):
         return error
     if isinstance(error, ValidationError):

@@ -1,4 +1,4 @@
-"""Tools that read, start and stop studies. Spending tools first report the expected cost."""
+"""Tools that read, start and stop studies. Before it spends money, a tool returns the expected cost."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -45,9 +45,9 @@ def launch(
     ] = None,
     priority: Annotated[int, Field(ge=-100, le=100, description="Jobs of higher priority start first.")] = 0,
 ) -> Mapping[str, Any]:
-    """Queue a study on a budget in dollars, which it never exceeds.
+    """Queue a study on a budget in dollars. The study never exceeds this budget.
 
-    Call it first without confirm_cost_usd: it checks the spec, returns the possible cost, and spends nothing.
+    Call this tool first without confirm_cost_usd: it checks the spec, returns the possible cost, and spends nothing.
     """
     mapping, budget = _with_budget(spec_within(spec, "spec"), budget_usd)
     plan = backend.check(mapping, code)
@@ -70,7 +70,7 @@ def resume(
     ] = None,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Queue an ended study again, with a larger budget if you give one."""
+    """Queue an ended study again, optionally with a larger budget."""
     job = backend.status(study)["job"]
     limit = job["limit_usd"] if budget_usd is None else budget_usd
     if limit is None:
@@ -88,7 +88,7 @@ def resume(
 
 
 def stop(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Let a study drain. No training is lost, and resume continues it."""
+    """Stop a study after its trials have saved checkpoints. Nothing is lost, and `resume` continues the study."""
     return {"job": _short_job(backend.stop(study)), "next": "call watch until it has ended; resume continues it"}
 
 
@@ -107,9 +107,9 @@ def confirm(
     seeds: Annotated[int, Field(ge=1, le=20, description="Trainings of each model.")] = 3,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Train models of an ended study again, with fresh seeds.
+    """Train models of an ended study again, with new seeds.
 
-    This measures them on data that the search never saw. It has its own budget.
+    This measures the models on data that the search never used. The trainings have their own budget.
     """
     plan = backend.check_confirm(study, points, seeds)
     if not is_agreed(budget_usd, confirm_cost_usd):
@@ -127,18 +127,18 @@ def enqueue(
         dict[str, Any], Field(description="Parameters by name; those that you leave out are drawn at random.")
     ],
 ) -> Mapping[str, Any]:
-    """Let a study try these parameters next, within its budget."""
+    """Ask a study to train a trial with these parameters next, within its budget."""
     queued = backend.enqueue(study, params)
     return {**queued, "next": queued["waits"] or "call watch: the next free slot takes it"}
 
 
 def list_studies(backend: Acting) -> Mapping[str, Any]:
-    """List studies and other jobs, newest first, and the limits on spending that concern you."""
+    """List studies and other jobs, newest first, and the spending limits that apply to you."""
     return {"studies": [_short_job(job) for job in reversed(backend.jobs())], "accounts": backend.accounts()}
 
 
 def status(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Return state, money, archive and recommendation of a study."""
+    """Return a study's state, its money, its best models and its recommended model."""
     found = backend.status(study)
     return {**found, "next": _NEXT_BY_STATE[found["job"]["state"]]}
 
@@ -154,7 +154,7 @@ async def watch(
 ) -> Mapping[str, Any]:
     """Wait up to `seconds` for a change of a study or a confirm job, and return its state.
 
-    Call it again with `seen` of its answer until `ended` is true.
+    Call this tool again with `seen` of its last answer until `ended` is true.
     """
     until, before = time.monotonic() + seconds, seen
     while True:
@@ -177,7 +177,7 @@ def explain_trial(
     study: StudyName,
     trial: Annotated[int, Field(ge=0, le=10**9, description="Number of the trial.")],
 ) -> Mapping[str, Any]:
-    """Explain why a trial continued, was paused, stopped or failed, with the numbers that were compared."""
+    """Explain why a trial continued, was paused, stopped or failed, with the numbers that the search compared."""
     return backend.explain(study, trial)
 
 
@@ -206,7 +206,7 @@ def compare_studies(
     *,
     studies: Annotated[list[StudyName], Field(min_length=2, max_length=10, description="Names of the studies.")],
 ) -> Mapping[str, Any]:
-    """Return studies side by side: the results of each, and their cost."""
+    """Return studies side by side, with the results and the cost of each study."""
     names = ("state", "trials", "cost_usd", "hypervolume", "reference_point", "recommendation")
     rows = []
     for name in studies:
@@ -217,7 +217,7 @@ def compare_studies(
 
 
 def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Return the model of a study to take, whether it was confirmed with fresh seeds, and the next step."""
+    """Return a study's recommended model, whether it was confirmed with new seeds, and the next step."""
     found = backend.status(study)
     name, state, summary = found["job"]["study"], found["job"]["state"], found["study"] or {}
     chosen = summary.get("recommendation")

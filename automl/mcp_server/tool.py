@@ -1,4 +1,4 @@
-"""Parts shared by all tools: the backend of a call, arguments with bounds, and consent to spending."""
+"""Parts shared by all tools: the backend of a call, bounded arguments, and the consent to spend money."""
 
 import json
 import math
@@ -14,7 +14,7 @@ Backend = QueueBackend | ServiceBackend
 
 
 class ToolServer(MCPServer):
-    """An MCP server that stores the backend of a call."""
+    """An MCP server that also stores the backend of the current call."""
 
     backend_of: Callable[[Any], Backend]
 
@@ -36,14 +36,14 @@ Consent = Annotated[
 
 
 def lacks_consent(tool: str, budget_usd: float, consent_usd: float | None, expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a tool before consent: its plan, and how to consent."""
+    """Return the answer of a tool that needs consent to spend: its plan, and how to consent."""
     given = "" if consent_usd is None else f"confirm_cost_usd is {consent_usd:g}, less than the budget. "
     step = f"{given}To continue, call {tool} again with the same arguments and confirm_cost_usd={budget_usd!r}."
     return {"started": False, "spent_usd": 0.0, "budget_usd": budget_usd, **expected, "next": step}
 
 
 def is_agreed(budget_usd: float, consent_usd: float | None) -> bool:
-    """Return whether the caller has consented to the whole budget."""
+    """Return whether the caller has consented to spend the whole budget."""
     return consent_usd is not None and consent_usd >= budget_usd
 
 
@@ -54,7 +54,7 @@ _LONGEST_LISTS = (40, 20, 10, 5, 2, 1)  # list lengths to try in this order, unt
 
 
 class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program
-    """Reason why a tool did nothing, and the next step."""
+    """Reason why a tool did nothing, with the next step for the caller."""
 
     def __init__(self, message: str, next_step: str) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the pr
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Return JSON of at most `MOST_CHARACTERS` characters, without NaN or infinity, with counts of omitted entries."""
+    """Return JSON of at most `MOST_CHARACTERS` characters, without NaN or infinity. Counts the entries it omits."""
     for longest in _LONGEST_LISTS:
         text = json.dumps(_cut(answer, longest), ensure_ascii=False, allow_nan=False, default=str)
         if len(text) <= MOST_CHARACTERS:

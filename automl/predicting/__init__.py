@@ -1,1 +1,1 @@
-"""`automl predict`: streams rows from files, and writes predictions. Entry point: `predict`."""
+"""`automl predict`: streams rows from files, and writes predictions."""

@@ -1,1 +1,1 @@
-"""Models in MLflow's registry: `promotion` puts them there, `registered` reads them."""
+"""Models in MLflow's registry: `promotion` registers models, `registered` reads them."""

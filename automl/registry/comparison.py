@@ -1,4 +1,4 @@
-"""Comparison of two models on the same samples, by a paired test of the differences."""
+"""Compares two models on the same samples by a paired test of the differences."""
 
 import hashlib
 import math
@@ -28,8 +28,8 @@ SURE = 0.05  # significance level: differences with p < 0.05 count
 def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """Return the one-sided p-value of a mean difference below 0, by the paired t-test.
 
-    It is at least 2^-n, the probability that all n differences favour the new model by chance. So fewer than five
-    samples are never significant.
+    The p-value is at least 2^-n, the probability that all n differences favour the new model by chance. So fewer than
+    five samples are never significant.
 
     Args:
         weights: Weight of each sample in the mean m = sum(w d) / sum(w), with the variance
@@ -45,7 +45,7 @@ def chance_of(differences: Sequence[float], weights: Sequence[float] | None = No
 
 
 def _chance_below(mean: float, pairs: Sequence[tuple[float, float]], total: float) -> float:
-    """Return the one-sided p-value of the t-test. `pairs` have weight and difference of each sample."""
+    """Compute the one-sided p-value of the t-test. `pairs` holds the weight and the difference of each sample."""
     from scipy.special import stdtr  # loaded late, because it takes a moment that other commands need not wait
 
     count = len(pairs)
@@ -63,7 +63,7 @@ _Answering: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Result of a paired test on a part ("test" or "validation"). `chance` is the one-sided p-value."""
+    """Result of a paired test on the test or validation part. `chance` is the one-sided p-value."""
 
     metric: str
     part: str
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def is_better(self) -> bool:
-        """Return whether the advantage of the new model is significant."""
+        """Return whether the new model is significantly better."""
         return self.chance < SURE
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Comparison:
 def compared(
     sources: Sequence[Source], task: Task, champion: Path, metric: str, *, smaller_is_better: bool
 ) -> Comparison | str:
-    """Compare a model with a champion's package on its study's samples. Returns a text if they cannot be compared."""
+    """Compare a model with the current champion on the study's samples. Returns a reason if that is impossible."""
     source, manifest = sources[0], read_manifest(champion)
     if reason := _why_not(manifest, source):
         return reason
@@ -124,7 +124,7 @@ def compared(
 
 
 def _without_cleaning(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the form of rows without text cleaning, since the parts of a study are cleaned already."""
+    """Return the form of rows without text cleaning, because a study's samples are already clean."""
     return None if rows is None else {name: one for name, one in rows.items() if name not in CLEANING}
 
 
@@ -164,7 +164,7 @@ def _part(task: Task, source: Source) -> str:
 
 
 def _trains_on_validation(task: Task, source: Source) -> bool:
-    """Return whether validation rows also train models. If so, a column names the model that has not seen the row."""
+    """Return whether cross-validation makes the task train on its validation rows too."""
     if not hasattr(task, "new_rows"):
         return False
     inputs, _ = next(iter(_batches(task, source, "validation")))

@@ -1,4 +1,4 @@
-"""`automl promote`: registers a confirmed model as a version in MLflow, and makes it champion if it is better."""
+"""`automl promote`: registers a confirmed model as a version in MLflow, and as champion if it is better."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def promote(
     record: StudyRecord, point: str, *, base_folder: str, registry: Registry, name: str, force: str | None = None,
     model: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Register the model of a point of the archive, or the models of a trial's seeds as an ensemble.
+    """Register a saved model of a study, or the models of a trial's seeds as an ensemble.
 
     Args:
         point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` for confirmed seeds
-            with kept models.
-        force: Recorded reason to register it as champion despite objections.
+            with saved models.
+        force: Recorded reason to make the model champion despite objections.
 
     Returns:
         Plain values: name, version, aliases, an ensemble's seeds, objections, and the comparison with the champion.
@@ -71,7 +71,7 @@ def promote(
 
 
 def newer_champion(registry: Registry, name: str, before: Version | None) -> Version | None:
-    """Return the champion if another promotion has changed it since `before` (None: none). May raise ExportError."""
+    """Return the champion if it has changed since `before` (None: there was none). Raises ExportError."""
     now = registry.champion(name)
     return None if now is None or (before is not None and now.number == before.number) else now
 
@@ -135,7 +135,7 @@ _WHAT = "promote"
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A model that may become a version.
+    """A model that may become a version in the registry.
 
     Attributes:
         confirmation: Result of `confirmation_of`, or None. For an ensemble, `metrics` are of its own predictions, and
@@ -152,14 +152,15 @@ class Candidate:
 
 
 def candidate(record: StudyRecord, name: str, base_folder: str, model: str | None, *, is_forced: bool) -> Candidate:
-    """Return the model that a user names.
+    """Return the model that the user wants to register, with its confirmation.
 
     Args:
         name: A point as for `automl export`, or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`.
 
     Raises:
         StoreError: There is no such model.
-        ExportError: It is unconfirmed or misses a threshold, and is not forced; or its predictions cannot be averaged.
+        ExportError: The model is unconfirmed or misses a threshold without `is_forced`, or an ensemble's predictions
+            cannot be averaged.
     """
     seeds = seeds_named(record, name)
     if seeds is not None:

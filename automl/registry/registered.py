@@ -1,7 +1,7 @@
-"""MLflow's registry: models, their packages and their aliases.
+"""Reads and writes models, their packages and their aliases in MLflow's registry.
 
-The alias `champion` names the version in use, `challenger` the newest version that was not better.
-`models:/NAME@ALIAS` and `models:/NAME/VERSION` name a version, as in MLflow.
+The alias `champion` names the version in use, `challenger` the newest version that was not better. `models:/NAME@ALIAS`
+and `models:/NAME/VERSION` name a version, as in MLflow.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ _MODEL = "model"  # artifact folder of the model in a run, and of the package in
 
 
 def _only(model: str) -> str | None:
-    """Return MLflow's filter for a model; None for a name that its filters, which cannot escape, do not take."""
+    """Return MLflow's filter for a model's name, or None for a name with quotes, which the filter cannot escape."""
     return None if set(model) & set("'\"\\") else f"name='{model}'"
 
 
 @contextmanager
 def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, str]]:
-    """Yield a model's path on this machine, perhaps temporary, and its version's name. ExportError without one."""
+    """Yield a local, perhaps temporary, path to a model, and its version's name. Raises ExportError if missing."""
     if not model.startswith(_SCHEME):
         yield Path(model), Path(model).name
         return
@@ -76,7 +76,7 @@ def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """Version of a registered model. `source` is MLflow's URI of its files."""
+    """A version of a registered model. `source` is MLflow's URI of its files."""
 
     name: str
     number: int
@@ -96,7 +96,7 @@ def numbers_of(versions: Sequence[Version]) -> str:
 
 
 def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
-    """Return the registry at the given URI, or the study's registry, or the default of `automl models`.
+    """Return the registry at the given URI, else the study's registry, else the default of `automl models`.
 
     Args:
         given: Tracking URI of the command line; a relative file starts in the current folder.
@@ -140,12 +140,12 @@ class Registry:
 
     @property
     def option(self) -> str:
-        """Return the option that names the registry in commands outside a study; empty if it is their default."""
+        """Return the `--mlflow` option that selects this registry, or an empty text if it is the default."""
         default = tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI, str(Path.cwd()))
         return "" if self._uri == default else f" --mlflow {shlex.quote(redact(self._uri))}"
 
     def versions(self, name: str | None = None) -> list[Version]:
-        """Return the versions of a model, or of all models, by name and number. ExportError without an answer."""
+        """Return the versions of a model, or of all models, by name and number. Raises ExportError if unavailable."""
         if self._is_empty:
             return []
         try:
@@ -161,11 +161,11 @@ class Registry:
         return sorted(found, key=lambda one: (one.name, one.number))
 
     def champion(self, name: str) -> Version | None:
-        """Return the current champion, or None. ExportError if the registry does not answer."""
+        """Return the current champion, or None. Raises ExportError if the registry does not answer."""
         return self._named(name, alias=CHAMPION)
 
     def find(self, uri: str) -> Version:
-        """Return the version of `models:/NAME@ALIAS` or `models:/NAME/VERSION`. ExportError lists the versions."""
+        """Return the version of `models:/NAME@ALIAS` or `models:/NAME/VERSION`. Raises ExportError if it is missing."""
         named = _URI.fullmatch(uri)
         if named is None:
             raise ExportError(f"MODEL: found {uri!r}, allowed: models:/NAME@ALIAS or models:/NAME/VERSION")
@@ -177,7 +177,7 @@ class Registry:
         raise ExportError(f"MODEL: the registry {redact(self.given)} has no {uri!r}; {what}")
 
     def _named(self, name: str, *, alias: str | None = None, version: str | None = None) -> Version | None:
-        """Return a version by alias or number, or None. One request, since a server polls every two seconds."""
+        """Find a version by alias or number in one request, because servers call this every two seconds."""
         from mlflow.exceptions import MlflowException
 
         if self._is_empty:
@@ -194,7 +194,7 @@ class Registry:
             raise self._gone(error) from error
 
     def package(self, version: Version, folder: Path) -> Path:
-        """Return a version's package folder, copied into `folder` if remote. ExportError if files are unavailable."""
+        """Return a version's package folder, copied into `folder` if remote. Raises ExportError if unavailable."""
         import mlflow.artifacts
 
         try:
@@ -220,7 +220,7 @@ class Registry:
         spec: Mapping[str, Any],
         at: float,
     ) -> Version:
-        """Register an MLflow model as a new version (`at`: seconds since 1970). ExportError if the registry refuses."""
+        """Register an MLflow model as a new version, created `at` seconds since 1970. Raises ExportError if refused."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -244,7 +244,7 @@ class Registry:
         return self._version(made)
 
     def name_version(self, version: Version, alias: str) -> None:
-        """Move an alias to a version. ExportError if the registry refuses it."""
+        """Move an alias to a version. Raises ExportError if the registry refuses the change."""
         try:
             self._client.set_registered_model_alias(version.name, alias, str(version.number))
             if alias == CHAMPION and CHALLENGER in version.aliases:

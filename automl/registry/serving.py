@@ -1,4 +1,4 @@
-"""Polls versions of the registry for a server, in a separate process, since MLflow's threads forbid a later fork."""
+"""Polls the registry for new versions in a process of its own, because MLflow's threads forbid a later fork."""
 
 import os
 import shutil
@@ -19,14 +19,14 @@ _KEPT = 2  # number of versions whose files are kept, because a worker may still
 
 
 class RegistryFolder:
-    """Folder with the files of the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names."""
+    """Downloads the files of the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names."""
 
     def __init__(self, uri: str, mlflow: str | None, folder: Path) -> None:
         self._uri, self._registry, self._folder = uri, Registry(mlflow, makes=False), folder
         self._fetched: list[tuple[str, str, str]] = []
 
     def look(self) -> dict[str, str]:
-        """Return path and version, and fetch files of a new version. ExportError if it is missing or unavailable."""
+        """Download a new version. Returns its path and name. Raises ExportError if it is missing or unavailable."""
         version = self._registry.find(self._uri)
         if not self._fetched or self._fetched[-1][0] != version.label:
             self._fetch(version)
@@ -47,7 +47,7 @@ class RegistryFolder:
 
 @contextmanager
 def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[FollowedSource]:
-    """Yield the newest version to a server while it runs. ServeError if there is none."""
+    """Yield the newest version to a running server, and keep it current. Raises ServeError if there is no version."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "place.json")
         command = [sys.executable, "-m", __name__, uri, mlflow or "", folder, str(poll_seconds)]
@@ -64,7 +64,7 @@ def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[Foll
 
 
 def main() -> None:
-    """Write the location of the newest version into a folder, again and again while the server lives."""
+    """Write the newest version's location into a folder, repeatedly, until the server ends."""
     uri, mlflow, folder, poll_seconds = sys.argv[1:]
     server, file = os.getppid(), Path(folder, "place.json")
     registry: RegistryFolder | None = None

@@ -1,1 +1,1 @@
-"""`automl --server URL`: runs commands against a service, and prints the records that it sends."""
+"""`automl --server URL`: runs commands against a service, and prints the results."""

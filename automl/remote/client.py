@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 
 
 class RefusedError(UserError):
-    """The service refuses the request, with `status`, such as 404: change the request. Exit code 2."""
+    """The service refuses the request with an HTTP `status` such as 404. Change the request. Exit code 2."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -38,12 +38,12 @@ class RefusedError(UserError):
 
 
 class UnreachableError(RunError):
-    """The service does not answer, or cannot at present: the same command may succeed later. Exit code 1."""
+    """The service does not answer at present. The same command may succeed later. Exit code 1."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """Waits between retries. The first failure in a row starts the time limit."""
+    """Waits between retries. The time limit starts at the first of several failures in a row."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -64,7 +64,7 @@ class Patience:
 
 
 def patiently(ask: Callable[[], Found]) -> Found:
-    """Retry while the service does not answer, for `PATIENCE_SECONDS`."""
+    """Call a function, and retry for up to `PATIENCE_SECONDS` while the service does not answer."""
     patience = Patience()
     while True:
         try:
@@ -74,7 +74,7 @@ def patiently(ask: Callable[[], Found]) -> Found:
 
 
 class _SystemCertificates(HTTPAdapter):
-    """Trusts this machine's certificates besides the certificates of requests."""
+    """Makes requests trust this machine's certificates in addition to its own."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **options)
@@ -84,7 +84,7 @@ class ServiceClient:
     """Sends requests to a service, as the user of a token.
 
     Args:
-        url: Address of the service, such as https://automl.example:8765. UserError for another form.
+        url: Address of the service, such as https://automl.example:8765. Raises UserError for another form.
     """
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -100,7 +100,7 @@ class ServiceClient:
             self._session.trust_env = False  # a proxy would look for the service on its own machine
 
     def _signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the token. Without this hook, requests would send a password from ~/.netrc instead."""
+        """Add the token to a request. Without this hook, requests would send a password from ~/.netrc instead."""
         if self._token is not None:
             request.headers["Authorization"] = f"Bearer {self._token}"
         return request
@@ -111,7 +111,7 @@ class ServiceClient:
         return self._token is not None
 
     def beside_api(self, path: str) -> tuple[Any, float | None]:
-        """Return the JSON of a path such as /ready, and the server's time (s since 1970). ValueError if it is none."""
+        """Return a path's JSON and the server's time in seconds since 1970. Raises ValueError if it is not JSON."""
         with self._answer("GET", path, below="") as answer:
             date = answer.headers.get("Date")
             return json.loads(answer.content), parsedate_to_datetime(date).timestamp() if date else None
@@ -125,7 +125,7 @@ class ServiceClient:
         return self._asked("GET", path, query=query)
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
-        """Write a resource to a file. UserError if it cannot be written, UnreachableError if the connection is lost."""
+        """Write a resource to a file. Raises UserError if writing fails, UnreachableError if the connection is lost."""
         with self._answer("GET", path, query=query, seconds=DOWNLOAD_SECONDS) as answer:
             for chunk in answer.iter_content(_CHUNK_BYTES):
                 try:
@@ -134,15 +134,15 @@ class ServiceClient:
                     raise UserError(f"the answer cannot be saved: {error.strerror or error}") from None
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Request a change. Returns the JSON of the answer."""
+        """Send a POST request, and return the JSON of the answer."""
         return json.loads(self._asked("POST", path, body={} if body is None else body))
 
     def delete(self, path: str) -> Any:
-        """Delete a resource. Returns the JSON of the answer."""
+        """Delete a resource, and return the JSON of the answer."""
         return json.loads(self._asked("DELETE", path))
 
     def record(self, study: str | None) -> StudyRecord:
-        """Return a study as committed; None takes the newest started study. UserError if there is none."""
+        """Return a study's stored state, by default of the newest started study. Raises UserError if it is missing."""
         if study is None:
             lines = self.get("/lines")
             if not lines:
@@ -157,7 +157,7 @@ class ServiceClient:
             ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the status at each change and at the end, None as a keep-alive. RefusedError, UnreachableError."""
+        """Yield the study's status at each change, and None to keep the connection alive. Raises RefusedError."""
         with self._answer("GET", study_path(study, "events")) as answer:
             event = ""
             for line in answer.iter_lines(_CHUNK_BYTES):  # small chunks, so that each event arrives at once
@@ -189,7 +189,7 @@ class ServiceClient:
         below: str = API,
         seconds: float = ANSWER_SECONDS,
     ) -> Iterator[requests.Response]:
-        """Send a request and yield the unread answer. Redirects are refused, since they would leak the token."""
+        """Send a request, and yield the answer with an unread body. Refuses redirects, which would leak the token."""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         try:
             with self._session.request(
@@ -223,7 +223,7 @@ class ServiceClient:
 
 
 def study_path(study: str, *parts: object) -> str:
-    """Return the path of a study, or of a part of it."""
+    """Return the URL path of a study, or of a resource below the study."""
     return "/".join(["/studies", *(quote(str(part), safe="") for part in (study, *parts))])
 
 

@@ -1,4 +1,4 @@
-"""A study's record as JSON, sent by the service and read by its clients."""
+"""Converts a study's record to JSON, which the service sends, and back."""
 
 import json
 import types
@@ -16,7 +16,7 @@ _RECORD, _ASKED = "record", "asked"
 
 
 def written(record: StudyRecord) -> str:
-    """Return a record as JSON without passwords, with NaN and infinity as Python's `json` writes them."""
+    """Return a record as JSON without passwords. NaN and infinity are written as Python's `json` writes them."""
     spec: Any = redact_deep(record.spec)
     uri = None if record.mlflow_uri is None else redact(record.mlflow_uri)
     bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains need another form
@@ -26,7 +26,7 @@ def written(record: StudyRecord) -> str:
 
 
 def read(text: str) -> StudyRecord:
-    """Return the record of a text of `written`. ValueError, KeyError or TypeError for another text or version."""
+    """Parse a record written by `written`. Raises ValueError, KeyError or TypeError for another text or version."""
     document = json.loads(text)
     record: StudyRecord = _made(StudyRecord, document[_RECORD])
     asked = document[_ASKED]

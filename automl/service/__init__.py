@@ -1,1 +1,1 @@
-"""Studies of a team: workers that run them from the queue, and the HTTP service for people and programs."""
+"""Studies of a team: workers that run the queue's studies, and an HTTP service for people and programs."""

@@ -1,18 +1,18 @@
-"""Errors that become HTTP answers, named by the caller's next step."""
+"""Errors that become HTTP answers. Their classes differ in the caller's next step."""
 
 from search_spaces.messages import UserError
 
 
 class ForbiddenError(UserError):
-    """The role does not allow this: ask a user whose role does. Status 403."""
+    """The caller's role does not allow the request. Ask a user whose role does. Status 403."""
 
 
 class MissingError(UserError):
-    """It does not exist, or the caller may not see it; the answer is the same. Status 404."""
+    """The requested object does not exist, or the caller may not see it. Status 404 in both cases."""
 
 
 class ConflictError(UserError):
-    """The state does not allow this now. Status 409."""
+    """The current state of a study or job does not allow the request. Status 409."""
 
 
 class TooLargeError(UserError):
@@ -20,4 +20,4 @@ class TooLargeError(UserError):
 
 
 class BusyError(UserError):
-    """Too many requests of this kind run now: ask again in a few seconds. Status 429."""
+    """Too many requests of this kind are running. Try again in a few seconds. Status 429."""

@@ -1,4 +1,4 @@
-"""Limits of the work that a request may cause: size and depth of specs, concurrent work, and expansion of uploads."""
+"""Limits on the work that a request may cause: size and depth of specs, concurrency, and expansion of uploads."""
 
 import gzip
 import threading
@@ -25,7 +25,7 @@ _BATCH_ROWS = 1024
 
 
 def spec_within(given: Mapping[str, Any] | str, source: str) -> dict[str, Any]:
-    """Return a spec, given as a mapping or as YAML. SpecError if it is too long, nested too deeply or no mapping."""
+    """Parse a spec from a mapping or YAML. Raises SpecError if it is too long, nested too deeply or no mapping."""
     if isinstance(given, str):
         if len(given) > SPEC_CHARS:
             raise _too_long(source)
@@ -58,7 +58,7 @@ Places = threading.Semaphore
 
 @contextmanager
 def held(busy: str, *wanted: tuple[Places, float]) -> Iterator[None]:
-    """Hold places, for each of which to wait some seconds at most. BusyError if one is not free by then."""
+    """Acquire several semaphores, each within some seconds, for a `with` block. Raises BusyError if one is not free."""
     with ExitStack() as stack:
         for places, seconds in wanted:
             if not places.acquire(timeout=seconds):
@@ -68,7 +68,7 @@ def held(busy: str, *wanted: tuple[Places, float]) -> Iterator[None]:
 
 
 class Turns:
-    """Turns of each caller: `most` at once, while `most_waiting` other requests of the caller wait."""
+    """Limits concurrent requests of each caller: `most` may run, and `most_waiting` may wait."""
 
     def __init__(self, what: str, *, most: int, most_waiting: int) -> None:
         self._busy = f"{what}: {most + most_waiting} of yours are at work or wait"
@@ -76,7 +76,7 @@ class Turns:
         self._here = defaultdict[str, Places](lambda: Places(most + most_waiting))
 
     def turn(self) -> AbstractContextManager[None]:
-        """Wait for a turn. BusyError if too many requests of the caller wait, or after `WAIT_SECONDS`."""
+        """Wait until the caller's request may run. Raises BusyError if too many wait, or after `WAIT_SECONDS`."""
         who = CALLER.get()
         wanted = ((self._here[who], 0.0), (self._working[who], WAIT_SECONDS)) if who else ()
         return held(self._busy, *wanted)
@@ -86,7 +86,7 @@ SPECS = Turns("spec", most=2, most_waiting=6)  # turns to read and check a spec
 
 
 def check_expanded(path: Path, name: str, upload_bytes: int) -> None:
-    """Raise TooLargeError for a compressed file that expands too far, SpecError for an unreadable one."""
+    """Raise TooLargeError for a compressed file that expands too far, SpecError for an unreadable file."""
     most = EXPANSION * upload_bytes
     sizes = _gzip_sizes(path) if name.lower().endswith(".gz") else _parquet_sizes(path)
     total = 0

@@ -1,4 +1,4 @@
-"""A model of a study as a download, written by a separate process that imports the user's code."""
+"""Exports a model of a study as a download, in a separate process that imports the user's code."""
 
 import json
 import os
@@ -34,14 +34,14 @@ _archives = threading.BoundedSemaphore(MOST_ARCHIVES)
 
 
 class ModelArchive:
-    """A ZIP archive with a model for one reader; leaves nothing on the disk. Made by `begun`."""
+    """A temporary ZIP archive with a model for one download, which leaves no file behind. Created by `begun`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.name = file, "model.zip"
 
     @classmethod
     def begun(cls) -> "ModelArchive":
-        """Return an empty archive. BusyError if `MOST_ARCHIVES` others wait for their readers."""
+        """Create an empty archive. Raises BusyError if `MOST_ARCHIVES` archives are still being downloaded."""
         if not _archives.acquire(blocking=False):
             raise BusyError(f"export: {MOST_ARCHIVES} downloads are under way, the most at once. Try again later")
         try:
@@ -62,7 +62,7 @@ class ModelArchive:
                 yield chunk
 
     def close(self) -> None:
-        """Delete the archive, which makes room for another archive."""
+        """Delete the archive, so that another archive may be created."""
         if not self.file.closed:
             self.file.close()
             _archives.release()
@@ -72,7 +72,7 @@ class ModelArchive:
 
 
 class Download(StreamingResponse):
-    """An archive as an answer, closed even if its reader disconnects."""
+    """HTTP answer that sends an archive, and closes it even if the client disconnects."""
 
     def __init__(self, archive: ModelArchive) -> None:
         headers = {
@@ -96,10 +96,10 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
 
     Raises:
         MissingError: There is no such study, or it has not started.
-        UserError: There is no such point, or the model cannot have this form.
+        UserError: There is no such model, or it cannot have this format.
         RunError: The checkpoint is not on this machine or unreadable, or there is no room for the model.
-        ConflictError: It took too long.
-        BusyError: Too many exports run now, or wait for their readers.
+        ConflictError: The export took too long.
+        BusyError: Too many exports are running or being downloaded.
     """
     study = studies.record(name).name
     archive = ModelArchive.begun()
@@ -130,7 +130,7 @@ def _file_name(asked: ModelQuestion) -> str:
 
 
 def main() -> None:
-    """Export the model that stdin names, and print the result as one line of JSON."""
+    """Export the model that the request on stdin names, and print the result as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         store = Store(os.environ["AUTOML_STORE"])

@@ -1,4 +1,4 @@
-"""The operator's policy: allowed code and data, places of outputs, and the price of a slot."""
+"""The operator's policy: allowed code and data, places for outputs, and the price of a slot."""
 
 import ast
 import importlib.util
@@ -23,7 +23,7 @@ CHANGEABLE = ("budget", "faults")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Rules of the operator."""
+    """The operator's rules for submitted studies."""
 
     code_folders: Mapping[str, Path]  # folders with allowed tasks, samplers and pruners, by their names in submissions
     packages: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Policy:
     mlflow_server: str = ""  # URL of an MLflow server that admins reach under `/mlflow/`; empty without a server
 
     def base_folder(self, code: str | None, project: str) -> Path:
-        """Return the base folder of a submission; `code` None takes uploads. SpecError if it is missing."""
+        """Return the folder for a submission's relative paths: a code folder, or (None) the project's uploads."""
         if code is None:
             return self.uploads_of(project) if self.uploads is not None else Path(self.artifacts).absolute()
         if code not in self.code_folders:
@@ -46,13 +46,13 @@ class Policy:
         return self.code_folders[code].absolute()
 
     def uploads_of(self, project: str) -> Path:
-        """Return the folder of a project's uploads. SpecError if the operator allows no uploads."""
+        """Return the folder of a project's uploads. Raises SpecError if the operator allows no uploads."""
         if self.uploads is None:
             raise SpecError("upload", (), "this service takes no uploads (the operator may set --uploads)")
         return (self.uploads / project).absolute()
 
     def admit(self, spec: StudySpec, *, source: str, base_folder: Path, project: str) -> StudySpec:
-        """Return a spec with the operator's settings, paths from `base_folder`. SpecError names a forbidden key."""
+        """Return a spec with the operator's settings and absolute paths. Raises SpecError for a forbidden key."""
         self._check_code(spec, source, base_folder)
         self._check_data(spec, source, base_folder, project)
         _check_resources(spec, source)
@@ -89,7 +89,7 @@ class Policy:
         return any(base_folder == folder.absolute() for folder in self.code_folders.values())
 
     def _check_module(self, name: str, source: str, path: tuple[str, ...], base_folder: Path) -> None:
-        """Refuse code of other modules, and what a module only imports: `train:os.system` is nobody's task."""
+        """Refuse code outside the code folder, and names that a module only imports, such as `train:os.system`."""
         module, _, defined = name.partition(":")
         folders = [base_folder] if self._is_named(base_folder) else []
         top = module.partition(".")[0]
@@ -106,7 +106,7 @@ class Policy:
         raise SpecError(source, path, found(name, allowed))
 
     def _check_data(self, spec: StudySpec, source: str, base_folder: Path, project: str) -> None:
-        """Refuse paths of built-in tasks outside the allowed folders, after following links."""
+        """Refuse built-in tasks' paths outside the allowed folders. Links are followed before the check."""
         if spec.task == COMMAND or spec.task not in built_in_tasks():
             return
         always, if_there = path_options(spec.task)
@@ -137,7 +137,7 @@ def names_defined_in(file: Path) -> frozenset[str]:
 
 
 def _file_of(module: str, folder: Path) -> Path | None:
-    """Return the file of a module below a folder, or None."""
+    """Return the file of a module in a folder, or None if there is no such file."""
     place = folder.joinpath(*module.split("."))
     return next((one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()), None)
 

@@ -1,6 +1,6 @@
-"""Checks of a service's surroundings, with advice (`automl doctor --service`).
+"""Checks the store, folders and clocks that a service depends on, with advice (`automl doctor --service`).
 
-Read-only: a store of another schema is not upgraded, and no folder is created.
+The checks change nothing: a store of another schema is not upgraded, and no folder is created.
 """
 
 import os
@@ -46,7 +46,7 @@ _EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp
 def examine_service(
     store: str | None, *, client: ServiceClient | None = None, artifacts: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the findings, in the form of `examine`. `artifacts` is a folder or URL, or None for the latest job's."""
+    """Run all checks of a service, in the form of `examine`. `artifacts` is a folder or URL; None: the latest job's."""
     text = absolute_url(store_url(store), Path.cwd())
     is_named = bool(store or os.environ.get("AUTOML_STORE"))
     service = None if client is None else _Service(client)
@@ -167,7 +167,7 @@ def _artifacts(store: Store, given: str | None) -> str:
 
 
 def _latest_folder(store: Store) -> str | None:
-    """Return the artifacts' folder of the latest job, above its project's folder, or None without a job."""
+    """Return the folder below which the latest job's project stores checkpoints, or None without a job."""
     query = sa.select(t.jobs.c.spec).where(t.jobs.c.kind != "confirm").order_by(t.jobs.c.id.desc()).limit(1)
     with store.snapshot() as connection:
         spec = connection.execute(query).scalar()
@@ -205,7 +205,7 @@ _MOST_NAMES = 5
 
 
 def tokens_found(store: Store) -> str:
-    """Report the tokens. WrongError if no admin has access, or a token expires soon without a successor."""
+    """Report the access tokens. Raises WrongError if no admin has access, or a token expires without a successor."""
     lines, now = access_tokens.listed(store), JobQueue(store).now()
     if not lines:
         return "none, so the service listens on 127.0.0.1, and every user of its machine is an admin"
@@ -230,7 +230,7 @@ def tokens_found(store: Store) -> str:
 
 
 def _ends_soon(line: TokenLine, valid: Sequence[TokenLine], now: float) -> bool:
-    """Return whether a token expires within a week and no rotated successor lasts longer."""
+    """Return whether a token expires within a week, and no token that replaces it lasts longer."""
     if line.expires_at is None or line.expires_at - now > SOON_SECONDS:
         return False
     same = [one for one in valid if (one.name, one.user, one.project, one.role)
@@ -244,7 +244,7 @@ def _ids(lines: Sequence[TokenLine]) -> str:
 
 
 def workers_found(store: Store) -> str:
-    """Report the living workers. WrongError if one is silent, none lives, or several machines share an SQLite file."""
+    """Report the running workers. Raises WrongError if one is silent, none runs, or machines share an SQLite file."""
     silent = silent_workers(store)
     lost = {(one.name, one.host, one.started_at) for one in silent}  # a dead worker's heartbeat may not have expired
     alive = [line for line in JobQueue(store).workers() if (line.name, line.host, line.started_at) not in lost]
@@ -287,7 +287,7 @@ def _cure_of(one: SilentWorker) -> str:
 
 
 def queue_found(store: Store) -> str:
-    """Report the waiting jobs, and why the oldest waits. WrongError if no living worker can take a job."""
+    """Report the waiting jobs, and why the oldest waits. Raises WrongError if no running worker can take a job."""
     queue = JobQueue(store)
     workers, waiting, now = queue.workers(), queue.waiting(), queue.now()
     running = len(queue.jobs(states=("running",)))
@@ -322,7 +322,7 @@ def _why_it_waits(queue: JobQueue, job: Job, waiting: Sequence[Job], workers: Se
 
 
 def limits_found(store: Store) -> str:
-    """Report the limits, and which are exhausted. WrongError if jobs wait for money."""
+    """Report the spending limits, and which are exhausted. Raises WrongError if jobs wait for money."""
     queue = JobQueue(store)
     accounts = queue.accounts()
     if not accounts:
@@ -341,7 +341,7 @@ def limits_found(store: Store) -> str:
 
 
 def clocks_found(store: Store, by_service: float | None) -> str:
-    """Report clock differences to the store and the service (seconds). WrongError above `MOST_CLOCK_SECONDS`."""
+    """Report clock differences to store and service, in seconds. Raises WrongError above `MOST_CLOCK_SECONDS`."""
     here, uncertain = difference_here(store)
     off = {f"this machine and the database (within {duration(uncertain)})": here}
     if by_service is not None:
@@ -357,7 +357,7 @@ def clocks_found(store: Store, by_service: float | None) -> str:
 
 
 def views_found(store: Store) -> str:
-    """Report the number of mirrored studies. WrongError if a view could not be written."""
+    """Report how many studies are copied to Optuna and MLflow. Raises WrongError if a copy could not be written."""
     c = t.view_cursors.c
     query = sa.select(t.studies.c.name, c.view, c.error).join(t.studies, t.studies.c.id == c.study_id)
     query = query.where(c.view.in_(VIEWS))

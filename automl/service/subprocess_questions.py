@@ -1,4 +1,4 @@
-"""Questions to programs of this project in a separate process that reads users' data or imports their code."""
+"""Runs programs of this project in separate processes that read users' data or import users' code."""
 
 import json
 import os
@@ -38,7 +38,7 @@ _MOST_LOGGED = 4000  # most characters of a program's output in the log; earlier
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of questions, with its own limits."""
+    """A kind of program with its own limits on time, memory and concurrency."""
 
     name: str
     seconds: float
@@ -50,7 +50,7 @@ class Kind:
 
     @classmethod
     def of(cls, name: str, *, seconds: float, too_late: str, most: int, memory_bytes: int = _MEMORY_BYTES) -> "Kind":
-        """Return a kind without running questions."""
+        """Create a kind of program, of which none is running yet."""
         places, turns = threading.BoundedSemaphore(most), Turns(name, most=1, most_waiting=3)
         return cls(
             name=name, seconds=seconds, too_late=too_late, most=most, memory_bytes=memory_bytes, places=places,
@@ -64,17 +64,17 @@ CHECK = Kind.of("check", seconds=120.0, too_late="the task's code took longer th
 def answer_of(
     module: str, arguments: Sequence[str] = (), *, text: str = "", kind: Kind = CHECK, **environment: str
 ) -> dict[str, Any]:
-    """Return the last line that a module prints, parsed as JSON.
+    """Run a module in a separate process, and parse the last line that it prints as JSON.
 
     Args:
         module: Module with a `main`, which reports errors by `telling`.
 
     Raises:
         UserError: The user's input is wrong, or the program failed; the message is the last line of its stderr.
-        RunError: It failed for another reason.
+        RunError: The program failed for another reason.
         StoreAwayError: The store does not answer.
-        ConflictError: It took too long.
-        BusyError: Too many questions run now.
+        ConflictError: The program took too long.
+        BusyError: Too many such programs are running.
     """
     command = [sys.executable, "-m", module, *arguments]
     busy = f"{kind.name}: {plural(kind.most, kind.name)} are at work, the most at once"
@@ -99,7 +99,7 @@ _ERRORS: dict[int, type[Exception]] = {
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """End the program on an error with one line, and the exit code of the error's kind."""
+    """Turn an error in the `with` block into one line on stderr and the exit code of the error's class."""
     try:
         yield
     except StoreAwayError as error:
@@ -142,14 +142,14 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
 
 
 def end_programs() -> None:
-    """End all programs at work, since the service ends."""
+    """Kill all running programs, because the service ends."""
     for process in list(_programs):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
-    """Return the JSON of `automl launch --dry-run --json`. Errors as for `answer_of`; a UserError names the key."""
+    """Return the values of `automl launch --dry-run --json`. Raises the errors of `answer_of`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")
         path.write_text(write_yaml(stored_form(spec)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A team's studies with the rights of an identity, for all routes, pages and tools."""
+"""The studies of a team, limited to one caller's rights, for all routes, pages and tools."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,26 +34,26 @@ _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
 
 
 class TeamStudies:
-    """The jobs and studies of a store with the rights of an identity."""
+    """The jobs and studies of a store, limited to the rights of one identity."""
 
     def __init__(self, store: Store, policy: Policy, identity: Identity) -> None:
         self._policy, self._queue = policy, JobQueue(store)
         self.store, self.identity = store, identity
 
     def jobs(self) -> list[Job]:
-        """Return the visible jobs, oldest first, except completely deleted jobs."""
+        """Return the jobs that the caller may see, oldest first, except completely deleted jobs."""
         return [job for job in self.jobs_that_cost() if not job.is_gone]
 
     def jobs_that_cost(self) -> list[Job]:
-        """Return all jobs whose cost the identity may see, with deleted jobs, oldest first."""
+        """Return all jobs whose cost the caller may see, including deleted jobs, oldest first."""
         return self._queue.jobs(project=None if self.identity.is_admin else self.identity.project)
 
     def waiting(self) -> list[Job]:
-        """Return the visible waiting jobs, in the order in which they start."""
+        """Return the waiting jobs that the caller may see, in the order in which they will start."""
         return [job for job in self._queue.waiting() if self.identity.sees(job.project)]
 
     def job(self, name: str) -> Job:
-        """Return the job of a study, by its name with or without the project. MissingError if none is visible."""
+        """Return the job of a study, named with or without the project. Raises MissingError if none is visible."""
         for candidate in dict.fromkeys((self.stored_name(name), name)):
             job = self._queue.find(candidate)
             if job is not None and self.identity.sees(job.project):
@@ -61,7 +61,7 @@ class TeamStudies:
         raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
 
     def record(self, name: str) -> StudyRecord:
-        """Return a study as committed. MissingError if it is not visible, or has not started."""
+        """Return the stored state of a study. Raises MissingError if it is not visible, or has not started."""
         job = self.job(name)
         record = _record_of(self.store, job)
         if record is None:
@@ -69,20 +69,20 @@ class TeamStudies:
         return record
 
     def started(self, name: str) -> str:
-        """Return the stored name of a started study. Else MissingError: the store's error would list others."""
+        """Return a started study's stored name. Raises MissingError if the study has not started."""
         job = self.job(name)
         if self.store.study_row(job.study) is None:
             raise _not_started(job)
         return job.study
 
     def status(self, name: str) -> dict[str, Any]:
-        """Return the job of a study, and under `study` the JSON of `automl status --json`, or None before its start."""
+        """Return a study's job, and under `study` the values of `automl status --json` (None before the start)."""
         job = self.job(name)
         record = _record_of(self.store, job)
         return {"job": plain_job(job), "study": None if record is None else document_of(record, report=None)}
 
     def version(self, name: str) -> tuple[object, ...]:
-        """Return a value that changes with a study's status, without reading its ledger. MissingError if hidden."""
+        """Return a value that changes whenever a study's status changes. Raises MissingError if it is not visible."""
         with self.store.snapshot() as connection:
             for candidate in dict.fromkeys((self.stored_name(name), name)):
                 row = job_rows.look(connection, candidate)
@@ -91,11 +91,11 @@ class TeamStudies:
         raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
 
     def trials(self, name: str) -> list[dict[str, Any]]:
-        """Return the trials of a study, as `automl trials --json` prints them."""
+        """Return the trials of a study, in the form of `automl trials --json`."""
         return trial_rows(self.record(name))
 
     def explain(self, name: str, trial: int) -> dict[str, Any]:
-        """Return the JSON of `automl explain --json`. MissingError without such a study or trial."""
+        """Return the values of `automl explain --json`. Raises MissingError if the study or trial does not exist."""
         record = self.record(name)
         for one in record.started:
             if one.number == trial:
@@ -103,21 +103,21 @@ class TeamStudies:
         raise MissingError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")
 
     def accounts(self) -> list[Account]:
-        """Return the visible accounts: all for an admin, else the identity's own and its project's."""
+        """Return the spending accounts that the caller may see. Admins see all accounts."""
         mine = {("user", self.identity.user), ("project", self.identity.project)}
         return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
 
     def stored_name(self, name: str) -> str:
-        """Return the stored name of a study, with its project in front, except on loopback without tokens."""
+        """Return a study's stored name: with the project in front, except on loopback without tokens."""
         if self.identity.token_id is None or name.startswith(f"{self.identity.project}."):
             return name
         return f"{self.identity.project}.{name}"
 
     def admitted(self, given: Mapping[str, Any] | str, *, code: str | None = None) -> tuple[StudySpec, str]:
-        """Return a checked spec, given as a mapping or as YAML, and its base folder, the operator's `code`.
+        """Check a spec (mapping or YAML text), and return it with the folder of its code and relative paths.
 
-        SpecError if it is wrong, too long or forbidden. BusyError if too many specs of the caller wait.
-        ForbiddenError if the identity may only read, since a check runs the task's code.
+        Raises SpecError if the spec is wrong, too long or forbidden; BusyError if too many specs of the caller wait;
+        ForbiddenError if the caller may only read, because a check runs the task's code.
         """
         self.check_may_write()
         base_folder = self._policy.base_folder(code, self.identity.project)
@@ -152,7 +152,7 @@ class TeamStudies:
 
         Raises:
             SpecError: The spec is wrong, or asks for something that the operator does not allow.
-            ForbiddenError: The identity may only read, or may not give this priority.
+            ForbiddenError: The caller may only read, or may not set this priority.
             ConflictError: A study of this name exists.
         """
         self.check_may_write()
@@ -176,11 +176,11 @@ class TeamStudies:
             raise ConflictError(str(error)) from None
 
     def stop(self, name: str) -> Job:
-        """Drain a study: its trials are paused, and `resume` continues it."""
+        """Stop a study: its trials save checkpoints and pause, and `resume` continues the study."""
         return self._asked(name, "stop")
 
     def cancel(self, name: str) -> Job:
-        """Cancel a study: it drains, is not queued again, and keeps its results."""
+        """Cancel a study: it stops with checkpoints, is not queued again, and keeps its results."""
         return self._asked(name, "cancel")
 
     def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
@@ -190,8 +190,8 @@ class TeamStudies:
             overrides: `path=value` each, as for `--set`; budget and faults may be changed.
 
         Raises:
-            ForbiddenError: The identity may only read, or may not change another user's budget.
-            ConflictError: It has not ended, or is being confirmed.
+            ForbiddenError: The caller may only read, or may not change another user's budget.
+            ConflictError: The study has not ended, or is being confirmed.
             SpecError: An override is wrong.
         """
         self.check_may_write()
@@ -204,12 +204,12 @@ class TeamStudies:
             raise ConflictError(str(error)) from None
 
     def cancel_trial(self, name: str, trial: str) -> dict[str, Any]:
-        """End a trial for good without waiting; the study continues. MissingError before its start."""
+        """Stop a trial permanently, without waiting. Raises MissingError if the study has not started."""
         self.check_may_write()
         return cancel_trial(self.store, self.started(name), trial, wait_seconds=0.0)
 
     def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a study try these parameters next. MissingError before its start."""
+        """Ask a study to train a trial with these parameters next. Raises MissingError if it has not started."""
         self.check_may_write()
         return enqueue_trial(self.store, self.started(name), params)
 
@@ -220,13 +220,13 @@ class TeamStudies:
         return self._queue.set_priority(self.job(name), priority)
 
     def delete(self, name: str) -> dict[str, Any]:
-        """Delete an ended study with its checkpoints and copies. Its cost stays in the accounts, its name becomes free.
+        """Delete an ended study with its checkpoints and copies. Its cost stays in the accounts.
 
         An interrupted deletion can be repeated.
 
         Raises:
-            ConflictError: It has not ended.
-            StoreError: A controller drives it, or it is being confirmed.
+            ConflictError: The study has not ended.
+            StoreError: The study is running or being confirmed.
         """
         self.check_may_write()
         job = self.job(name)
@@ -243,7 +243,7 @@ class TeamStudies:
         return {"study": job.study, "message": f"{job.study} {ended}"}
 
     def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
-        """Limit the spending of a user or a project over all studies; None removes the limit. Admins only."""
+        """Limit the spending of a user or a project over all studies. None removes the limit. Admins only."""
         if not self.identity.is_admin:
             raise ForbiddenError("limits: only an admin may set them")
         self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
@@ -257,7 +257,7 @@ class TeamStudies:
         return job
 
     def check_may_write(self) -> None:
-        """Raise ForbiddenError if the identity may only read."""
+        """Raise ForbiddenError if the caller may only read."""
         if self.identity.role == "viewer":
             raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
 
@@ -273,7 +273,7 @@ _TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slo
 
 
 def plain_job(job: Job) -> dict[str, Any]:
-    """Return a job as plain data, in dollars."""
+    """Return a job as plain data, with its limit and its cost in dollars."""
     limit = None if job.limit_nano_usd is None else job.limit_nano_usd / NANO
     plain = {name: getattr(job, name) for name in _TOLD}
     worker = None if job.run is None else job.run.worker
@@ -281,7 +281,7 @@ def plain_job(job: Job) -> dict[str, Any]:
 
 
 def plain_account(account: Account) -> dict[str, Any]:
-    """Return an account as plain data, in dollars."""
+    """Return a spending account as plain data, with amounts in dollars."""
     return {
         "kind": account.kind,
         "name": account.name,
@@ -292,7 +292,7 @@ def plain_account(account: Account) -> dict[str, Any]:
 
 
 def _check_name(given: str, stored: str) -> None:
-    """Refuse an invalid name, or a name too long for the project in front and the mark of a confirmation behind it."""
+    """Raise SpecError for an invalid name, or a name too long to be stored with the project's name."""
     if _NAME.fullmatch(given) is None:
         raise SpecError("spec", ("study",), found(given, "letters, digits, - _ and ., at most 60 of them"))
     if len(stored) > MOST_NAME_CHARS:
@@ -317,13 +317,13 @@ def _not_started(job: Job) -> MissingError:
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
-    """Change the spec of a study. Returns its own budget in nano-dollars, or None without a limit.
+    """Change the spec of a study. Returns the study's budget in nano-dollars, or None without a limit.
 
     Args:
         overrides: `path=value` each, as for `--set`.
 
     Raises:
-        ForbiddenError: The identity may not change the budget.
+        ForbiddenError: The caller may not change the budget.
         ConflictError: The study has never started.
         SpecError: An override is wrong, or the job has no such setting.
     """
@@ -349,7 +349,7 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
 
 
 def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
-    """Return the budget of a confirm job in nano-dollars, its only setting that can change."""
+    """Return a confirm job's new budget in nano-dollars. Raises an error for overrides of other settings."""
     limit = job.limit_nano_usd
     for override in overrides:
         path, usd = split_override(override)

@@ -1,7 +1,7 @@
-"""Uploaded files of a project below the operator's folder, with a limited total size.
+"""Uploaded files of a project in the operator's folder, with a limited total size.
 
-A file has a hidden name until it is complete, and counts from its first byte. Only data endings are allowed, because
-studies resolve relative paths in this folder, and could import a Python file from it.
+A file has a hidden name until it is complete, but its bytes count at once. Only endings of data files are allowed,
+because studies resolve relative paths in this folder, and could import a Python file from it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Upload:
 
 
 def checked_name(name: str) -> str:
-    """Return the name if a file may have it, else raise SpecError."""
+    """Return the name if it is allowed for an upload, else raise SpecError."""
     if _NAME.fullmatch(name) is None:
         allowed = f"letters, digits, - _ and ., at most 100 characters, no . in front, and an ending {listed(ENDINGS)}"
         raise SpecError("name", (), found(name[:200], allowed))
@@ -60,31 +60,31 @@ class Uploads:
 
     @property
     def most_bytes(self) -> int:
-        """Return the largest total size of the files."""
+        """Return the largest total size of the project's files in bytes."""
         return self._most_bytes
 
     def listed(self) -> list[Upload]:
-        """Return the files, by name."""
+        """Return the uploaded files, sorted by name."""
         own = [(entry.name, stat) for entry, stat in self._entries() if not entry.name.startswith(".")]
         return [Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime) for name, stat in sorted(own)]
 
     def path_of(self, name: str) -> Path:
-        """Return the path of a file. MissingError if there is none."""
+        """Return the path of an uploaded file. Raises MissingError if there is no such file."""
         path = self._folder / checked_name(name)
         if path.is_symlink() or not path.is_file():
             raise MissingError(f"upload: found {name!r}, allowed: {listed([one.name for one in self.listed()])}")
         return path
 
     def delete(self, name: str) -> None:
-        """Delete a file. MissingError if there is none."""
+        """Delete an uploaded file. Raises MissingError if there is no such file."""
         self.path_of(name).unlink()
 
     async def keep(self, name: str, chunks: AsyncIterator[bytes], *, length: int | None = None) -> Upload:
-        """Write a file as its bytes arrive. Replaces a file of the same name.
+        """Write an upload as its bytes arrive. Replaces a file of the same name.
 
         Raises:
             SpecError: The name is not allowed, or a compressed file is damaged.
-            TooLargeError: The project has no room for it, or it expands too far; nothing is kept.
+            TooLargeError: The project has no room for the file, or it expands too far. Nothing is stored.
         """
         target = self._folder / checked_name(name)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class Uploads:
 
     @staticmethod
     def _put(part: Path, target: Path) -> os.stat_result:
-        """Rename a part under the lock, because a directory listing during the rename may show neither name."""
+        """Rename a complete upload while holding a lock. A listing during the rename might show neither name."""
         with _writing:
             stat = part.stat()
             part.replace(target)
@@ -119,7 +119,7 @@ class Uploads:
                 view = view[file.write(view) :]
 
     def _check_room(self, name: str, more: int) -> None:
-        """Refuse bytes that do not fit. A file to be replaced still counts, since it may be read until then."""
+        """Refuse bytes that exceed the limit. A file to be replaced still counts, because it may be read until then."""
         there = list(self._entries())
         files = sum(entry.name != name for entry, _ in there)
         if files > MOST_FILES:
@@ -130,7 +130,7 @@ class Uploads:
             raise TooLargeError(f"uploads: a project may have {most}, and has {kept} already. Delete some files")
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-        """Yield the files with their status, without files that vanish during the listing."""
+        """Yield the files with their status. Skips files that vanish during the listing."""
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
@@ -151,7 +151,7 @@ def _check(part: Path, name: str, most_bytes: int) -> None:
 
 
 def main() -> None:
-    """Check an upload, and print an empty object."""
+    """Check the upload that the arguments name, and print an empty JSON object."""
     with telling():
         check_expanded(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
     print("{}")

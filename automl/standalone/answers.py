@@ -1,4 +1,4 @@
-"""Predictions as plain values for JSON and CSV, from a model's outputs."""
+"""Converts a model's outputs to predictions: plain values for JSON and CSV."""
 
 import math
 from bisect import bisect_left
@@ -11,9 +11,10 @@ _NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
 class ClassAnswers:
-    """A label, its probability, and all labels' probabilities, from logits. An ensemble averages probabilities.
+    """Predicts a label and all labels' probabilities from logits. An ensemble averages probabilities.
 
-    The label is the most likely, or with a `threshold` the named label of two from that probability on.
+    The label is the most likely one. With a `threshold`, of two labels the named label is chosen if its probability is
+    at least the threshold.
     """
 
     kind = "classes"
@@ -26,7 +27,7 @@ class ClassAnswers:
         self._least = 0.5 if threshold is None else float(threshold["at_least"])
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return `label`, `confidence` and `probabilities`."""
+        """Return the keys `label`, `confidence` and `probabilities`."""
         means = _mean_probabilities(outputs)
         best = max(range(len(means)), key=means.__getitem__)
         if self._named is not None:
@@ -39,12 +40,12 @@ class ClassAnswers:
 
 
 class NumberAnswers:
-    """A number in the target's units, and an interval expected to contain 90 % of the true values.
+    """Predicts a number in the target's units, and an interval expected to contain 90 % of the true values.
 
-    `intervals` has the ends' distances from values `at`, between which they are interpolated. Without them the interval
-    is to contain 95 %, and assumes normal errors. Their variance is the mean squared error on the validation part
-    (`mse`, None if unknown) plus the variance s of the models' values x with weights w (Lakshminarayanan et al., arXiv
-    1612.01474):
+    `intervals` has the distances of the interval's ends for predictions `at`; other predictions are interpolated.
+    Without `intervals`, the interval is expected to contain 95 %, for normal errors whose variance is the mean squared
+    error on the validation part (`mse`, None if unknown) plus the variance s of the models' values x with weights w
+    (Lakshminarayanan et al., arXiv 1612.01474):
 
         p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
 
@@ -60,7 +61,7 @@ class NumberAnswers:
         self._free = 1.0 - sum(one * one for one in weights) / sum(weights) ** 2
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return `value`, and `low` and `high` if the error is known."""
+        """Return `value`, and the interval's ends `low` and `high` if the error is known."""
         values = [float(one) * self._deviation + self._mean for one in outputs]
         value = math.fsum(values) / len(values)
         if self._intervals is not None:
@@ -75,7 +76,7 @@ class NumberAnswers:
 
 
 class TokenAnswers:
-    """The `count` most likely next tokens, and their probabilities, from logits after the last token."""
+    """Predicts the `count` most likely next tokens and their probabilities, from the logits after the last token."""
 
     kind = "next_token"
     takes_last = True
@@ -93,7 +94,7 @@ class TokenAnswers:
 
 
 class ArrayAnswers:
-    """The outputs unchanged. An ensemble averages its models' outputs, except integers, which are the first model's."""
+    """Returns the outputs unchanged. An ensemble averages its models' outputs, or takes the first model's integers."""
 
     kind = "array"
     takes_last = False
@@ -111,7 +112,7 @@ Answers: TypeAlias = ClassAnswers | NumberAnswers | TokenAnswers | ArrayAnswers
 
 
 def _mean(each: Sequence[Any]) -> Any:
-    """Return the mean of nested lists, or the first of them for integers or different shapes."""
+    """Return the mean of nested lists, or the first list if they hold integers or differ in shape."""
     first = each[0]
     if all(isinstance(one, list) and len(one) == len(first) for one in each):
         return [_mean(parts) for parts in zip(*each, strict=True)]

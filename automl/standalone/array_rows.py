@@ -1,4 +1,4 @@
-"""Rows of numbers: nested lists of the model's input shape."""
+"""Encodes rows of numbers: nested lists in the model's input shape."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from .errors import InputError
 
 
 class ArrayRows:
-    """Encodes nested lists of numbers of a `dtype` (float32, int64, uint8) and `shape`. -1 is a variable length."""
+    """Encodes nested lists of numbers with a `dtype` (float32, int64, uint8) and a `shape` (-1: variable length)."""
 
     kind = "array"
     fill: int | None = None  # padding token: none, because padding would change the meaning of shorter rows
@@ -19,7 +19,7 @@ class ArrayRows:
         self.shape = tuple(int(length) for length in form["shape"])
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a row in the form's shape. InputError for another shape, or a value that is no finite number."""
+        """Encode a row in the form's shape. Raises InputError for another shape, or a value that is not finite."""
         where = f"row {number + 1}"
         found = _shape(row)
         fits = len(found) == len(self.shape) and all(
@@ -64,6 +64,6 @@ def _is_finite(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return a value for a message, since Python refuses to print very large integers."""
+    """Shorten a value for a message. Python refuses to print very large integers."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return "a whole number beyond any float" if is_whole else repr(str(value)[:80])

@@ -1,4 +1,4 @@
-"""Numbers and dates as people write them: `1.234,50 €`, `(12)`, `3 May 2024`. Training and exported models share it."""
+"""Reads numbers and dates as people write them, such as `1.234,50 €`, in training and in exported models."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ _BODIES = {
 
 
 def parts(text: str) -> tuple[str, str, float] | None:
-    """Return digits with their marks, the unit ("" for none), and a factor; None if the text is no number."""
+    """Split a text into digits with separators, unit ("" if there is none) and factor. None if it is no number."""
     if bare := _BARE.fullmatch(text):  # most cells, in a third of the time
         return bare[2], "", -1.0 if bare[1] else 1.0
     text = _BRACKETED.sub(r"(\1\2)", _NO_CENTS.sub("", text.translate(_SIGNS).strip()))
@@ -74,7 +74,7 @@ def parts(text: str) -> tuple[str, str, float] | None:
 
 
 def value_of(body: str, decimal: str) -> float | None:
-    """Return the value of digits such as 1.234,5; None if they are not written with this decimal mark."""
+    """Return the value of digits such as 1.234,5, or None if they do not fit this decimal mark."""
     digits, _, power = body.lower().partition("e")
     if _BODIES[decimal].fullmatch(digits) is None:
         return None
@@ -114,7 +114,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are subtracted by hand, si
 
 
 def milliseconds_of(text: str, *, is_day_first: bool) -> int | None:
-    """Return a date or a time of day as milliseconds since 1970 in UTC, or None; `is_day_first` reads 3/5/24 as May."""
+    """Return a date or time of day as milliseconds since 1970 in UTC, or None. `is_day_first`: 3/5/24 is in May."""
     for pattern in _DAYS:
         found = pattern.fullmatch(text)
         if found is not None:
@@ -153,10 +153,10 @@ def _below(limit: int, digits: str | None) -> int:
 
 
 def reader(form: Mapping[str, Any]) -> Callable[[object], float | None]:
-    """Return a function from a cell to a number, or to milliseconds of a date. None is missing.
+    """Return a function that converts a cell to a number, or a date to milliseconds. A missing value becomes None.
 
     `form` holds `kind` (number or date), `decimal` and `unit`, or `day_first`, and `missing`, more words for missing
-    values. The function raises ValueError for another text.
+    values. The function raises ValueError for other texts.
     """
     words = MISSING_WORDS.union(word.translate(_SIGNS).lower() for word in form["missing"])
 
@@ -181,5 +181,5 @@ def reader(form: Mapping[str, Any]) -> Callable[[object], float | None]:
 
 
 def is_missing(text: str) -> bool:
-    """Return whether a text is a usual word for a missing value."""
+    """Return whether a text is a common word for a missing value, such as NA."""
     return text.translate(_SIGNS).lower() in MISSING_WORDS

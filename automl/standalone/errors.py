@@ -1,12 +1,12 @@
-"""Errors of model files and rows, as one line."""
+"""Errors about model files and rows, with messages of one line."""
 
 
 class ModelError(Exception):
-    """The file or folder is no model of this format."""
+    """The file or folder does not hold a model in this format."""
 
 
 class UntrustedProgramError(ModelError):
-    """Nobody whom the user trusts is known to have made the program file, which could run code."""
+    """The origin of a program file, which could run code, is unknown to the user."""
 
 
 class InputError(ValueError):

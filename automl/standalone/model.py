@@ -1,4 +1,4 @@
-"""A trained model: `load("model").predict([{"age": 39}])` predicts rows with a folder, or a .pt2 or .onnx file."""
+"""Loads a trained model from a folder, .pt2 or .onnx file: `load("model").predict([{"age": 39}])`."""
 
 import json
 import math
@@ -32,7 +32,7 @@ Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows  # turns rows int
 
 
 class Model:
-    """A trained model, or an ensemble. ModelError if the rows of its manifest (docs/models.md) cannot be encoded."""
+    """A trained model, or an ensemble. Raises ModelError if rows of the manifest's form cannot be encoded here."""
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
         if manifest["rows"] is None:
@@ -45,17 +45,17 @@ class Model:
         self.answers = answers_of(manifest["answers"], self.rows, self._weights)
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """Return the prediction for each row. InputError if a row does not fit the model."""
+        """Return the prediction for each row. Raises InputError if a row does not fit the model."""
         return list(self.stream(rows))
 
     @property
     def batch(self) -> int:
-        """Return the number of rows of a forward pass."""
+        """Return the number of rows that one forward pass predicts."""
         is_narrow = isinstance(self.rows, TableRows) and len(self.rows.columns) <= BATCH
         return BATCH_OF_TABLES if is_narrow else BATCH
 
     def stream(self, rows: Iterable[Any], batch: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the prediction for each row, holding at most a batch of rows. InputError if a row does not fit."""
+        """Yield a prediction for each row, with one batch in memory at most. Raises InputError if a row is unfit."""
         batch = batch or self.batch
         encoded = (self.rows.encode(row, number) for number, row in enumerate(rows))
         while some := list(islice(encoded, batch)):
@@ -82,9 +82,9 @@ class Model:
 
 
 def load(path: str | Path, device: str = "cpu", *, trust: bool = False) -> Model:
-    """Return the model of a folder, .pt2 or .onnx file. ModelError if it is no model.
+    """Load the model of a folder, .pt2 or .onnx file. Raises ModelError if there is no model.
 
-    A .pt2 file can run code while it is loaded. Without `trust`, one that this user has not exported is refused.
+    A .pt2 file can run code while it is loaded. Without `trust`, a file that this user has not exported is refused.
     """
     place = Path(path)
     if place.suffix == ".onnx":
@@ -98,7 +98,7 @@ def load(path: str | Path, device: str = "cpu", *, trust: bool = False) -> Model
 
 
 def load_problem(path: str | Path, error: Exception) -> str:
-    """Return the reason why `load` failed, in one line."""
+    """Return the reason why `load` has failed, in one line."""
     if isinstance(error, ModelError):
         return f"MODEL: {error}" if str(path) in str(error) else f"MODEL: {path}: {error}"
     if isinstance(error, ImportError):
@@ -107,7 +107,7 @@ def load_problem(path: str | Path, error: Exception) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a folder or .pt2 file. ModelError for other files."""
+    """Return the manifest of a folder or .pt2 file. Raises ModelError for other files."""
     return _manifest(path, lambda: _manifest_text(path))
 
 
@@ -125,7 +125,7 @@ def _manifest(path: Path, text: Callable[[], str | bytes]) -> dict[str, Any]:
 
 
 def program_names(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the names of the program files of a folder. ModelError for names outside the folder."""
+    """Return the names of a folder's program files. Raises ModelError for names outside the folder."""
     found = manifest.get("programs")
     some = found[:_MOST_PROGRAMS] if isinstance(found, list) else []
     names = [one for one in some if isinstance(one, str) and Path(one).name == one]
@@ -135,7 +135,7 @@ def program_names(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:
-    """Return the weight of each of `count` models in an ensemble's mean; 1 without weights in the manifest."""
+    """Return the weight of each of `count` models in an ensemble's mean. The default weight is 1."""
     weights = manifest.get("weights")
     if weights is None or not isinstance(weights, list) or len(weights) != count:
         return [1] * count
@@ -143,14 +143,14 @@ def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:
 
 
 def rows_of(form: Mapping[str, Any]) -> Rows:
-    """Return the encoder of rows."""
+    """Return the encoder for a manifest's form of rows."""
     kinds: dict[str, type[Any]] = {one.kind: one for one in (TableRows, TextRows, ImageRows, ArrayRows)}
     rows: Rows = kinds[form["kind"]](form)
     return rows
 
 
 def answers_of(form: Mapping[str, Any], rows: Rows, weights: Sequence[int]) -> Answers:
-    """Return the decoder of outputs for models with these weights."""
+    """Return the decoder that turns outputs of models with these weights into predictions."""
     if form["kind"] == TokenAnswers.kind and isinstance(rows, TextRows):
         return TokenAnswers(form, rows)
     if form["kind"] == NumberAnswers.kind:

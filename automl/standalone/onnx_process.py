@@ -1,4 +1,4 @@
-"""Runs an ONNX file in a process of its own: a hostile file can crash ONNX Runtime, or make it fill the memory.
+"""Runs an ONNX file in a separate process, because a hostile file can crash ONNX Runtime or fill the memory.
 
 This file is also the program of that process. Messages both ways are a kind (one byte), a length and the content, which
 is JSON, or arrays in numpy's format. Neither side unpickles anything.
@@ -27,13 +27,13 @@ _HEAD = struct.Struct("<cQ")
 
 
 class OnnxRuntimeError(Exception):
-    """ONNX Runtime refused a file or numbers, or ended."""
+    """ONNX Runtime refused a file or its inputs, or its process ended."""
 
 
 class OnnxProcess:
-    """A process with one ONNX file, started at the first message. OnnxRuntimeError if it cannot be loaded or run.
+    """A process that runs one ONNX file, started on first use. Raises OnnxRuntimeError if loading or running fails.
 
-    It may use half of the machine's memory, and ends with this process.
+    The process may use half of the machine's memory, and ends with this process.
     """
 
     def __init__(self, path: str) -> None:
@@ -43,11 +43,11 @@ class OnnxProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def notes(self) -> dict[str, str]:
-        """Return texts stored in the file beside the model, by name."""
+        """Return the texts that the file stores beside the model, by name."""
         return dict(json.loads(self._asked(NOTES, b"")))
 
     def outputs(self, inputs: Sequence[Any], *, last: bool = False) -> list[Any]:
-        """Return all outputs for numpy arrays, or only at each row's last place."""
+        """Return all outputs for numpy arrays; with `last`, only the outputs at each row's last position."""
         return _arrays(self._asked(LAST_PLACES if last else ARRAYS, _written(inputs)))
 
     def _asked(self, kind: bytes, content: bytes) -> bytes:
@@ -92,7 +92,7 @@ def _send(file: IO[bytes], kind: bytes, content: bytes) -> None:
 
 
 def _received(file: IO[bytes]) -> tuple[bytes, bytes]:
-    """Return kind and content of the next message. EOFError at the end."""
+    """Return kind and content of the next message. Raises EOFError at the end."""
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
         raise EOFError
@@ -121,7 +121,7 @@ def _arrays(content: bytes) -> list[Any]:
 
 
 def _answer_messages(path: str) -> None:
-    """Answer the messages on stdin until it closes."""
+    """Answer the messages that arrive on stdin until stdin closes."""
     messages: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
     own = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
@@ -146,7 +146,7 @@ def _answer_messages(path: str) -> None:
 
 
 def _read_all(messages: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:
-    """Read in a thread, so that the process also ends while the model computes."""
+    """Read messages in a thread, so that the process also ends while the model computes."""
     with suppress(EOFError):
         while True:
             messages.put(_received(sys.stdin.buffer))

@@ -1,4 +1,4 @@
-"""The traced model: turns a batch of numbers into outputs, by torch or ONNX Runtime."""
+"""Runs the traced model, which turns a batch of numbers into outputs, with torch or ONNX Runtime."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from .provenance import trusted_program
 
 
 class TorchProgram:
-    """A program of `torch.export`. UntrustedProgramError if its origin is unknown, ModelError if it cannot be moved."""
+    """A program of `torch.export`. Raises UntrustedProgramError (unknown origin), ModelError (wrong device)."""
 
     def __init__(self, path: str | Path, device: str = "cpu", *, trust: bool = False) -> None:
         import torch
@@ -24,7 +24,7 @@ class TorchProgram:
         self._module: Any = program.module()
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
-        """Return the outputs of each row, or only at its last place, as nested lists."""
+        """Return each row's outputs as nested lists, or with `last` only the outputs at its last position."""
         torch = self._torch
         flat = torch.frombuffer(batch.numbers, dtype=getattr(torch, batch.dtype))
         with torch.no_grad():
@@ -34,7 +34,7 @@ class TorchProgram:
 
 
 def _moved(program: Any, device: Any) -> Any:
-    """Return a program moved to a device. It was traced on the CPU, and its steps name the CPU."""
+    """Move a traced program to a device, including its steps, which name the CPU."""
     try:
         from torch.export.passes import move_to_device_pass
     except ImportError:
@@ -45,7 +45,7 @@ def _moved(program: Any, device: Any) -> Any:
 
 
 class OnnxProgram:
-    """An ONNX model. It needs only ONNX Runtime, with its numpy. OnnxRuntimeError if it cannot be loaded or run."""
+    """An ONNX model, which needs only ONNX Runtime and numpy. Raises OnnxRuntimeError if loading or running fails."""
 
     def __init__(self, path: str | Path) -> None:
         self._process = OnnxProcess(str(path))
@@ -53,11 +53,11 @@ class OnnxProgram:
         """Texts stored in the file beside the model, by name."""
 
     def arrays(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return all outputs of the file for its inputs, as numpy arrays."""
+        """Return all outputs of the file for these inputs, as numpy arrays."""
         return self._process.outputs(inputs)
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
-        """Return the outputs of each row, or only at its last place, as nested lists."""
+        """Return each row's outputs as nested lists, or with `last` only the outputs at its last position."""
         import numpy as np
 
         numbers = np.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)

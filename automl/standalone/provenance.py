@@ -1,7 +1,8 @@
-"""Decides by its digest whether a program file may be loaded: `torch.export.load` can run any code that its file names.
+"""Decides whether a program file may be loaded, by its digest, because `torch.export.load` can run its code.
 
-Exports and packages of a trusted registry note the SHA-256 of their programs in a file of the user. Any other program
-is loaded only if the caller trusts it, or if this code itself lies in the model's folder: it runs already.
+Exports, and packages of a trusted registry, add the SHA-256 of their programs to a file of the user. Any other program
+is loaded only if the caller trusts it, or if this module itself is in the model's folder, so that its code runs
+already.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ _OWN_NAME = "automl.standalone"
 
 
 def trusted_program(path: str | Path, *, trust: bool) -> io.BytesIO:
-    """Return the bytes of a program file to load. UntrustedProgramError without `trust`, unless its origin is known."""
+    """Return a program file's bytes. Raises UntrustedProgramError if the origin is unknown, unless `trust` is true."""
     content = content_of(Path(path))  # once: the file may change between the check and the loading
     if trust or _lies_beside(Path(path)) or hashlib.sha256(content).hexdigest() in _known():
         return io.BytesIO(content)
@@ -29,7 +30,7 @@ def trusted_program(path: str | Path, *, trust: bool) -> io.BytesIO:
 
 
 def content_of(path: Path, most_bytes: int | None = None) -> bytes:
-    """Return the content of a regular file. OSError for others: a device may have no end, and a FIFO no writer."""
+    """Return the content of a regular file. Raises OSError for others, such as a device without end."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError(f"{path.name} is no regular file")
@@ -45,7 +46,7 @@ def digest_of(path: Path) -> str:
 
 
 def remember(digests: Iterable[str]) -> None:
-    """Note that these programs may be loaded by this user. A home that cannot be written is no error."""
+    """Record that this user may load these programs. A home folder that is not writable is no error."""
     new = set(digests) - _known()
     if not new:
         return
@@ -64,12 +65,12 @@ def _known() -> frozenset[str]:
 
 
 def _file() -> Path:
-    """Return the user's list of digests: below XDG_DATA_HOME, as the XDG Base Directory Specification says."""
+    """Return the user's list of digests, in the folder of the XDG Base Directory Specification."""
     home = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
     return Path(home) / "automl" / "exported_programs"
 
 
 def _lies_beside(path: Path) -> bool:
-    """Return whether this code is the copy in the program's own package."""
+    """Return whether this module is the copy in the program's own package."""
     here = Path(__file__).resolve().parent
     return not (__package__ or "").startswith(_OWN_NAME) and path.resolve().parent == here.parent

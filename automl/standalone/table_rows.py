@@ -1,7 +1,7 @@
-"""Rows of a table, as mappings from column to cell, encoded as in training.
+"""Encodes rows of a table, mappings from column to cell, as in training.
 
 A cell is a text as in a CSV file, or a Python number, boolean or date. None and words such as NA are missing values.
-Some columns encode missing values, others replace them by the median.
+Some columns encode that a value is missing; others replace a missing value by the median.
 """
 
 import difflib
@@ -54,13 +54,13 @@ class _Category:
 
 
 class TableRows:
-    """Encodes rows of a table with values that `trainers.tasks.table.columns` has learned.
+    """Encodes rows of a table with the statistics that training has learned from its columns.
 
     Args:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
             levels; `missing`, words for missing values; `known`, columns that a row may have; and `farthest`, where
-            scaled values are cut, or `bound`, the limit that large values approach. Optional `cells`, for columns of
-            numbers and dates that are not written plainly: the format for `cells.reader`.
+            scaled values are cut, or `bound`, the limit that large values approach. Optional `cells`, for columns whose
+            numbers and dates are not written plainly: the format for `cells.reader`.
     """
 
     kind = "table"
@@ -82,7 +82,7 @@ class TableRows:
         self.shape = (len(self.columns) + marks,)
 
     def check_columns(self, names: Sequence[object], where: str, row: int = 0) -> None:
-        """Raise InputError for columns unknown to the training data, and for missing columns that the model uses."""
+        """Raise InputError for columns that training did not have, and for missing columns that the model uses."""
         have = set(names)
         if have >= self._needed and have <= self._known:
             return
@@ -96,7 +96,7 @@ class TableRows:
         raise InputError(row, f"{where}: found {' and '.join(found)}, allowed: {allowed}")
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a row, float32 [columns]. InputError if it is no mapping of the columns, or a number is invalid."""
+        """Encode a row as float32 [columns]. Raises InputError for unknown columns or an invalid value."""
         where = f"row {number + 1}"
         if not isinstance(row, Mapping):
             raise InputError(number, f"{where}: found {_shown(row)}, allowed: a mapping from each column to its cell")
@@ -140,7 +140,7 @@ class TableRows:
         return None if text in self._nothing else text
 
     def _number(self, cell: object, column: _Number, row: int) -> float:
-        """Return a cell as a number, or a date as days since 1970. NaN if missing."""
+        """Return a cell as a number, or a date as days since 1970. NaN if the value is missing."""
         text = self._text(cell)
         if text is None:
             return math.nan

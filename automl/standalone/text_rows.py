@@ -1,4 +1,4 @@
-"""Texts as rows of token numbers, from the tokenizer of the trained model."""
+"""Encodes texts as token numbers, with the tokenizer of the trained model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,18 +13,18 @@ CLEANING = ("trimmed", "plain_line_ends")  # cleaning keys of a form. Older mode
 
 
 def cleaned(text: str, cleaning: Mapping[str, Any]) -> str:
-    """Return a text cleaned as in training. `trimmed` strips spaces, `plain_line_ends` converts Windows line breaks."""
+    """Clean a text as in training: `trimmed` strips spaces, `plain_line_ends` converts Windows line breaks."""
     plain = text.replace("\r\n", "\n") if cleaning.get("plain_line_ends") else text
     return plain.strip() if cleaning.get("trimmed") else plain
 
 
 class TextRows:
-    """Encodes texts. ImportError without the package `tokenizers`.
+    """Encodes texts as token numbers. Raises ImportError without the package `tokenizers`.
 
     Args:
         form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens to keep; `keep`, the end of the text
-            to keep them from; tokens `pad` (None: only texts of equal length share a batch), `unknown` for an empty
-            text and `first` in front of each text, or None; and keys of `cleaned`.
+            from which they are kept; tokens `pad` (None: only texts of equal length share a batch), `unknown` for an
+            empty text and `first` in front of each text, or None; and keys of `cleaned`.
     """
 
     kind = "text"
@@ -45,7 +45,7 @@ class TextRows:
         self.shape = (-1,)
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a text's tokens, int64 [at most `longest`]. InputError if it is no text."""
+        """Return a text's tokens, int64 [at most `longest`]. Raises InputError if the row is no text."""
         if not isinstance(row, str):
             raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
         try:
@@ -59,7 +59,7 @@ class TextRows:
         return encoded(self.dtype, (len(kept),), kept)
 
     def names(self, numbers: Sequence[int]) -> list[str]:
-        """Return the texts of tokens, or the vocabulary's own forms if texts are ambiguous or broken."""
+        """Return the texts of tokens, or the vocabulary's own forms if these texts are ambiguous or broken."""
         texts = [str(self._tokenizer.decode([number])) for number in numbers]
         tokens = [self._tokenizer.id_to_token(number) or f"token {number}" for number in numbers]
         names = [

@@ -1,1 +1,1 @@
-"""Operations on stored studies: open, stop, enqueue, export, report."""
+"""Operations on stored studies, such as open, stop, enqueue and report."""

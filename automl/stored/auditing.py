@@ -1,6 +1,6 @@
 """`automl audit`: finds lost rows, double charges and leftover files of a study.
 
-It has its own SQL, because code shared with the rest of the program would hide that code's mistakes.
+The audit has its own SQL, because shared code would hide its own mistakes.
 """
 
 import json
@@ -33,14 +33,14 @@ class Finding:
 
 
 class Asker:
-    """Runs plain SQL about one study, in one transaction; `study_id` is the value of `:study`."""
+    """Runs plain SQL about one study, in one transaction. `study_id` is the value of `:study` in the SQL."""
 
     def __init__(self, connection: sa.Connection, study_id: int) -> None:
         self._connection, self._study_id = connection, study_id
 
     @property
     def clock(self) -> str:
-        """Return SQL for the database's clock in seconds since 1970."""
+        """Return SQL that gives the database's clock in seconds since 1970."""
         if self._connection.dialect.name == "sqlite":
             return "((julianday('now') - 2440587.5) * 86400.0)"
         return "EXTRACT(EPOCH FROM clock_timestamp())"
@@ -79,7 +79,7 @@ class _Study:
 
 
 def audit(store: Store, name: str) -> dict[str, Any]:
-    """Check a study. Returns `study`, `state`, `checks` and `findings`. StoreError if there is no such study."""
+    """Check a study. Returns `study`, `state`, `checks` and `findings`. Raises StoreError if it does not exist."""
     findings: list[Finding] = []
     made: list[str] = []
     with store.snapshot() as connection:
@@ -112,7 +112,7 @@ _Found = Iterator[tuple[str, str]]
 
 
 def _is_driven(ask: Asker) -> bool:
-    """Return whether an unexpired lease is held, by the database's clock, whose process may be alive."""
+    """Return whether a controller holds an unexpired lease, by the database's clock, and so may be running."""
     return any(
         not row.has_run_out and not is_known_gone(row.process_space, row.pid, row.process_started_at)
         for row in ask(
@@ -157,7 +157,7 @@ def _charges(ask: Asker, _: _Study) -> _Found:
 
 
 def _slot_seconds(ask: Asker, study: _Study) -> _Found:
-    """Check that the charges of a pool are its slots times the charged time."""
+    """Check that the charges for a pool of devices equal its number of slots times the charged time."""
     rows = ask(
         "SELECT l.id, l.pool_slots, l.usd_per_slot_hour, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
         "COALESCE(SUM(c.slots * c.seconds), 0) AS charged, MAX(c.charged_at) AS charged_at "
@@ -177,7 +177,7 @@ def _slot_seconds(ask: Asker, study: _Study) -> _Found:
 
 
 def _prices(ask: Asker, study: _Study) -> _Found:
-    """Check that each charge of an interval has the price of its time."""
+    """Check that each charge of an interval has the price that was valid then."""
     leases = {
         row.id: row
         for row in ask(
@@ -209,7 +209,7 @@ def _rates(ask: Asker) -> dict[int, list[_Rate]]:
 
 
 def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tuple[float, float, int, float]]:
-    """Yield the parts of a pool's time with one rate each: begin, end, charged slots, and price of a slot."""
+    """Yield periods of constant rate: begin, end, number of charged slots, and price of a slot."""
     rates = [(lease.pool_opened_at, lease.pool_slots, lease.usd_per_slot_hour), *rates]
     for (begin, slots, price), following in zip(rates, [*rates[1:], (until, 0, 0.0)], strict=True):
         end = min(following[0], until)
@@ -218,7 +218,7 @@ def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tup
 
 
 def _intervals(ask: Asker, _: _Study) -> _Found:
-    """Check that the charges of each slot of a pool do not overlap."""
+    """Check that charges of the same slot do not overlap in time."""
     rows = ask(
         "SELECT id, lease_id, slot_numbers, since, until FROM automl_charges "
         "WHERE study_id = :study AND since IS NOT NULL ORDER BY lease_id, since, id"
@@ -234,7 +234,7 @@ def _intervals(ask: Asker, _: _Study) -> _Found:
 
 
 def _trial_costs(ask: Asker, study: _Study) -> _Found:
-    """Check that a trial's epochs cost no more than its training charges, and that each has its costs so far."""
+    """Check that a trial's epochs cost no more than its training charges, and that each epoch has its cost so far."""
     if study.row.spec.get("task") == IMPORTED:  # paid elsewhere
         return
     rows = ask(
@@ -249,7 +249,7 @@ def _trial_costs(ask: Asker, study: _Study) -> _Found:
 
 
 def _budget(ask: Asker, study: _Study) -> _Found:
-    """Check the limits of dollars, hours and trials, except for confirmations and the study's recorded overshoot."""
+    """Check the limits of dollars, hours and trials. Ignores confirmations and the study's recorded overshoot."""
     limits = study.row.spec.get("budget") or {}
     (spent,) = ask(
         "SELECT COALESCE(SUM(CASE WHEN kind <> 'confirm' THEN cost_nano_usd END), 0) AS cost, "
@@ -271,7 +271,7 @@ def _budget(ask: Asker, study: _Study) -> _Found:
 
 
 def _left_running(ask: Asker, study: _Study) -> _Found:
-    """Check that a study without controller has no running trials and no lease."""
+    """Check that a study without a controller has no running trials and no lease."""
     if study.is_driven:
         return
     if study.row.state == "running":
@@ -289,7 +289,7 @@ def _left_running(ask: Asker, study: _Study) -> _Found:
 
 
 def _states(ask: Asker, _: _Study) -> _Found:
-    """Check number, failure and attempts of each trial. A trial cancelled in the queue is pruned without a number."""
+    """Check each trial's number, failure and attempts. Only a trial cancelled in the queue has no number."""
     rows = ask(
         "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
         "AND (number IS NULL AND state NOT IN ('queued', 'pruned') OR number IS NOT NULL AND state = 'queued' "
@@ -309,7 +309,7 @@ def _states(ask: Asker, _: _Study) -> _Found:
 
 
 def _data(ask: Asker, _: _Study) -> _Found:
-    """Check that all trials have read the same content of each file of data."""
+    """Check that all trials have read the same content of each data file."""
     rows = ask(
         "SELECT t.number, a.facts FROM automl_attempts a JOIN automl_trials t ON t.id = a.trial_id "
         "WHERE t.study_id = :study ORDER BY t.number, a.attempt"
@@ -340,7 +340,7 @@ _CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
 
 
 def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
-    """Return each checkpoint of the archive, and each checkpoint that a trial resumes from, with its owner."""
+    """Return the checkpoints of saved models, and of trials that can resume, each with its owner."""
     kept = ask(
         "SELECT t.number, e.epoch, e.checkpoint FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
         "WHERE t.study_id = :study AND e.checkpoint IS NOT NULL ORDER BY t.number, e.epoch"
@@ -359,7 +359,7 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
 
 
 def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Report missing and unreadable checkpoints. Reads the rows again, since files change while others are checked."""
+    """Report missing and unreadable checkpoints. Reads the rows again, because files may change during the check."""
     wheres: dict[str, str] = {}
     for where, path in files:
         wheres.setdefault(path, where)
@@ -374,7 +374,7 @@ def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str
 
 
 def _process_findings(study_uid: str) -> Iterator[Finding]:
-    """Find processes on this machine that clearly outlive the command that started them for the study."""
+    """Find processes on this machine that clearly outlived the command that started them for the study."""
     end = time.monotonic() + PROCESSES_END_SECONDS
     while (left := left_behind(study_uid)) and time.monotonic() < end:
         time.sleep(0.2)
@@ -402,7 +402,7 @@ OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", 
 
 
 def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[Finding]:
-    """Check the views of a study. Views of a study with a controller may lag."""
+    """Check a study's copies in Optuna and MLflow. The copies of a running study may be late."""
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")
     if not set(VIEWS) <= {one.view for one in cursors}:
         yield Finding(check="views", where="cursors", found=f"{sorted(one.view for one in cursors)}")

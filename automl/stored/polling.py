@@ -1,4 +1,4 @@
-"""Polls a study, and reads it only when it may have changed."""
+"""Polls a study, and reads it again only if it may have changed."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def rest_seconds(used_seconds: float, least_seconds: float) -> float:
 
 
 class Looker:
-    """Returns the newest record of a study. `clock` returns seconds."""
+    """Callable that returns the newest record of a study. `clock` returns seconds."""
 
     def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._name, self._clock = store, name, clock
@@ -27,7 +27,7 @@ class Looker:
         self._record: StudyRecord | None = None
 
     def __call__(self) -> StudyRecord:
-        """Return the study as committed. StoreError if it was deleted."""
+        """Return the study's stored state. Raises StoreError if the study was deleted."""
         return retry_patiently(self._look)
 
     def _look(self) -> StudyRecord:

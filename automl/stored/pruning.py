@@ -1,4 +1,4 @@
-"""Deletes a study's checkpoints that are not needed (`automl prune-checkpoints`), or in no row (`automl gc`)."""
+"""Deletes a study's unneeded checkpoints (`automl prune-checkpoints`), or unknown files (`automl gc`)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -39,21 +39,21 @@ class Freed:
 
 
 def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict[str, Any]:
-    """List or delete unneeded checkpoints, and files that no row mentions.
+    """List or delete checkpoints that are not needed, and files that no row of the study mentions.
 
-    Checkpoints of paused trials and models kept by `automl confirm` stay.
+    Checkpoints of paused trials, and models of `automl confirm --keep-models`, are never deleted.
 
     Args:
-        keep: `archive`, or names of models or trials as for `automl export`; empty keeps the archive.
+        keep: `archive` (all best models), or names of models or trials as for `automl export`; empty means `archive`.
 
     Returns:
         Plain values: `study`, `folder`, number of `kept` checkpoints, `freed` with `path`, `what` and `bytes`,
-        `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget can
-        no longer reopen (`not_reopened`).
+            `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget
+            can no longer reopen (`not_reopened`).
 
     Raises:
-        StoreError: There is no such study or model, the study was simulated, a controller drives it, or its copy in
-            another store uses the same folder.
+        StoreError: There is no such study or model, the study was simulated or is running, or its copy in another store
+            uses the same folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)
@@ -88,7 +88,7 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
 
 
 def _kept(record: StudyRecord, keep: Sequence[str]) -> set[str]:
-    """Return the paths of checkpoints kept by name, and of checkpoints that would cost money to make again."""
+    """Return the checkpoints to keep: those that the user names, and those that would cost money to make again."""
     paths = {one.checkpoint for one in record.confirmations}
     paths |= {trial.resume_checkpoint for trial in record.trials if trial.state in _MAY_GO_ON}
     for text in keep:
@@ -108,7 +108,7 @@ def _of_name(record: StudyRecord, text: str) -> set[str | None]:
 
 
 def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
-    """Return the mentioned files to delete, by trial and epoch; each file once."""
+    """Return the files to delete that the store mentions, by trial and epoch, each once."""
     found: dict[str, Freed] = {}
     for trial in record.started:
         for epoch in trial.epochs:
@@ -121,7 +121,7 @@ def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
 
 
 def _changes(record: StudyRecord, freed: set[str]) -> list[Change]:
-    """Return row changes that forget deleted files. A trial with an earlier model may continue from that model."""
+    """Return changes of rows that remove deleted files. A trial may then continue from an earlier model."""
     changes: list[Change] = []
     for trial in record.started:
         changes += [
@@ -145,7 +145,7 @@ def _without_checkpoint(trial: TrialRecord, freed: set[str]) -> TrialChanged:
 
 
 def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
-    """Return the numbers of the trials that stay pruned with any budget."""
+    """Return the numbers of the trials that no larger budget can reopen."""
     ended = {one.trial_id for one in changes if isinstance(one, TrialChanged) and one.columns.get("reason") == PRUNED}
     return [trial.number for trial in record.started if trial.id in ended and trial.number is not None]
 
@@ -163,7 +163,7 @@ def _is_there(path: str) -> bool:
 
 
 def checkpoints_folder(row: Any) -> str:
-    """Return the path or URL of the folder of a study's checkpoints, from the study's row."""
+    """Return the path or URL of a study's checkpoint folder, from the study's row in the store."""
     checkpoints = row.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
     return study_folder(str(folder), Path(row.base_folder), row.name, row.uid)
@@ -173,7 +173,7 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
     """Return a study's checkpoint folder, and the files in it that no row mentions.
 
     Raises:
-        StoreError: There is no such study, it was simulated, or its copy in another store also uses the folder.
+        StoreError: There is no such study, it was simulated, or its copy in another store uses the same folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)
@@ -186,7 +186,7 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
 
 
 def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:
-    """List or delete files that no row of a study mentions. Arguments and errors as for `orphans_of`."""
+    """List or delete files that no row of a study mentions. For arguments and errors see `orphans_of`."""
     with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:
         folder, orphans = orphans_of(store, name, is_running=may_run)
         gone = delete_orphans(orphans) if delete else []
@@ -204,7 +204,7 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
 
 @contextmanager
 def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
-    """Yield whether ranks may write checkpoints without rows yet. If not, no controller can start."""
+    """Yield whether ranks may still write new checkpoints. If not, no controller can start in the `with` block."""
     row = store.require(name)
     with ExitStack() as held:
         try:
@@ -217,7 +217,7 @@ def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
 
 @contextmanager
 def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
-    """Hold a study's lease during the block. StoreError if a controller drives the study."""
+    """Hold a study's lease in a `with` block, so that no controller can start. Raises StoreError if one is running."""
     refuse_driven(store, row)
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):
@@ -227,7 +227,7 @@ def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
 
 
 def refuse_driven(store: Store, row: sa.Row[Any]) -> None:
-    """Raise `StoreError` if a controller drives a study, or waits for disk space for its checkpoints."""
+    """Raise StoreError if a controller runs a study, or waits for disk space for the study's checkpoints."""
     with store.snapshot() as connection:
         leases.refuse_driven(connection, row.id, row.name)
     if row.state == "drained" and row.stop_reason == "storage":

@@ -1,4 +1,4 @@
-"""Requests of people to a study: to drain, to end a trial, to try parameters next, to change the price."""
+"""Requests of people to a study: stop the study, end a trial, try parameters next, change the price."""
 
 import random
 import re
@@ -31,16 +31,16 @@ _NAME = re.compile(r"(q?)([0-9]{1,9})")
 
 
 def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Request the end of a trial, and wait at most `wait_seconds` until its controller has ended it.
+    """Request the end of a trial, and wait at most `wait_seconds` until the study's controller has ended it.
 
-    Without a controller, a queued trial is ended here.
+    If no controller runs, this function ends a queued trial itself.
 
     Args:
         name: The trial's number, or its place in the queue, such as `q7`.
 
     Returns:
         Plain values: `study`, `trial` (its number, or None if it never started), `name`, `state`, `reason`, `driven`,
-        and a `message` for people.
+            and a `message` for people.
 
     Raises:
         StoreError: There is no such study or trial, or the trial has ended.
@@ -70,7 +70,7 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
 
 
 def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
-    """Return the trial with a name. A queue name stays valid after the trial has started."""
+    """Return the trial with a name. A name in the queue, such as `q7`, stays valid after the trial's start."""
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise StoreError(f"trial: found {name!r}, allowed: a number, or a name of the queue such as q7")
@@ -87,7 +87,7 @@ def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
 
 
 def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
-    """End a queued trial, unless a controller drives the study and ends it."""
+    """End a queued trial, unless a controller runs the study and ends the trial itself."""
     lease = leases.acquire(store, study_id)
     if isinstance(lease, leases.Holder):
         return
@@ -110,7 +110,7 @@ def _message(study: str, trial: TrialLine, *, driven: bool) -> str:
 
 
 def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Request a drain, and wait at most `wait_seconds` for the lease's release. StoreError for an unknown study."""
+    """Request a stop with checkpoints, and wait at most `wait_seconds`. Raises StoreError for an unknown study."""
     row = store.require(name)
     if not leases.request_stop(store, row.id):
         if leases.stop_waiting(store, row.id):
@@ -128,14 +128,14 @@ def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any
 
 
 def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a configuration into a study's queue; the next free slot takes it.
+    """Put a configuration into a study's queue. The next free slot (device) trains it.
 
     Args:
         given: Values by name. Missing active parameters are drawn at random.
 
     Returns:
-        Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, and `waits`: why the trial cannot
-        start and the cure, or empty.
+        Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, and `waits`, which says why the trial
+            cannot start and the cure, or is empty.
 
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.
@@ -155,7 +155,7 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
 
 
 def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
-    """Complete a configuration with random values. SpecError if a given value is unknown, inactive or out of range."""
+    """Fill missing parameters with random values. Raises SpecError if a value is unknown, inactive or out of range."""
     for name in given:
         if name not in space:
             raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))
@@ -166,7 +166,7 @@ def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def what_keeps_waiting(record: StudyRecord) -> str:
-    """Return one line that says why no enqueued trial starts, and the cure; empty if the next free slot takes it."""
+    """Return why no queued trial starts, and the cure, on one line; empty if the next free device starts one."""
     resume = f"automl resume {shlex.quote(record.name)}"
     trials = record.budget.get("trials")
     if trials is not None and trials.limit is not None and trials.spent >= trials.limit:
@@ -184,7 +184,7 @@ def what_keeps_waiting(record: StudyRecord) -> str:
 
 
 def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:
-    """Set the price of a slot from now on.
+    """Set the price of a slot (device) from now on.
 
     Raises:
         StoreError: There is no such study; the price is negative, too large for the ledger or not a number; or it is 0
@@ -209,9 +209,9 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
 
 
 def end_queued(store: Store, lease: Lease, change: TrialChanged) -> None:
-    """End a trial if it is still queued; `LeaseLostError`, without writing, if the lease is lost.
+    """End a trial if it is still queued. Raises LeaseLostError, without writing, if the lease is lost.
 
-    The study keeps its revision: the views do not show trials that never started.
+    The study's revision stays the same, because its copies in other tools do not show trials that never started.
     """
     which = (t.trials.c.id == change.trial_id, t.trials.c.state == "queued")
     with store.engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Deletes a study for good: its rows, its files, and its copies in Optuna and MLflow (`automl delete`)."""
+"""Deletes a study permanently: its rows, its files, and its copies in Optuna and MLflow (`automl delete`)."""
 
 import logging
 import shlex
@@ -40,7 +40,7 @@ class Doomed:
     files: tuple[Path, ...]
 
     def in_words(self) -> str:
-        """Return one line that asks for consent to the deletion."""
+        """Return one line that describes the deletion, to ask for consent."""
         parts = [plural(len(self.record.started), "trial")]
         if self.checkpoints:
             parts.append(f"{plural(len(self.checkpoints), 'checkpoint')} in {redact(str(self.folder))}")
@@ -49,7 +49,7 @@ class Doomed:
 
 
 def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
-    """Return what would be deleted. StoreError if the study is driven or its folder shared, RunError if unreadable."""
+    """List the rows and files to delete. Raises StoreError (study is running, folder shared), RunError (unreadable)."""
     row = store.require(name)
     refuse_driven(store, row)
     record = load_study(store, name)
@@ -65,7 +65,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 
 
 def _check_folder(store: Store, row: sa.Row[Any]) -> None:
-    """Check that the files of a study may be deleted. If its folder cannot be read, a copy of the study may need it."""
+    """Raise an error if a study's files may be needed by a copy of the study, or if its folder is unreadable."""
     folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
     try:
         check_not_shared(folder, store, row.id)
@@ -81,14 +81,14 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
     """Delete a study's files and copies, then its rows, so that a failed deletion can be repeated.
 
-    Its job is marked first, so that it is not queued again and its accounts keep its cost.
+    The study's job is marked first, so that it is not queued again and the accounts keep its cost.
 
     Returns:
         Plain values: `study`, the number of deleted `trials`, `checkpoints` and other `files`, the `views` with None or
-        an error, and a `message` for people.
+            an error, and a `message` for people.
 
     Raises:
-        StoreError: A controller drives the study now, its job or a confirming job has not ended, or a copy of it has
+        StoreError: The study is running, its job or a confirming job has not ended, or a copy of the study has
             continued in its checkpoint folder.
         RunError: The folder cannot be read now, or a file cannot be deleted; the rows stay.
     """
@@ -123,7 +123,7 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
 
 
 def by_hand(name: str, views: dict[str, str | None]) -> list[str]:
-    """Return one line for each copy that could not be deleted, which says how to delete it."""
+    """Return one line for each copy that could not be deleted, which says how to delete the copy."""
     how = {
         "optuna": f"optuna.delete_study(study_name={name!r}, storage=...) deletes it",
         "mlflow": f"delete the experiment {name!r} in MLflow's own pages, or its runs by the tag automl.study",
@@ -143,7 +143,7 @@ def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
 
 
 def _sweep(store: Store, what: Doomed) -> list[str]:
-    """Delete leftovers of dead ranks and empty folders in the study's folder. Returns the remaining files."""
+    """Delete leftovers of dead ranks, and empty folders, in the study's folder. Returns the remaining files."""
     if what.folder is None:
         return []
     orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)

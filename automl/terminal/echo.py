@@ -1,4 +1,4 @@
-"""Safe printing of plain lines, and the exit codes of the command line."""
+"""Prints lines safely, and defines the exit codes of the command line."""
 
 import click
 
@@ -6,7 +6,7 @@ from search_spaces.untrusted_text import escaped
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text with escaped control characters. Only this function and `console` write to a terminal."""
+    """Print a text with escaped control characters. Only this function and `console` may print to a terminal."""
     click.echo(escaped(str(text)), err=err, nl=nl)
 
 

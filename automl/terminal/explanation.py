@@ -1,4 +1,4 @@
-"""Explains a trial's state: its decisions with their numbers, its attempts, its failure."""
+"""Explains a trial's state: the decisions with their numbers, the attempts, and the failure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ RESUMING = "resuming"
 
 
 def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Return the explanation as plain data: the JSON of `automl explain --json`."""
+    """Return the explanation of a trial's state, in the form of `automl explain --json`."""
     return {
         "study": record.name,
         "trial": trial.number,
@@ -68,7 +68,7 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Return whether the trial keeps the constraints, and its bounded metrics; empty without constraints."""
+    """Return whether the trial satisfies the constraints, and its constrained metrics; empty without constraints."""
     if not record.constraints:
         return {}
     return {
@@ -79,7 +79,7 @@ def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord) -> None:
-    """Print the explanation for people."""
+    """Print the explanation of a trial's state for people."""
 
     def say(text: str, style: str = "") -> None:
         console.print(Text(text, style=style))
@@ -115,7 +115,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
 
 
 def resuming_note(record: StudyRecord) -> str | None:
-    """Return a line about the first attempt that restarted part of its state, or would have to, or None."""
+    """Return a line about the first attempt that could not restore its whole state, or None if all could."""
     found = [
         (str(attempt.facts[RESUMING]), trial.number, attempt.attempt)
         for trial in record.started

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Number(click.FloatRange):
-    """A finite number in a range."""
+    """Option type: a finite number in a range."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number. Refuse NaN and infinity, as click refuses a number out of range."""
+        """Convert a value to a number. Refuses NaN and infinity as click refuses a number out of range."""
         converted = super().convert(value, param, ctx)
         if not math.isfinite(converted):
             self.fail(f"found {value}, allowed: a finite number", param, ctx)
@@ -39,12 +39,12 @@ class Number(click.FloatRange):
 
 
 class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
-    """A folder of this machine, or a URL of an object store whose library is installed."""
+    """Option type: a folder of this machine, or a URL of an object store whose library is installed."""
 
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the given folder unchanged."""
+        """Check the given folder or URL, and return it unchanged."""
         if problem := problem_of_folder(value):
             self.fail(problem, param, ctx)
         folder = absolute_folder(value, Path.cwd())
@@ -59,7 +59,7 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
 
 
 class _BoundOption(click.Option):
-    """An option only for stores or only for services; refused with the other."""
+    """An option that works only with stores or only with services, and is refused with the other."""
 
     is_of_service: bool
     place: str
@@ -78,13 +78,13 @@ class _BoundOption(click.Option):
 
 
 class StoreOption(_BoundOption):
-    """An option for stores, without effect on a service."""
+    """An option for commands on a store, which is refused on a service."""
 
     is_of_service, place = False, "not with --server"
 
 
 class ServiceOption(_BoundOption):
-    """An option for services, without effect on a store."""
+    """An option for commands on a service, which is refused on a store."""
 
     is_of_service, place = True, "with --server only"
 
@@ -94,7 +94,7 @@ folder_type = click.Path(path_type=Path, file_okay=False)
 
 
 def complete_study(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of studies with the typed prefix, for shell completion."""
+    """Return the names of studies that begin with the typed text, for shell completion."""
     from automl.stored.open_store import names_of  # loads SQLAlchemy, which no help needs
 
     return [name for name in names_of(context.params.get("store")) if name.startswith(incomplete)]
@@ -158,7 +158,7 @@ _OTHERS = 0o077
 
 
 def connection(store: str | None = None) -> ServiceClient | None:
-    """Return the client of the service that `automl --server` names, or None for commands on a store."""
+    """Return the client of the service that `automl --server` names, or None if commands use a store."""
     context = click.get_current_context(silent=True)
     server = None if context is None else context.find_root().params.get("server")
     if not server:
@@ -171,7 +171,7 @@ def connection(store: str | None = None) -> ServiceClient | None:
 
 
 def token() -> str | None:
-    """Return AUTOML_TOKEN, or the token of `~/.config/automl/token`, or None. UserError if others may read the file."""
+    """Return AUTOML_TOKEN or the token in `~/.config/automl/token`, or None. Raises UserError if others can read it."""
     if given := os.environ.get(TOKEN):
         return given.strip()
     path = Path.home() / ".config" / "automl" / "token"

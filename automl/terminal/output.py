@@ -1,4 +1,4 @@
-"""Output: the console for people, JSON for programs, warnings on stderr."""
+"""Output: a console for people, JSON for programs, and warnings on stderr."""
 
 import contextlib
 import json
@@ -16,10 +16,10 @@ PIPE_COLUMNS = 1000
 
 
 class SafeConsole(Console):
-    """A console that escapes control characters in texts; its own colours and cursor movements stay."""
+    """A console that escapes control characters in texts, but keeps its own colours and cursor movements."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable with escaped texts."""
+        """Yield the segments of a text or table with escaped control characters."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -28,18 +28,18 @@ class SafeConsole(Console):
 
 
 def console() -> Console:
-    """Return a console as wide as the terminal; for a pipe or a file, wide enough to cut no line."""
+    """Return a console as wide as the terminal. For a pipe or a file, the width cuts no line."""
     made = SafeConsole()
     return made if made.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=PIPE_COLUMNS)
 
 
 def warn(line: str) -> None:
-    """Print a warning on stderr; the command continues."""
+    """Print a warning on stderr, and continue."""
     echo(f"warning: {line}", err=True)
 
 
 def say_on_stderr(line: str) -> None:
-    """Print a line of progress on stderr, apart from the result."""
+    """Print a line of progress on stderr, because stdout is for the result."""
     echo(line, err=True)
 
 
@@ -50,13 +50,13 @@ def print_json(document: object) -> None:
 
 @contextlib.contextmanager
 def counted(*, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a growing number of rows on stderr if it is a terminal; the line disappears at the end."""
+    """Show a growing number of rows on stderr if it is a terminal. The line disappears at the end of the block."""
     with SafeConsole(stderr=True, quiet=not shown).status("0 rows") as status:
         yield lambda rows: status.update(f"{rows} rows")
 
 
 @contextlib.contextmanager
 def only_json_on_stdout(as_json: bool) -> Iterator[None]:
-    """Divert prints of libraries and other threads to stderr, if stdout is a JSON document."""
+    """Divert prints of libraries and other threads to stderr if stdout is a JSON document."""
     with stdout_diverted() if as_json else contextlib.nullcontext():
         yield

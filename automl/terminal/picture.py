@@ -1,4 +1,4 @@
-"""The state of a study as figures, tables and lines for people."""
+"""Shows the state of a study as figures, tables and lines for people."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _SHORTEST_REASON = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A point of the archive: its name, such as `2@6`, and its objectives by metric."""
+    """A saved model to show: its name, such as `2@6`, and its objectives by metric."""
 
     name: str
     values: Mapping[str, float]
@@ -42,7 +42,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """A trial's ranks: recorded epochs, slots, and seconds since dispatch."""
+    """A running trial to show: recorded epochs, slots, and seconds since its start."""
 
     trial: str
     epochs: int
@@ -53,7 +53,7 @@ class Gang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Halt:
-    """A paused, stopped or failed trial, with the moment in seconds since 1970."""
+    """A paused, stopped or failed trial to show, with the time in seconds since 1970."""
 
     trial: str
     what: str
@@ -64,7 +64,7 @@ class Halt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """State of a study to show, from a running machine without reading the store, or from a committed record.
+    """State of a study to show, made from a running controller or from the store.
 
     Attributes:
         slots: Number of existing slots; None while no pool is open.
@@ -97,7 +97,7 @@ class Picture:
 
     @property
     def figures(self) -> dict[str, str]:
-        """Return the study's figures by name; unknown figures are empty."""
+        """Return the study's figures by name. Unknown figures are empty."""
         return {
             "study": f"{self.name} is {self.state}",
             "trials": self.trials,
@@ -110,12 +110,12 @@ class Picture:
 
     @property
     def line(self) -> str:
-        """Return the figures on one line, for output other than terminals."""
+        """Return the figures on one line, for output that is no terminal."""
         return "  ".join(f"{name} {value}" for name, value in self.figures.items() if value)
 
     @property
     def trials(self) -> str:
-        """Return the number of started trials, in all and by state: `3 of 14 (1 running, 2 failed)`."""
+        """Return the number of started trials, in total and by state: `3 of 14 (1 running, 2 failed)`."""
         limit = f" of {self.most_trials:g}" if self.most_trials is not None else ""
         states = f" ({counted(self.states)})" if self.states else ""
         return f"{len(self.states)}{limit}{states}"
@@ -127,7 +127,7 @@ class Picture:
         return f"{there} ({self.slots_note})" if there and self.slots_note else there
 
     def _best(self) -> str:
-        """Return the best value of each objective and its model. Cumulative metrics are best at first: left out."""
+        """Return the best value and model of each objective, without cumulative metrics, which are best at first."""
         best = []
         for one in self.objectives if self.archive else ():
             if one.metric not in CUMULATIVE_METRICS:
@@ -142,7 +142,7 @@ class Picture:
         return f"{usd(self.spent_usd)} of {usd(self.most_usd)}, {usd(max(self.most_usd - self.spent_usd, 0.0))} left"
 
     def _time_left(self) -> str:
-        """Return the time left: `about` by the pace of trials so far, `at most` by the remaining money or hours."""
+        """Return the time left: `about` at the current pace, or `at most` until money or hours are used up."""
         if not self.is_running or not self.states:
             return ""
         if self.estimate_seconds < self.deadline_seconds:
@@ -151,7 +151,7 @@ class Picture:
 
 
 def picture_of(record: StudyRecord, now: float) -> Picture:
-    """Return the picture of a study as committed, at a moment in seconds since 1970."""
+    """Return the state to show of a stored study, at a time in seconds since 1970."""
     driven = record.driven or not was_left(record)
     limits = {name: line.limit for name, line in record.budget.items()}
     planned = mapping(record.spec.get("training")).get("epochs")
@@ -180,7 +180,7 @@ def picture_of(record: StudyRecord, now: float) -> Picture:
 
 
 def was_left(record: StudyRecord) -> bool:
-    """Return whether a study that should run has lost its controller."""
+    """Return whether a study that should be running has lost its controller."""
     return record.is_abandoned and record.alive_seconds > 0
 
 
@@ -228,7 +228,7 @@ def _halts_of(record: StudyRecord) -> list[Halt]:
 
 
 def drawn(picture: Picture, console: Console) -> RenderableType:
-    """Return a picture with as many rows as fit the terminal, without empty tables."""
+    """Draw a study's state with as many rows as fit the terminal, and without empty tables."""
     most = max((console.height - _FIXED_LINES) // 3, LEAST_ROWS)
     names = [one.metric for one in picture.objectives]
     parts: list[RenderableType] = [_figures(picture.figures)]
@@ -246,7 +246,7 @@ def drawn(picture: Picture, console: Console) -> RenderableType:
 
 
 def gang_cells(gang: Gang, planned: int | None, names: Sequence[str]) -> tuple[str, ...]:
-    """Return a gang as a row of a table with `GANG_COLUMNS` and the objectives."""
+    """Return a running trial as a table row with `GANG_COLUMNS` and the objectives."""
     epochs = f"{gang.epochs}/{planned}" if planned else str(gang.epochs)
     slots, ranks = ",".join(map(str, gang.slots)), str(len(gang.slots))
     return (gang.trial, epochs, ranks, slots, duration(gang.seconds), *_texts(names, gang.values))

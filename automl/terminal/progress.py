@@ -1,4 +1,4 @@
-"""Live progress of a study, driven by this or another process: a picture in a terminal, or an occasional line."""
+"""Shows live progress of a study that any process runs: a redrawn picture in a terminal, or occasional lines."""
 
 import math
 import time
@@ -20,7 +20,7 @@ FRAME_SECONDS = 0.25
 
 
 class Progress:
-    """Shows a running study; without a console it prints nothing."""
+    """Shows a running study. Without a console, prints nothing."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
@@ -42,12 +42,12 @@ class Progress:
             self._live = None
 
     def say(self, line: str) -> None:
-        """Print a line above the table."""
+        """Print a line above the progress table."""
         if self._console is not None:
             self._console.print(Text(line))
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Show the study after a commit."""
+        """Show the study's progress after a commit."""
         if self._console is None:
             return
         self._pace.saw(machine)
@@ -64,14 +64,14 @@ class Progress:
 
 
 class Pace:
-    """Rate at which this controller ends trials. Earlier controllers are left out, because they had other slots."""
+    """Rate at which this controller ends trials. Ignores earlier controllers, which had other slots."""
 
     def __init__(self) -> None:
         self._ended_before: int | None = None
         self._trains_since: float | None = None
 
     def saw(self, machine: StudyMachine) -> None:
-        """Record a commit; call it after each commit, including the first."""
+        """Record the state after a commit. Call this after each commit, including the first."""
         if self._ended_before is None:
             self._ended_before = _ended(machine)
         if self._trains_since is None and machine.running:
@@ -91,7 +91,7 @@ def _ended(machine: StudyMachine) -> int:
 
 
 def machine_picture(machine: StudyMachine, pace: Pace) -> Picture:
-    """Return the picture of a study that this process drives, from its controller's state."""
+    """Return the state to show of a study that this process runs, from the controller's state."""
     objectives, limits = machine.setup.objectives, machine.setup.limits
     started = [trial for trial in machine.trials.values() if trial.number is not None]
     why = why_ended(machine.stop_reason, machine.setup.study) if machine.finished else ""
@@ -166,7 +166,7 @@ def watch(
     clock: Callable[[], float] = time.time,
     used: Callable[[], float] = time.thread_time,
 ) -> StudyRecord | None:
-    """Show a study until it has ended. None if the user left before. `used` returns this thread's CPU seconds."""
+    """Show a study until it ends. Returns None if the user leaves before. `used` returns the thread's CPU seconds."""
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
@@ -199,19 +199,19 @@ def _until_it_ends(
 
 
 def has_ended(record: StudyRecord) -> bool:
-    """Return whether a study stays idle until it is resumed; waiting for disk space ends by itself."""
+    """Return whether a study stays idle until it is resumed. A study that waits for disk space resumes by itself."""
     return record.state in {"closed", "failed"} or (record.state == "drained" and record.stop_reason != "storage")
 
 
 class Lines:
-    """Prints changed figures, at most as often as a launch's progress."""
+    """Prints figures that have changed, at most as often as a launch prints progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown, self._shown_at = "", -math.inf
 
     def show(self, picture: Picture) -> None:
-        """Print the figures of a picture, if it is time."""
+        """Print the figures if they have changed and enough time has passed."""
         if picture.line != self._shown and picture.now - self._shown_at >= LINE_SECONDS:
             self._console.print(Text(picture.line))
             self._shown, self._shown_at = picture.line, picture.now

@@ -9,7 +9,7 @@ from studies.records.records import IMPORTED, NANO, StudyLine
 
 
 def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
-    """Return studies as plain data: the JSON of `automl list --json`."""
+    """Return studies as plain data, in the form of `automl list --json`."""
     return [
         {
             "study": line.name,
@@ -25,7 +25,7 @@ def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
 
 
 def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print studies, one line each."""
+    """Print stored studies, one line each."""
     for row in rows:
         why = IMPORTED if row.get("stop_reason") == IMPORTED else ""
         state = state_text(row["study"], row["state"], driven=row["driven"], why=why)
@@ -34,7 +34,7 @@ def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print jobs, one line each."""
+    """Print jobs of the queue, one line each."""
     if not jobs:
         echo("no study waits or runs")
     for job in jobs:
@@ -46,7 +46,7 @@ def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def state_of(job: Mapping[str, Any]) -> str:
-    """Return the state of a job in words, with its worker, pending request, and reason."""
+    """Describe the state of a job, with its worker, its pending request, and the reason."""
     state = str(job["state"])
     if state == "running":
         state += f" on {job['worker']}" if job["worker"] else ""

@@ -1,4 +1,4 @@
-"""Values, states and causes as one-line texts."""
+"""Formats values, states and causes as texts of one line."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,23 +10,23 @@ LONGEST_CAUSE = 160
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with five significant digits; empty for None."""
+    """Format a number with five significant digits; None becomes an empty text."""
     return "" if value is None else f"{value:.5g}"
 
 
 def values_text(values: Mapping[str, float]) -> str:
-    """Return metrics with their values: `val_error 3.1 %, cost_usd $0.0004`."""
+    """Format metrics with their values, such as `val_error 3.1 %, cost_usd $0.0004`."""
     return ", ".join(f"{name} {value_in_words(name, value)}" for name, value in values.items())
 
 
 def params_text(params: Mapping[str, object]) -> str:
-    """Return parameters with their values. The world size is left out, since tables show it as ranks."""
+    """Format parameters with their values. Omits the world size, which tables show as ranks."""
     shown = {name: number_text(value) if isinstance(value, float) else value for name, value in params.items()}
     return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
 
 
 def late_views_text(late: Sequence[ViewRecord]) -> str:
-    """Return `the view of MLflow (the cause) is not up to date yet`."""
+    """Return `the view of MLflow (the cause) is not up to date yet`, for each late copy."""
     causes = [f" ({_without_middle(one.error, LONGEST_CAUSE)})" if one.error else "" for one in late]
     names = [VIEW_NAMES.get(one.view, one.view) + cause for one, cause in zip(late, causes, strict=True)]
     subject, verb = ("the view", "is") if len(names) == 1 else ("the views", "are")
@@ -34,11 +34,11 @@ def late_views_text(late: Sequence[ViewRecord]) -> str:
 
 
 def cut(text: str, columns: int) -> str:
-    """Return the text on one line of at most `columns` characters; an ellipsis marks the cut."""
+    """Return the text on one line of at most `columns` characters. An ellipsis marks a cut."""
     line = " ".join(text.split())
     return line if len(line) <= columns else line[: max(columns - 1, 0)] + "…"
 
 
 def _without_middle(text: str, most: int) -> str:
-    """Return a long error without its middle: its class is at the beginning, and the first cause at the end."""
+    """Shorten an error by its middle, since its class is at the beginning and the first cause at the end."""
     return text if len(text) <= most else f"{text[: most // 3]} … {text[-(most - most // 3 - 3) :]}"

@@ -1,1 +1,1 @@
-"""Single trainings: `automl train` and `automl compare`."""
+"""Single trainings: the commands `automl train` and `automl compare`."""

@@ -1,4 +1,4 @@
-"""The same training at several world sizes (`automl compare`)."""
+"""Runs the same training at several world sizes, and compares speed and cost (`automl compare`)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def compare(
     """Train the same steps at each world size, one after the other, and compare speed and cost.
 
     The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks accumulate more passes per
-    step. So only the number of passes and the communication differ. The medians leave out the first epoch as a warm-up
-    if there are others.
+    step. So only the number of passes and the communication differ. If there are several epochs, the medians leave out
+    the first, as a warm-up.
     """
     if "RANK" in os.environ:
         problem = "RANK is set, as under torchrun. Run `automl compare` without torchrun: it starts its own ranks"
@@ -88,7 +88,7 @@ def compare(
 
 
 def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
-    """Return one line with the world sizes below an efficiency, or ""."""
+    """Return one line with the world sizes whose efficiency is below a limit, or ""."""
     poor = [
         f"{row['efficiency']:.2f} at world size {row['world_size']}"
         for row in compared["world_sizes"]
@@ -122,7 +122,7 @@ def _rows(
 
 
 def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Warn of implausible figures, for example if another program ran during the first training."""
+    """Warn of implausible figures, which occur for example if another program ran during the first training."""
     for row in rows:
         if row["efficiency"] > _MOST_EFFICIENCY:
             return (

@@ -1,4 +1,4 @@
-"""News files: AG News's format or two columns, converted into one format; or made-up headlines."""
+"""Converts news files, in AG News's format or with two columns, into one format, or makes headlines up."""
 
 import csv
 import random
@@ -40,11 +40,11 @@ def write(path, given=None):
     """Write a CSV file with the columns `label` and `text`.
 
     Args:
-        path: File that is written, train.csv or test.csv.
-        given: File to take the rows from; None makes headlines up, the same each time.
+        path: File to write, train.csv or test.csv.
+        given: File to read the rows from; None makes headlines up, the same each time.
 
     Raises:
-        ValueError: A row has another form.
+        ValueError: A row has neither form.
     """
     rows = _read(given) if given else _made(random.Random(path.stem), MADE_ROWS[path.stem])
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -52,13 +52,13 @@ def write(path, given=None):
 
 
 def one_of_each(path):
-    """Return the last text of each class as (label, text), of four classes at most."""
+    """Return the last text of each class as (label, text), for at most four classes."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(dict(list(csv.reader(file))[1:]).items())[:4]
 
 
 def _read(path):
-    """Return (label, text) of each row of AG News's form, or of two columns, of which the longer one is the text."""
+    """Return (label, text) of each row, in AG News's format or in two columns, of which the longer is the text."""
     form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file, **form))

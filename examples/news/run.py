@@ -1,4 +1,4 @@
-"""A news classifier, from a file of headlines to answers over HTTP; each step is a command that you could type.
+"""Trains and serves a news classifier, from a file of headlines to answers over HTTP, by commands you could type.
 
 python examples/news/run.py                                       # made-up headlines
 python examples/news/run.py --train train.csv --test test.csv     # AG News's form, or texts and labels
@@ -67,13 +67,13 @@ def options():
 
 
 def command(*arguments):
-    """Print a command of automl, and return it as arguments of a new process."""
+    """Print a command of automl, and return the arguments that run it in a new process."""
     print("$ automl", *arguments, flush=True)
     return [sys.executable, "-m", "automl", *arguments]
 
 
 def run(*arguments, **options):
-    """Run a command of automl; if it fails, exit with its code, since it has printed the reason."""
+    """Run a command of automl. If the command fails, exit with its exit code, because it has printed the reason."""
     done = subprocess.run(command(*arguments), check=False, **options)  # noqa: S603 - our own command
     if done.returncode:
         sys.exit(done.returncode)
@@ -86,14 +86,14 @@ def answer_of(*arguments):
 
 
 def as_options(task_options, params):
-    """Yield a training of a study as options of `automl compare`, without ranks and test file."""
+    """Yield a training of a study as options of `automl compare`, except the number of ranks and the test file."""
     yield from (f"--option={name}={value}" for name, value in task_options.items() if name != "test")
     yield from (f"--param={name}={value}" for name, value in params.items() if name != "world_size")
 
 
 @contextmanager
 def served(model):
-    """Serve a model on a free port until the block ends; yields the server's address."""
+    """Serve a model on a free port until the `with` block ends. Yields the server's address."""
     asked = command("serve-model", model, "--port=0", "--mlflow=sqlite:///mlflow.db")
     with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own command
         try:
@@ -104,7 +104,7 @@ def served(model):
 
 
 def address_in(lines):
-    """Return the address that the server prints once it serves, None if it ends before; prints its output."""
+    """Print the server's output until it prints its address, and return the address, or None if it ends before."""
     for line in lines:
         print(line, end="", file=sys.stderr)
         if found := re.search(r"^serving .* at (http[^;]+)", line):

@@ -1,4 +1,4 @@
-"""Asks a served model for the rows of a CSV file: python ask.py new.csv [URL]."""
+"""Sends the rows of a CSV file to a served model, and prints its answers: python ask.py new.csv [URL]."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def ask(rows, url="http://127.0.0.1:8000", attempts=3):
-    """Return an answer for each row; asks again after 429, 503 and a broken connection, which changes nothing there."""
+    """Return an answer for each row. Repeats a request after 429, 503 or a broken connection, which is harmless."""
     body = json.dumps({"rows": rows}).encode()
     for left in reversed(range(attempts)):
         try:

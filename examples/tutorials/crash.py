@@ -1,4 +1,4 @@
-"""Kills a study with SIGKILL in the middle of its trainings, lets it continue, and checks that nothing is lost."""
+"""Kills a study with SIGKILL while it trains, lets it continue, and checks that nothing is lost."""
 
 import subprocess
 import time
@@ -8,7 +8,7 @@ from search_spaces.messages import UserError
 
 
 def epochs():
-    """Return the number of measured epochs by trial; empty until the study is stored."""
+    """Return the number of measured epochs by trial. Empty until the study is stored."""
     try:
         return {trial.number: len(trial.epochs) for trial in automl.load("crash").trials}
     except UserError:

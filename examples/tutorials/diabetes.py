@@ -1,4 +1,4 @@
-"""A task of one's own that estimates a number: the progress of diabetes, from ten measurements."""
+"""A task of your own that predicts a number: the progress of diabetes, from ten measurements."""
 
 import torch
 from sklearn.datasets import load_diabetes

@@ -1,4 +1,4 @@
-"""Print the report of a study as numbers: python report.py."""
+"""Prints the results of a study as numbers: python report.py."""
 
 import sys
 
@@ -6,7 +6,7 @@ import automl
 
 
 def read(name):
-    """Print the recommendation, the archive, what became of the trials, and where the money went."""
+    """Print a study's recommended model, its best models, the states of its trials, and its costs."""
     study = automl.load(name)
     best = study.best("val_error")
     print("best", f"{best.trial}@{best.epoch}", best.values, best.params)

@@ -1,4 +1,4 @@
-"""A training script as it is before any search: arguments in, one JSON line for each epoch out."""
+"""A training script before any search: reads arguments, and prints one JSON line for each epoch."""
 
 import argparse
 import json

@@ -1,1 +1,1 @@
-"""HTTP interface of the service: application, gate, routes, and request bodies."""
+"""HTTP interface of the service: application, access control, routes, and request bodies."""

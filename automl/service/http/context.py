@@ -21,35 +21,35 @@ class ServiceContext:
 
 
 def context_of(request: Request) -> ServiceContext:
-    """Return the service of a request."""
+    """Return the running service that answers a request."""
     found: ServiceContext = request.app.state.context
     return found
 
 
 def refuse_other_sites(request: Request) -> None:
-    """Raise ForbiddenError for a request from another site's page. For routes that do more than read."""
+    """Raise ForbiddenError if another site's page sent the request. For routes that do more than read."""
     if header(request.scope, "sec-fetch-site") not in OWN_SITE:
         raise ForbiddenError("header Sec-Fetch-Site: found another site, allowed: this service's own pages")
 
 
 def identity_of(request: Request) -> Identity:
-    """Return the caller's identity, which the gate has checked."""
+    """Return the caller's identity, which was checked before the request reached its route."""
     found: Identity = request.scope["state"]["identity"]
     return found
 
 
 def studies_for(request: Request) -> TeamStudies:
-    """Return the studies with the caller's rights."""
+    """Return the team's studies, limited to the caller's rights."""
     context = context_of(request)
     return TeamStudies(context.store, context.policy, identity_of(request))
 
 
 # Both are coroutines, because FastAPI runs other dependencies in a thread, which is slow on a busy machine.
 async def service_of(request: Request) -> ServiceContext:
-    """Return the service of a request, as a dependency of routes."""
+    """Return the running service that answers a request, as a dependency of routes."""
     return context_of(request)
 
 
 async def studies_of(request: Request) -> TeamStudies:
-    """Return the studies with the caller's rights, as a dependency of routes."""
+    """Return the team's studies, limited to the caller's rights, as a dependency of routes."""
     return studies_for(request)

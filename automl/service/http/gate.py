@@ -1,7 +1,7 @@
-"""The gate before all routes, a plain ASGI application: checks identity, origin and size of requests.
+"""Checks identity, origin and size of every request before any route, as a plain ASGI application.
 
-Once a token was made in the store, every path outside `OPEN_PATHS`, with mounted applications, needs a valid token in
-the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie. Before the first token, and with
+Once a token was made in the store, every path outside `OPEN_PATHS`, including mounted applications, needs a valid token
+in the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie. Before the first token, and with
 `--open`, the service listens only on loopback, and every user of the machine is an admin.
 """
 
@@ -27,7 +27,7 @@ LOCAL_PROJECT = "local"  # project of this machine's users without a token
 
 
 def local_identity() -> Identity:
-    """Return the identity of this process's user, who is an admin, since the store belongs to this user."""
+    """Return the identity of this process's user, who is an admin, because the store belongs to this user."""
     return Identity(user=_local_user(), project=LOCAL_PROJECT, role="admin")
 
 
@@ -60,7 +60,7 @@ UPLOADS = "/api/v1/uploads"
 
 
 class Gate:
-    """Forwards allowed requests, with the identity in `scope["state"]["identity"]`."""
+    """Forwards allowed requests, with the caller's identity in `scope["state"]["identity"]`."""
 
     def __init__(self, app: Asgi, store: Store, *, is_open: bool, host: str) -> None:
         self._app, self._store, self._is_open, self._host = app, store, is_open, host
@@ -94,7 +94,7 @@ class Gate:
             await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request with a body of limited size. Upload routes limit their own bodies."""
+        """Forward a request, and limit the size of its body. Upload routes have limits of their own."""
         if scope["path"].startswith(UPLOADS):
             await self._app(scope, receive, send)
             return
@@ -131,7 +131,7 @@ class Gate:
         return None
 
     async def _identity(self, scope: Scope) -> Identity | None:
-        """Return who asks, or None. TimeoutError if the store does not answer, at once if a read still waits."""
+        """Return the caller's identity, or None. Raises TimeoutError if the store does not answer."""
         # A database that hangs would otherwise hold a thread of each request.
         if self._is_open:
             return local_identity()
@@ -179,7 +179,7 @@ def _place(origin: str) -> str | None:
 
 
 def header(scope: Scope, name: str) -> str:
-    """Return a header of a request; empty if missing."""
+    """Return a header of a request, or an empty text if the header is missing."""
     wanted = name.encode()
     found: bytes = next((value for key, value in scope["headers"] if key == wanted), b"")
     return found.decode("latin-1")
@@ -199,7 +199,7 @@ async def _whole_body(receive: Receive, most: int) -> bytes | None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that replays a body, then continues with the original."""
+    """Return an ASGI `receive` that replays a body, then continues with the original `receive`."""
     first: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replaying() -> Any:
@@ -209,7 +209,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _ask_for_token(scope: Scope) -> Response:
-    """Redirect a browser to the login page. Answer a program that it needs a token."""
+    """Redirect a browser to the login page. Answer other programs with status 401."""
     accept = header(scope, "accept")
     if scope["method"] == "GET" and "text/html" in accept:
         return RedirectResponse("/login", status_code=303)

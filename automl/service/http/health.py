@@ -23,7 +23,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Metrics:
-    """Counts requests, and reads other figures from the store on demand."""
+    """Counts requests, and reads other figures for Prometheus from the store on demand."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -41,12 +41,12 @@ class Metrics:
         self._behind = Gauge("automl_view_commits_behind", "Commits that a view lacks.", ("view",), registry=registry)
 
     def answered(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count a request."""
+        """Count an answered request and its seconds."""
         self._requests.labels(method, path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
     def exposition(self, store: Store) -> bytes:
-        """Return all figures as text."""
+        """Return all figures in Prometheus' text format."""
         self._look_at_queue(JobQueue(store))
         with store.snapshot() as connection:
             self._look_at_studies(connection)
@@ -84,16 +84,16 @@ router = APIRouter()
 
 @router.get("/health", tags=["health"])
 async def health() -> dict[str, Any]:
-    """Return that the service lives. Reads nothing else, so that an unreachable store restarts nothing.
+    """Return that the service is alive, without reading the store, whose failure must not restart the service.
 
-    It needs no thread, so it answers even while all threads are busy.
+    This route needs no thread, so it answers even while all threads are busy.
     """
     return {"status": "ok"}
 
 
 @router.get("/ready", tags=["health"])
 def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
-    """Return whether the service can answer: 503 while its store does not."""
+    """Return whether the service can answer requests: status 503 while its store does not answer."""
     try:
         context.store.study_row("")
     except DBAPIError:
@@ -103,5 +103,5 @@ def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
 
 @router.get("/metrics", tags=["health"])
 def metrics(request: Request, context: Annotated[ServiceContext, Depends(admin_context)]) -> Response:
-    """Return figures for Prometheus; for admins only, since they cover all projects."""
+    """Return figures for Prometheus. For admins only, because the figures cover all projects."""
     return Response(request.app.state.metrics.exposition(context.store), media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""Bodies of requests, checked by pydantic and shown in the OpenAPI document."""
+"""Request bodies, which pydantic checks, and which the OpenAPI document shows."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -33,7 +33,7 @@ class Body(BaseModel):
 
 
 class SubmissionBody(Body):
-    """A study: its spec as a mapping, or as the text of a YAML file."""
+    """A study to queue: its spec as a mapping, or as the text of a YAML file."""
 
     spec: dict[str, Any] | str = Field(description="The spec, as a mapping or as YAML.")
     code: Name | None = Field(None, description="The operator's code folder with the task and relative paths.")
@@ -41,7 +41,7 @@ class SubmissionBody(Body):
 
 
 class TrainingBody(Body):
-    """A single training: a study of one trial."""
+    """A single training to queue, as a study of one trial."""
 
     name: Name = Field(description="Name of the training and of its study.")
     task: str = Field(min_length=1, max_length=300, description="A built-in task, or module:Class of allowed code.")
@@ -65,7 +65,7 @@ class TrainingBody(Body):
 
 
 class ResumeBody(Body):
-    """Changes of a study that continues."""
+    """Changes of a study's spec when the study continues."""
 
     overrides: list[Override] = Field(default_factory=list, max_length=20, description="PATH=VALUE each: budget.usd=5.")
 
@@ -77,7 +77,7 @@ class PriorityBody(Body):
 
 
 class EnqueueBody(Body):
-    """Parameters to be tried next."""
+    """Parameters of a trial that a study should train next."""
 
     params: dict[str, Any] = Field(max_length=200)
 
@@ -94,7 +94,7 @@ class ConfirmQuestion(Body):
 
 
 class ConfirmBody(ConfirmQuestion):
-    """Models of a study to train again, with the money for it."""
+    """Models of a study to train again, with new seeds, and the money for these trainings."""
 
     usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(
         description="Largest cost in dollars, on top of the study's budget."
@@ -102,7 +102,7 @@ class ConfirmBody(ConfirmQuestion):
 
 
 class ModelQuestion(Body):
-    """A model of a study, and the form to export it in."""
+    """A model of a study, and the format to export it in."""
 
     point: Point = Field("best", description="2@6, 2, best, cheapest or knee.")
     format: Target = Field("package", description="Form of the export; docker is the folder of a server's image.")
@@ -117,7 +117,7 @@ class ModelQuestion(Body):
 
 
 class LimitBody(Body):
-    """A limit on spending over all studies; null removes it."""
+    """A limit on the spending of a user or project over all studies. null removes the limit."""
 
     usd: Usd | None
 
@@ -133,7 +133,7 @@ class TokenBody(Body):
 
 
 class RotationBody(Body):
-    """A token that replaces another token."""
+    """A new token that replaces an existing token."""
 
     days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity of the new token.")
     grace_hours: Annotated[float, Field(ge=0, le=720)] = Field(24.0, description="Hours until the old token ends.")
@@ -146,7 +146,7 @@ Filled = TypeVar("Filled", bound=Body)
 
 
 def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
-    """Return a body from the form of a page. SpecError names the wrong field without its value."""
+    """Return a request body from a page's form. Raises SpecError, which names a wrong field without its value."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -19,7 +19,7 @@ Context = Annotated[ServiceContext, Depends(service_of)]
 
 
 async def admin_context(request: Request) -> ServiceContext:
-    """Return the service for an admin. ForbiddenError for others."""
+    """Return the service if the caller is an admin. Raises ForbiddenError for others."""
     if not identity_of(request).is_admin:
         raise ForbiddenError("role: only an admin may do this")
     return context_of(request)
@@ -37,13 +37,13 @@ def me(request: Request) -> dict[str, Any]:
 
 @router.get("/workers", tags=["workers"])
 def workers(context: Context) -> list[dict[str, Any]]:
-    """List the living workers, with their slots."""
+    """List the running workers and their slots."""
     return [asdict(line) for line in JobQueue(context.store).workers()]
 
 
 @router.get("/accounts", tags=["money"])
 def accounts(studies: Studies) -> list[dict[str, Any]]:
-    """List the spending limits that concern you, with spent and promised dollars."""
+    """List the spending limits that apply to you, with spent and promised dollars."""
     return [plain_account(one) for one in studies.accounts()]
 
 
@@ -71,7 +71,7 @@ def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
 
 @router.delete("/tokens/{token_id}", tags=["access"])
 def revoke_token(context: AdminContext, token_id: int) -> dict[str, Any]:
-    """Revoke a token, except the last admin's; admins only."""
+    """Revoke a token; the last admin's token cannot be revoked. Admins only."""
     try:
         return asdict(access_tokens.revoke(context.store, token_id))
     except access_tokens.LastAdminError as error:

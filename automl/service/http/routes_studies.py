@@ -42,7 +42,7 @@ SILENCE_SECONDS = 15.0
 async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
     """Yield the events of a study: `status` with the answer of `GET /studies/NAME`, then `end`.
 
-    Silent while the store is unreachable. Stops without `end` when the caller's token becomes invalid.
+    Sends nothing while the store is unreachable. Stops without `end` when the caller's token becomes invalid.
     """
     seen: tuple[object, ...] = ()
     silent = asked = 0.0
@@ -82,7 +82,7 @@ LONGEST_LOG = 2**20  # most characters of a log in an answer; older output is cu
 
 @router.get("/lines", tags=["studies"])
 def lines(studies: Studies) -> list[dict[str, Any]]:
-    """List the started studies that you may see: the JSON of `automl list --json`."""
+    """List the started studies that you may see, in the form of `automl list --json`."""
     mine = {job.study for job in studies.jobs()}
     return rows_of(line for line in stored_studies(studies.store) if line.name in mine)
 
@@ -95,7 +95,7 @@ def record(studies: Studies, name: str) -> Response:
 
 @router.post("/studies/{name}/confirm/check", tags=["studies"])
 def check_confirm(studies: Studies, name: str, body: ConfirmQuestion) -> dict[str, Any]:
-    """Return the trainings of a confirmation and their cost; queues nothing."""
+    """Return the trainings that a confirmation would run, and their cost, without queueing them."""
     return confirm_jobs.check(studies, name, body.points, body.seeds)
 
 
@@ -119,7 +119,7 @@ def submit(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
 
 @router.post("/studies/check", tags=["studies"])
 def check(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
-    """Return the plan and cost of a study, and queue nothing: the JSON of `automl launch --dry-run --json`."""
+    """Return a study's plan and cost in the form of `automl launch --dry-run --json`, without queueing the study."""
     spec, base_folder = studies.admitted(body.spec, code=body.code)
     return plan(spec, base_folder)
 
@@ -133,37 +133,37 @@ def train(studies: Studies, body: TrainingBody) -> dict[str, Any]:
 
 @router.get("/queue", tags=["studies"])
 def queue(studies: Studies) -> list[dict[str, Any]]:
-    """List the waiting jobs, in their order."""
+    """List the waiting jobs in the order in which they will start."""
     return [plain_job(job) for job in studies.waiting()]
 
 
 @router.get("/studies/{name}", tags=["studies"])
 def status(studies: Studies, name: str) -> dict[str, Any]:
-    """Return the job of a study, and the JSON of `automl status --json`."""
+    """Return the job of a study, and its status in the form of `automl status --json`."""
     return studies.status(name)
 
 
 @router.delete("/studies/{name}", tags=["studies"])
 def delete(studies: Studies, name: str) -> dict[str, Any]:
-    """Delete a study that has ended, for good; its cost stays in the accounts."""
+    """Delete an ended study permanently. Its cost still counts in the accounts."""
     return studies.delete(name)
 
 
 @router.post("/studies/{name}/stop", tags=["studies"])
 def stop(studies: Studies, name: str) -> dict[str, Any]:
-    """Let a study drain; it can be resumed."""
+    """Stop a study after its trials have saved checkpoints. It can be resumed."""
     return plain_job(studies.stop(name))
 
 
 @router.post("/studies/{name}/cancel", tags=["studies"])
 def cancel(studies: Studies, name: str) -> dict[str, Any]:
-    """Cancel a study for good; its results stay."""
+    """Cancel a study permanently. Its results remain."""
     return plain_job(studies.cancel(name))
 
 
 @router.post("/studies/{name}/resume", tags=["studies"])
 def resume(studies: Studies, name: str, body: ResumeBody) -> dict[str, Any]:
-    """Queue a study that has ended again."""
+    """Put a study that has ended back into the queue."""
     return plain_job(studies.resume(name, body.overrides))
 
 
@@ -175,7 +175,7 @@ def set_priority(studies: Studies, name: str, body: PriorityBody) -> dict[str, A
 
 @router.post("/studies/{name}/enqueue", tags=["studies"])
 def enqueue(studies: Studies, name: str, body: EnqueueBody) -> dict[str, Any]:
-    """Let a study try these parameters next."""
+    """Ask a study to train a trial with these parameters next."""
     return studies.enqueue(name, body.params)
 
 
@@ -189,7 +189,7 @@ def watch(studies: Studies, name: str) -> StreamingResponse:
 
 @router.get("/studies/{name}/report", tags=["studies"], response_class=HTMLResponse)
 def report(studies: Studies, name: str) -> HTMLResponse:
-    """Return the report, drawn from the last commit."""
+    """Return a study's HTML report, drawn from the last commit."""
     return HTMLResponse(render(studies.record(name)), headers={"Cache-Control": "no-store"})
 
 
@@ -201,7 +201,7 @@ def report(studies: Studies, name: str) -> HTMLResponse:
     responses={200: {"content": {"application/zip": {}}, "description": "The model, and `export.json` about it."}},
 )
 def export(studies: Studies, name: str, asked: Annotated[ModelQuestion, Query()]) -> StreamingResponse:
-    """Return a model of a study as a ZIP archive; its checkpoint has to be on the machine of the service."""
+    """Return a model of a study as a ZIP archive. The model's checkpoint has to be on the machine of the service."""
     return Download(model_archive(studies, name, asked))
 
 
@@ -219,7 +219,7 @@ def explain(studies: Studies, name: str, trial: int) -> dict[str, Any]:
 
 @router.post("/studies/{name}/trials/{trial}/cancel", tags=["trials"])
 def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
-    """End a trial for good; the study goes on."""
+    """Stop a trial permanently. The study continues."""
     return studies.cancel_trial(name, trial)
 
 
@@ -227,7 +227,7 @@ def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
 def logs(  # noqa: PLR0917 - FastAPI passes each parameter by name
     studies: Studies, name: str, trial: int, rank: Number = 0, attempt: Attempt | None = None, seed: Seed | None = None
 ) -> PlainTextResponse:
-    """Return the output of a trial's rank, or of a training that confirmed it, if it is on the service's machine."""
+    """Return the output of a rank of a trial or of a confirming training, if it is on the service's machine."""
     record = studies.record(name)
     try:
         path = log_of(studies.store, record.name, trial, rank, attempt=attempt, seed=seed)

@@ -23,7 +23,7 @@ def uploads_of(request: Request) -> Uploads:
 
 
 def writable_uploads(request: Request) -> Uploads:
-    """Return the uploads of the caller's project. ForbiddenError if the identity may only read."""
+    """Return the uploads of the caller's project. Raises ForbiddenError if the caller may only read."""
     if identity_of(request).role == "viewer":
         raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
     return uploads_of(request)
@@ -42,7 +42,7 @@ def list_uploads(uploads: ReadOnly) -> list[dict[str, Any]]:
 
 @router.post(UPLOADS, tags=["uploads"], status_code=201, openapi_extra=_ANY_BYTES)
 async def upload(request: Request, uploads: Writable, name: FileName) -> dict[str, Any]:
-    """Save the body as a file of your project; status 413 if its files would be larger than the operator allows."""
+    """Save the request's body as a file of your project. Status 413 if the project's files become too large."""
     announced = request.headers.get("content-length", "")
     length = int(announced) if announced.isdecimal() else None
     try:

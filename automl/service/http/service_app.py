@@ -1,4 +1,4 @@
-"""The service as an ASGI application: routes, error answers, and the gate around them."""
+"""The service as an ASGI application: routes, error answers, and the access control in front of them."""
 
 import asyncio
 import time
@@ -42,13 +42,13 @@ _POLICY = (
 
 
 def make_app(context: ServiceContext, *, is_open: bool = False, host: str) -> Asgi:
-    """Return the application. `is_open` makes every user of the machine an admin, with tokens too."""
+    """Return the whole application. With `is_open`, every user of the machine is an admin, even if tokens exist."""
     app = bare_app(context)
     return _Observer(Gate(app, context.store, is_open=is_open, host=host), app.state.metrics)
 
 
 def bare_app(context: ServiceContext) -> FastAPI:
-    """Return the application without the gate. Its routes expect an identity in the request's scope."""
+    """Return the application without access control. Its routes expect an identity in the request's scope."""
     app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.context = context
     app.state.metrics = Metrics()
@@ -77,7 +77,7 @@ def _told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
-    """Name the wrong field in one line. Its value is not repeated, since it may be a secret."""
+    """Name the wrong field in one line, without its value, which may be a secret."""
     first: dict[str, Any] = error.errors()[0] if isinstance(error, RequestValidationError) else {}
     place = ".".join(str(part) for part in first.get("loc", ()))
     problem = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
@@ -134,7 +134,7 @@ class _Observer:
             self._log("request", method=scope["method"], path=path, status=status, milliseconds=milliseconds, user=user)
 
     def _lines_of(self, who: str) -> int:
-        """Count a line of a user or address, and return their number in this minute."""
+        """Count a log line of a user or address, and return the number of its lines in this minute."""
         if (minute := int(time.monotonic() // 60)) != self._minute:
             self._minute, self._lines = minute, Counter()
         self._lines[who] += 1
@@ -142,5 +142,5 @@ class _Observer:
 
     @staticmethod
     def _path(scope: Scope) -> str:
-        """Return the route of the path, so that names of studies create no metric series."""
+        """Return a request's route, not its path, so that names of studies do not create metric series."""
         return str(getattr(scope.get("route"), "path", "other"))

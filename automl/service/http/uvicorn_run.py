@@ -1,4 +1,4 @@
-"""Runs the service: the socket, the token file, an optional worker, and an orderly end."""
+"""Runs the service: the socket, the token file, an optional worker, and an orderly shutdown."""
 
 import asyncio
 import logging
@@ -30,10 +30,10 @@ _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listening:
-    """Address of the service.
+    """Address and access of the service, and its optional worker.
 
     Attributes:
-        host: Address; an address that other machines reach needs a token.
+        host: Address; if other machines can reach it, a token is needed.
         port: Port; 0 takes a free port.
         is_open: Whether every user of the machine is an admin, with tokens too.
         worker_slots: Number of slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
@@ -46,7 +46,7 @@ class Listening:
 
 
 def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
-    """Serve until interrupted; threads may run on. UserError if the address is taken, or public without a token."""
+    """Serve until interrupted. Raises UserError if the address is taken, or public without a token."""
     needs_token = not listening.is_open and access_tokens.any_made(context.store)
     if not needs_token and not is_loopback(listening.host):
         problem = "--open allows only this machine" if listening.is_open else "the store has no token"
@@ -74,7 +74,7 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
 
 
 def take_token(context: ServiceContext, file: Path) -> None:
-    """Register the token of a file, such as a container's secret, as an admin's. UserError if it is unfit."""
+    """Register the token in a file, such as a container's secret, as an admin's. Raises UserError if it is unfit."""
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -88,7 +88,7 @@ def take_token(context: ServiceContext, file: Path) -> None:
 
 @contextmanager
 def _worker(context: ServiceContext, listening: Listening) -> Iterator[None]:
-    """Run a worker beside the service. It drains when the service ends."""
+    """Run a worker beside the service. When the service ends, the worker saves its studies and stops."""
     if listening.worker_slots is None:
         yield
         return

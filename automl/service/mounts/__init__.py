@@ -1,1 +1,1 @@
-"""Other web applications inside the service: Optuna Dashboard and MLflow."""
+"""Other web applications that run inside the service: Optuna Dashboard and MLflow."""

@@ -1,7 +1,7 @@
-"""Proxy to the operator's MLflow server, under /mlflow/, for admins only, since MLflow has no projects.
+"""Proxy to the operator's MLflow server, under /mlflow/. For admins only, because MLflow has no projects.
 
-Start it with `mlflow server --static-prefix /mlflow`: paths are forwarded unchanged. Its pages need inline scripts;
-other content, for example a logged HTML file, cannot run scripts here.
+Start MLflow with `mlflow server --static-prefix /mlflow`: paths are forwarded unchanged. MLflow's pages may run inline
+scripts. Other content, for example a logged HTML file, cannot run scripts here.
 """
 
 import http.client
@@ -33,13 +33,13 @@ _DATA_POLICY = "sandbox; default-src 'none'"
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a request, whose size the gate limits."""
+    """Return the body of a request. Its size was limited before."""
     return await request.body()
 
 
 @router.get(PREFIX)
 def front() -> Response:
-    """Redirect to the page of MLflow."""
+    """Redirect to MLflow's front page."""
     return to(f"{PREFIX}/")
 
 

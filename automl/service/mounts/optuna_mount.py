@@ -1,7 +1,8 @@
-"""Optuna Dashboard behind the gate: read-only, with the studies of the caller's project.
+"""Serves Optuna Dashboard inside the service: read-only, with the studies of the caller's project.
 
-Its page uses absolute paths (/dashboard, /api/studies, /static); the service's API is below /api/v1. Each project has
-its own application, since the dashboard caches in memory; process-wide caches are keyed by study ids that never repeat.
+The dashboard's page uses absolute paths (/dashboard, /api/studies, /static); the service's API is below /api/v1. Each
+project has its own application, since the dashboard caches in memory; process-wide caches are keyed by study ids that
+never repeat.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Distinguishes studies that have had the same id, by `uid`, which is empty if no study is mirrored."""
+    """Distinguishes studies that had the same id at different times. `uid` is empty if no study is mirrored."""
 
     name: str
     uid: str
@@ -40,10 +41,11 @@ class Mark:
 
 @dataclass(slots=True)
 class LastingIds:
-    """Study ids for the dashboard that never repeat.
+    """Study ids for Optuna Dashboard that are never used again for another study.
 
     SQLite gives the id of a deleted study to the next study. Optuna Dashboard caches trials, search spaces and
-    importances by id, importances even across projects, and would show the deleted study. A reused id gets a new id.
+    importances by id, importances even across projects, and would show the deleted study. So a reused id is replaced by
+    a new id.
     """
 
     _outer: dict[tuple[int, Mark], int] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class LastingIds:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def told(self, inner: int, mark: Mark) -> int:
-        """Return the outer id of the study that currently has the id `inner` in Optuna's tables."""
+        """Return the dashboard's id for the study that currently has the id `inner` in Optuna's tables."""
         with self._lock:
             outer = self._outer.get((inner, mark))
             if outer is None:
@@ -60,7 +62,7 @@ class LastingIds:
             return outer
 
     def meant(self, outer: int) -> int:
-        """Return the id in Optuna's tables for an outer id. Unknown ids are returned unchanged."""
+        """Return the id in Optuna's tables for a dashboard's id. Unknown ids are returned unchanged."""
         with self._lock:
             return self._inner.get(outer, outer)
 
@@ -69,17 +71,17 @@ Found = TypeVar("Found")
 
 
 class ReadOnlyError(RuntimeError):
-    """The view is read-only: only controllers of studies write it."""
+    """Optuna's copy of a study is read-only here, because only the study's controller writes it."""
 
 
 class ProjectStorage(BaseStorage):
-    """Hides other projects' studies. `ids` are the outer ids, shared by all caches of the process."""
+    """Optuna storage that hides other projects' studies. `ids` maps ids, shared by all caches of the process."""
 
     def __init__(self, inner: BaseStorage, visible: Callable[[], Container[str]], ids: LastingIds) -> None:
         self._inner, self._visible, self._ids = inner, visible, ids
 
     def _read(self, study_id: int, read: Callable[[int], Found]) -> Found:
-        """Return data of a visible study. The check comes last, since another study may take the id."""
+        """Read data of a visible study. Checks visibility last, because another study may take the id in between."""
         inner = self._ids.meant(study_id)
         found = read(inner)
         mark = _mark(self._inner.get_study_name_from_id(inner), self._inner.get_study_user_attrs(inner))
@@ -88,7 +90,7 @@ class ProjectStorage(BaseStorage):
         return found
 
     def get_all_studies(self) -> list[Any]:
-        """Return the visible studies, by id."""
+        """Return the studies of the caller's project, by id."""
         visible = self._visible()
         own = [study for study in self._inner.get_all_studies() if study.study_name in visible]
         for study in sorted(own, key=_id_of):
@@ -96,32 +98,32 @@ class ProjectStorage(BaseStorage):
         return sorted(own, key=_id_of)
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        """Return the id of a visible study."""
+        """Return the id of a study, if the caller may see it."""
         if study_name not in self._visible():
             raise KeyError(study_name)
         inner = self._inner.get_study_id_from_name(study_name)
         return self._ids.told(inner, _mark(study_name, self._inner.get_study_user_attrs(inner)))
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        """Return the name of a visible study."""
+        """Return the name of a study, if the caller may see it."""
         return self._read(study_id, self._inner.get_study_name_from_id)
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        """Return the directions of a visible study."""
+        """Return the directions of a study, if the caller may see it."""
         return self._read(study_id, self._inner.get_study_directions)
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return the user attributes of a visible study."""
+        """Return the user attributes of a study, if the caller may see it."""
         return self._read(study_id, self._inner.get_study_user_attrs)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return the system attributes of a visible study."""
+        """Return the system attributes of a study, if the caller may see it."""
         return self._read(study_id, self._inner.get_study_system_attrs)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return the trials of a visible study."""
+        """Return the trials of a study, if the caller may see it."""
         return self._read(study_id, lambda inner: self._inner.get_all_trials(inner, deepcopy=deepcopy, states=states))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
@@ -155,7 +157,7 @@ _THREADS = 4
 
 
 class OptunaDashboard:
-    """Optuna Dashboard as an ASGI application, for the identity that the gate has found."""
+    """Optuna Dashboard as an ASGI application that shows each caller only visible studies."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -174,7 +176,7 @@ class OptunaDashboard:
         await application(scope, receive, send)
 
     def id_of(self, identity: Identity, study: str) -> int:
-        """Return a study's id in Optuna Dashboard. MissingError if it is not visible, or not mirrored yet."""
+        """Return a study's id in Optuna Dashboard. Raises MissingError if it is not visible, or not copied yet."""
         try:
             return self._of(identity)[0].get_study_id_from_name(study)
         except KeyError:
@@ -195,7 +197,7 @@ class OptunaDashboard:
         return JSONResponse({"reason": "this study does not exist, or you may not see it"}, status_code=404)
 
     def _of(self, identity: Identity) -> tuple[ProjectStorage, Asgi]:
-        """Return storage and application of a project; None means all projects, for an admin."""
+        """Return the storage and the application of a project. For admins (None), both cover all projects."""
         project = None if identity.is_admin else identity.project
         with self._making:
             if project not in self._projects:
@@ -225,7 +227,7 @@ class _Visible:
 
 
 def mount(app: FastAPI) -> None:
-    """Route the paths of Optuna Dashboard to it."""
+    """Forward the paths of Optuna Dashboard to the dashboard's application."""
     app.state.optuna = OptunaDashboard(app.state.context)
     app.include_router(router)
     for path in PATHS:

@@ -1,1 +1,1 @@
-"""Pages of the service: templates and their data."""
+"""Web pages of the service: templates and their data."""

@@ -1,4 +1,4 @@
-"""Pages for people: login, queue, study, trial."""
+"""Web pages for people: login, queue, study and trial."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -58,7 +58,7 @@ def login_page(request: Request) -> Response:
 
 @router.post("/login")
 def login(request: Request, context: Context, form: Form) -> Response:
-    """Begin a session of a valid token. Scripts and other sites cannot read the cookie."""
+    """Start a session for a valid token. Scripts and other sites cannot read the session's cookie."""
     session = access_tokens.begin_session(context.store, form.get("token", ""), COOKIE_SECONDS)
     if session is None:
         problem = "This token is not valid: it may be mistyped, expired or revoked."
@@ -70,14 +70,14 @@ def login(request: Request, context: Context, form: Form) -> Response:
 
 
 def _is_https(request: Request) -> bool:
-    """Return whether the browser uses HTTPS, by the proxy's header too. Forging it only makes the cookie stricter."""
+    """Return whether the browser uses HTTPS. Trusts the proxy's header, as forgery only makes the cookie stricter."""
     client_scheme = request.headers.get("x-forwarded-proto", "").strip().lower()
     return request.url.scheme == "https" or client_scheme.startswith("https")
 
 
 @router.post("/logout")
 def logout(request: Request, context: Context) -> Response:
-    """End the session."""
+    """End the user's session, and delete its cookie."""
     access_tokens.end_session(context.store, request.cookies.get(COOKIE, ""))
     answer = to("/login")
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_https(request))
@@ -86,7 +86,7 @@ def logout(request: Request, context: Context) -> Response:
 
 @router.get("/")
 def queue_page(request: Request, studies: Studies, context: Context) -> Response:
-    """Show running jobs, waiting jobs in their order, and ended jobs."""
+    """Show running jobs, waiting jobs in the order in which they will start, and ended jobs."""
     jobs = studies.jobs()
     ended = sorted((job for job in jobs if job.state in OVER), key=lambda job: job.ended_at or 0.0, reverse=True)
     running = [view_of(job, None) for job in jobs if job.state == "running"]
@@ -125,7 +125,7 @@ def _study_page(request: Request, studies: TeamStudies, name: str, problem: str 
 
 @router.post("/studies/{name}/{action}")
 def change_study(request: Request, studies: Studies, form: Form, name: str, action: str) -> Response:
-    """Stop, cancel, resume or delete a study."""
+    """Stop, cancel, resume or delete a study, as `action` says."""
     here = f"/studies/{quote(name)}"
     try:
         if action == "delete":
@@ -148,7 +148,7 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
 def trial_page(
     request: Request, studies: Studies, name: str, number: int, rank: Annotated[int, Query(ge=0, le=10**6)] = 0
 ) -> Response:
-    """Show the reason of a trial's state, and the output of a rank."""
+    """Show why a trial is in its state, and the output of one of its ranks."""
     explained: dict[str, Any] = studies.explain(name, number)
     record = redacted(studies.record(name))
     trial = next(one for one in record.started if one.number == number)
@@ -181,14 +181,14 @@ def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[st
 
 @router.get("/studies/{name}/models/{point}", dependencies=[Depends(refuse_other_sites)])
 def download_model(studies: Studies, name: str, point: Point) -> Response:
-    """Return a model as an archive: an exported model that loads without training code, or what a command saved."""
+    """Return a model as an archive: an exported model that loads without training code, or the files of a command."""
     form: Target = "weights" if studies.record(name).spec.get("task") == COMMAND else "package"
     return Download(model_archive(studies, name, ModelQuestion(point=point, format=form)))
 
 
 @router.post("/studies/{name}/trials/{number}/cancel")
 def cancel_trial(studies: Studies, name: str, number: str) -> Response:
-    """End a trial for good; the study goes on."""
+    """Stop a trial permanently. The study continues."""
     studies.cancel_trial(name, number)
     return to(f"/studies/{quote(name)}")
 
@@ -198,7 +198,7 @@ _KINDS = ("user", "project")
 
 @router.get("/spend")
 def spend_page(request: Request, studies: Studies) -> Response:
-    """Show the spending of users and projects, with limits."""
+    """Show the spending of users and projects, with their limits."""
     return _spend_page(request, studies)
 
 
@@ -210,7 +210,7 @@ def _spend_page(request: Request, studies: TeamStudies, problem: str = "", statu
 
 @router.post("/spend")
 def set_limit(request: Request, studies: Studies, form: Form) -> Response:
-    """Limit the spending of a user or a project; an empty limit removes it."""
+    """Limit the spending of a user or a project. An empty value removes the limit."""
     try:
         kind, name = form.get("kind", ""), form.get("name", "")
         if kind not in _KINDS:
@@ -239,7 +239,7 @@ def _tokens_page(request: Request, context: Any, problem: str = "", status: int 
 
 @router.post("/tokens")
 def new_token(request: Request, context: AdminContext, form: Form) -> Response:
-    """Create a token, and show it this once."""
+    """Create a token, and show it in this answer only."""
     try:
         body = filled_in(TokenBody, {**form, "days": form.get("days") or None})
     except UserError as error:
@@ -249,12 +249,12 @@ def new_token(request: Request, context: AdminContext, form: Form) -> Response:
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke(context: AdminContext, token_id: int) -> Response:
-    """Revoke a token."""
+    """Revoke a token, and return to the list of tokens."""
     revoke_token(context, token_id)
     return to("/tokens")
 
 
 @router.post("/tokens/{token_id}/rotate")
 def rotate(request: Request, context: AdminContext, token_id: int) -> Response:
-    """Create a token that replaces another token, and show it this once."""
+    """Create a token that replaces another token, and show it in this answer only."""
     return _tokens_page(request, context, made=rotate_token(context, token_id, RotationBody()))

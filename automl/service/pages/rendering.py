@@ -1,4 +1,4 @@
-"""Rendering of pages: templates that escape every value, and errors as one-line pages."""
+"""Renders pages from templates that escape every value, and errors as pages of one line."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ def status_of(error: Exception) -> int:
 
 
 def page(request: Request, name: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return a page."""
+    """Return a page as an HTTP response."""
     identity: Identity | None = request.scope["state"].get("identity")
     always = {
         "identity": identity,
@@ -63,7 +63,7 @@ RETRY_SECONDS = {429: "10", 503: "2"}  # seconds for the header Retry-After, by 
 
 
 def refusal(accept: str, status: int, detail: str) -> Response:
-    """Return an error as JSON, or as a page if the header Accept asks for one. It needs no identity."""
+    """Return an error as JSON, or as a page if the header Accept asks for HTML. Works without an identity."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     headers |= {"Retry-After": RETRY_SECONDS[status]} if status in RETRY_SECONDS else {}
     if "text/html" not in accept:
@@ -78,7 +78,7 @@ def to(path: str) -> Response:
 
 
 async def form_of(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form; the last value of a repeated name counts."""
+    """Return the fields of a submitted form. Of a repeated field, the last value counts."""
     try:
         text = (await request.body()).decode("utf-8")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
@@ -88,7 +88,7 @@ async def form_of(request: Request) -> Mapping[str, str]:
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages."""
+    """A route that shows its errors as pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return a handler that shows user errors as a page of one line."""
@@ -126,5 +126,5 @@ def _environment() -> jinja2.Environment:
 
 
 def moment(seconds: float | None) -> str:
-    """Return a time for people."""
+    """Format a time in seconds since 1970 for people, in UTC."""
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

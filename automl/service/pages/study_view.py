@@ -24,7 +24,7 @@ MOST_TRIALS = 30  # most trials in each table, the latest; the report has all
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyView:
-    """Data of the study page. Empty fields and None are unknown yet, or do not exist."""
+    """Data of the study page. Fields are empty or None if their value is unknown or does not exist."""
 
     job: Job
     money: str
@@ -48,7 +48,7 @@ class StudyView:
 
     @property
     def is_over(self) -> bool:
-        """True if the job has ended for good, and can be deleted."""
+        """True if the job has ended permanently, and can be deleted."""
         return self.job.state in OVER
 
     @property
@@ -58,7 +58,7 @@ class StudyView:
 
 
 def view_of(job: Job, record: StudyRecord | None) -> StudyView:
-    """Return the data of the study page."""
+    """Return the data of a study's page."""
     money, share = _money(job)
     if record is None:
         return StudyView(job=job, money=money, spent_percent=share)
@@ -118,7 +118,7 @@ def _money(job: Job) -> tuple[str, float | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendingLine:
-    """Spending of a user or a project. `promised_usd` is what running jobs may still spend, if there is a limit."""
+    """Spending of a user or project. With a limit, `promised_usd` is the money that running jobs may still spend."""
 
     kind: str
     name: str
@@ -129,7 +129,7 @@ class SpendingLine:
 
 
 def spending(jobs: Sequence[Job], accounts: Mapping[tuple[str, str], Mapping[str, float]]) -> list[SpendingLine]:
-    """Return the spending of users and projects, projects first, largest sums first."""
+    """Return the spending of users and projects, projects first, in descending order."""
     sums: dict[tuple[str, str], list[Job]] = {place: [] for place in accounts}
     for job in jobs:
         sums.setdefault(("project", job.project), []).append(job)

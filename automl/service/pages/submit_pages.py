@@ -52,7 +52,7 @@ _EXAMPLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """A field of the form. `default` is the spec's value for an empty field, as text."""
+    """A field of the form. `default` is the value of an empty field, as text."""
 
     key: str
     label: str
@@ -64,7 +64,7 @@ class Field:
 
 @cache
 def fields(keys: tuple[str, ...]) -> tuple[Field, ...]:
-    """Return the fields of keys of the spec, in their order."""
+    """Return form fields for keys of the spec, in their order."""
     schema = StudySpec.model_json_schema()
     return tuple(_field(schema, key) for key in keys)
 
@@ -88,7 +88,7 @@ def _field(schema: Mapping[str, Any], key: str) -> Field:
 
 
 def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the spec of a submitted form, without its empty fields."""
+    """Return the spec that a submitted form describes, without empty fields."""
     spec: dict[str, Any] = {}
     for key in (*SHOWN, *FURTHER):
         text = given.get(key, "")
@@ -101,7 +101,7 @@ def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
-    """Return names of tasks: built-in tasks, and tasks in the code folders' files, which are parsed and not run."""
+    """Return the names of built-in tasks, and of tasks in files of the code folders, which are parsed but not run."""
     own = (name for folder in code_folders.values() for name in _defined_in(folder))
     return [*built_in_tasks(), *dict.fromkeys(own)]
 
@@ -123,7 +123,7 @@ _CHANGED_BY_FORM = ("study", "training:", "budget:")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picked:
-    """A study as filled in. `code` is the name of its code folder, or None."""
+    """A study as the user has filled it in. `code` is the name of its code folder, or None."""
 
     spec: dict[str, Any] | str
     code: str | None = None
@@ -132,7 +132,7 @@ class Picked:
 
 @router.get("/submit")
 def submit_page(request: Request, studies: Studies, context: Context) -> Response:
-    """Show the form for one way to submit, named by `how`; `file` is an uploaded table."""
+    """Show the form for one way to submit a study, which `how` names. `file` is an uploaded table."""
     studies.check_may_write()
     return _submit_page(request, context, dict(request.query_params))
 

@@ -1,1 +1,1 @@
-"""Workers take jobs from the queue and run each in a separate process."""
+"""Workers, which take jobs from the queue and run each in a separate process."""

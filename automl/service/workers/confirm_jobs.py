@@ -1,7 +1,7 @@
-"""Confirming models through the queue: a job with its own budget, on the slots of a worker.
+"""Confirms models through the queue: each confirmation is a job with its own budget, on a worker's slots.
 
-The study's ledger charges the trainings as `confirm`, and their user and project pay: the lease of the charge names the
-job. The job's budget, minus the cost of earlier runs, caps each run.
+The study's ledger charges the trainings as `confirm`. The job's user and project pay, since the charges' lease names
+the job. The job's budget, minus the cost of earlier runs, caps each run.
 """
 
 import json
@@ -27,12 +27,12 @@ from studies.storage.study_store import Store
 
 
 def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Return the trainings and their expected cost. A separate process imports the user's code.
+    """Return the trainings that a confirmation would run, and their expected cost.
 
     Raises:
-        UserError: There is no such study or point, or the study has not started.
+        UserError: There is no such study or model, or the study has not started.
         ConflictError: The study has not ended, or its code took too long.
-        BusyError: Too many checks run now.
+        BusyError: Too many checks are running.
     """
     _confirmable(studies, name)
     asked = json.dumps({"study": studies.started(name), "points": list(points), "seeds": seeds})
@@ -40,12 +40,12 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
 
 
 def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
-    """Queue the trainings that confirm points. A name such as `best` is resolved now: its point may change.
+    """Queue the trainings that confirm models. Names such as `best` are resolved now, because they may change.
 
     Raises:
         ForbiddenError: The caller may only read.
         ConflictError: The study has not ended, or is already being confirmed.
-        StoreError: There is no such point.
+        StoreError: There is no such model.
     """
     if studies.identity.role == "viewer":
         raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
@@ -94,7 +94,7 @@ def _confirmable(studies: TeamStudies, name: str) -> Job:
 
 
 def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
-    """Run the trainings of a confirm job, with the slots and the money of its run."""
+    """Run the trainings of a confirm job, on the slots and with the money of this run."""
     asked, job_folder = queue.spec_of(job)
     study = str(asked["study"])
     if job.run is None or job.run.cap_nano_usd is None:
@@ -114,7 +114,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
 
 
 def main() -> None:
-    """Print the expected cost of the trainings that stdin names as one line of JSON."""
+    """Print the expected cost of the confirmation that stdin describes, as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         found = expected(Store(os.environ["AUTOML_STORE"]), asked["study"], asked["points"], seeds=asked["seeds"])

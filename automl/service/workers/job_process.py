@@ -1,8 +1,9 @@
-"""Process of one run of a job: drives its study with the run's slots and money, and reports the outcome.
+"""Process that runs one job of the queue, on its slots and with its money, and stores the outcome.
 
     python -m automl.service.workers.job_process RUN_ID        with the store's URL in AUTOML_STORE
 
-A worker starts it. When the worker dies, the kernel signals the process to drain, and another worker continues the job.
+A worker starts this process. When the worker dies, the kernel sends SIGTERM to the process, which then stops with
+checkpoints, and another worker continues the job.
 """
 
 import ctypes
@@ -44,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(store: Store, run_id: int) -> RunOutcome:
-    """Drive the study of an open run until its end. DBAPIError or StoreAwayError leave it to another run."""
+    """Run the study of a job until its end. DBAPIError and StoreAwayError mean that another run should continue."""
     queue = JobQueue(store)
     job = next((one for one in queue.jobs(states=("running",)) if one.run is not None and one.run.id == run_id), None)
     if job is None:
@@ -103,7 +104,7 @@ def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
 
 
 def _within(prepared: Prepared, job: Job) -> Prepared:
-    """Return the study with the run's money as its budget. The stored budget stays unchanged."""
+    """Return the study with the run's money as its budget, while the stored budget stays unchanged."""
     cap = None if job.run is None else job.run.cap_nano_usd
     if cap is None:
         return prepared
@@ -114,7 +115,7 @@ def _within(prepared: Prepared, job: Job) -> Prepared:
 
 
 def _margin(rest_nano_usd: int, prepared: Prepared) -> int:
-    """Return the nano-dollars held back for a pool that a busy machine closes late."""
+    """Return the nano-dollars to hold back, because a busy machine may release devices late."""
     per_second = prepared.place.slots * prepared.place.usd_per_slot_hour * NANO / 3600.0
     return round(min(MARGIN_SECONDS * per_second, MARGIN_SHARE * rest_nano_usd))
 
@@ -132,14 +133,14 @@ def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str
 
 
 def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:
-    """Return the outcome for a closed study: "capped" by its owner's money, or "done" by its own budget."""
+    """Return the outcome of a closed study: "capped" if its owner's money ran out, "done" if its own budget did."""
     cap = None if job.run is None else job.run.cap_nano_usd
     is_capped = stop_reason == "budget_usd" and cap is not None and cap != job.limit_nano_usd
     return "capped" if is_capped else "done"
 
 
 def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOutcome:
-    """Return the outcome of an interruption, or of `automl stop` in place of a request to the queue."""
+    """Return the outcome of an interrupted run, or of a run that `automl stop` ended."""
     match queue.require(job.study).request:
         case "stop":
             return "stopped"
@@ -150,14 +151,14 @@ def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOut
 
 
 def drain_when_worker_dies() -> None:
-    """Ask the kernel for SIGTERM when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
+    """Ask the kernel to send SIGTERM to this process when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != int(os.environ.get(WORKER_PID, os.getppid())):  # the worker died before this call
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
-    """Run the job of the run whose id is the only argument."""
+    """Run the job whose run id is the only command-line argument."""
     try:
         with interrupting_signals():  # until the controller takes them as drain requests
             drain_when_worker_dies()

@@ -1,4 +1,4 @@
-"""Queueing a study by a user of this machine, with the user's own code and paths."""
+"""Queues a study for a user of this machine, with the user's own code and paths."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from studies.storage.study_store import Store
 
 
 def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, priority: int) -> Job:
-    """Queue the study of a spec, checked as in `automl launch`. SpecError, or StoreError if the study exists."""
+    """Queue the study of a spec file. Raises SpecError for a wrong spec, StoreError if the study exists."""
     spec, folder = read_spec(path, overrides, store), path.absolute().parent
     if len(spec.study) > MOST_NAME_CHARS:
         raise SpecError(str(path), ("study",), found(spec.study, f"at most {MOST_NAME_CHARS} characters in the queue"))

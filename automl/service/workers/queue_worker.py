@@ -1,4 +1,4 @@
-"""A worker: polls the queue, and runs each job in a separate process on some of its slots."""
+"""A worker: polls the queue, and runs each job in a separate process on some of the worker's slots."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from studies.storage.writing.retrying import is_away
 
 
 def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
-    """Settle the pools of jobs that do not run, once living controllers have had time to renew their leases."""
+    """Charge the last costs of jobs whose process is gone, after running controllers had time to renew their leases."""
     with store.snapshot() as connection:
         left = left_studies(connection)
     for study_id in left:
@@ -57,7 +57,7 @@ class _Running:
 
 @dataclass(kw_only=True)
 class Worker:
-    """Runs jobs of a store until `leave` is called. `devices` are ids of GPUs, one for each slot, empty on CPUs."""
+    """Runs jobs of a store until `leave` is called. `devices` has a GPU id for each slot, or is empty on CPUs."""
 
     queue: JobQueue
     name: str
@@ -76,12 +76,12 @@ class Worker:
     _problem: str = field(default="", init=False)
 
     def leave(self, reason: str) -> None:
-        """Take no more jobs, drain running jobs, and end. Safe in signal handlers."""
+        """Take no more jobs, stop running jobs with checkpoints, and end. Signal handlers may call this."""
         del reason
         self._leaves = True
 
     def run(self) -> None:
-        """Work until `leave` is called and all jobs have drained."""
+        """Run jobs until `leave` is called and all jobs have stopped."""
         self.log_folder.mkdir(parents=True, exist_ok=True)
         self._join()
         while not (self._leaves and not self._running):
@@ -91,7 +91,7 @@ class Worker:
             self.queue.leave(self._id)
 
     def _step_or_tell(self) -> None:
-        """Take a step. A database error is logged once until a step succeeds, and jobs keep running."""
+        """Run `step`. A database error is logged once until a step succeeds, and jobs continue to run."""
         try:
             self.step()
         except DBAPIError as error:
@@ -104,7 +104,7 @@ class Worker:
             self._problem = ""
 
     def step(self) -> None:
-        """Renew the heartbeat, forward requests, collect ended jobs, and start the next jobs."""
+        """Renew the heartbeat, forward requests to jobs, collect ended jobs, and start the next jobs."""
         if self._leaves:
             self._drain_all()  # before any step that needs the store, which may be unreachable
         self._collect()
@@ -124,13 +124,13 @@ class Worker:
             self._join()
 
     def _rests(self) -> bool:
-        """Return whether taking jobs is paused, because the store does not count the slots of abandoned runs."""
+        """Return whether to take no jobs for now, because the store does not count slots of abandoned runs."""
         is_given_up = any(running.is_given_up for running in self._running.values())
         return self._leaves or is_given_up or self.clock() < self._rests_until
 
     @property
     def _is_steady(self) -> bool:
-        """Return whether every living worker has had time for a heartbeat since the outage."""
+        """Return whether every running worker has had time for a heartbeat since the last outage of the store."""
         return self.clock() - self._steady_since >= EXPIRY_SECONDS
 
     def _join(self) -> None:
@@ -194,7 +194,7 @@ class Worker:
         return {**os.environ, **own}
 
     def _collect(self) -> None:
-        """End the runs of ended processes, unless they stored their outcome themselves."""
+        """Record the end of jobs whose process has ended without storing an outcome itself."""
         for run_id, running in list(self._running.items()):
             code = running.process.poll()
             if code is None:

@@ -16,7 +16,7 @@ _lock = threading.Lock()
 
 
 def json_line(message: str, **fields: Any) -> str:
-    """Return a log line without credentials: time, message, and fields such as `study` or `user`, except None."""
+    """Return a JSON log line without credentials: time, message, and given fields that are not None."""
     trial = _TRIAL.match(message)
     known = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "message": redact(message)}
     if trial is not None:
@@ -25,7 +25,7 @@ def json_line(message: str, **fields: Any) -> str:
 
 
 def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
-    """Return a function that logs lines with these and its call's fields. `stream` None is standard error."""
+    """Return a function that logs a message with the fields `always` and its own. The default stream is stderr."""
 
     def write(message: str, **fields: Any) -> None:
         line = json_line(message, **(always | fields))
@@ -36,13 +36,13 @@ def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
 
 
 class JsonHandler(logging.Handler):
-    """Writes log records of libraries as such lines, with level, logger and traceback."""
+    """Logging handler that writes records as JSON lines, with level, logger and traceback."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
         self._write = writer(stream)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
+        """Write a log record as one JSON line."""
         trace = None if record.exc_info is None else redact(logging.Formatter().formatException(record.exc_info))
         self._write(record.getMessage(), level=record.levelname.lower(), logger=record.name, traceback=trace)

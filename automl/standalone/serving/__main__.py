@@ -1,4 +1,4 @@
-"""`python -m predictor.serving MODEL`: the server without the rest of the project."""
+"""`python -m predictor.serving MODEL`: runs the server without the rest of the project."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from .sources import PathSource
 
 
 def main() -> int:
-    """Serve, and return the exit code."""
+    """Run the server until it ends, and return the exit code."""
     given = vars(_parser().parse_args())
     model, file = given.pop("model"), given.pop("settings")
     try:

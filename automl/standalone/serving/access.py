@@ -1,4 +1,4 @@
-"""Access control: checks the token, or that the request names this machine, and times each request."""
+"""Access control: checks a request's token, or without tokens its host name, and times the request."""
 
 import hmac
 import json
@@ -23,12 +23,12 @@ _KNOWN_HOSTS = 16
 
 
 def first_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the first value of each header, by lower-case name."""
+    """Return the first value of each header, by lower-case header name."""
     return dict(reversed(scope["headers"]))
 
 
 def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> bool:
-    """Return whether a request has the token, compared in constant time. True if none is required."""
+    """Return whether a request has the token, compared in constant time. True if no token is required."""
     if token is None:
         return True
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
@@ -45,7 +45,7 @@ class Gate:
         self._knows_host = is_own if settings.is_open else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Check a request, and forward it or answer with an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -81,7 +81,7 @@ class Gate:
 
 
 def _is_same_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether no page of another site sent a request: its browser would name it."""
+    """Return whether no page of another site has sent the request. Browsers name such a page in a header."""
     origin = headers.get(b"origin")
     return origin is None or origin.partition(b"://")[2] == headers.get(b"host")
 

@@ -1,4 +1,4 @@
-"""The HTTP interface as an ASGI application: takes rows, returns predictions."""
+"""The HTTP interface as an ASGI application, which receives rows and returns predictions."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ _ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def make_app(settings: Settings, model: ServedModel) -> Gate:
-    """Return the application of a worker."""
+    """Return the application that a worker of the server runs."""
     endpoints = _Endpoints(settings, model)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=endpoints.lifespan)
     for path in _KEYS:
@@ -59,7 +59,7 @@ class _Endpoints:
 
     @asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Run the model's thread, and follow the newest model."""
+        """Run the model's thread, and replace the model when a newer one appears."""
         settings = self._settings
         self._batcher = Batcher(
             batch_rows=settings.batch_rows, wait_seconds=settings.batch_wait_ms / 1000, queue_rows=settings.queue_rows,
@@ -80,12 +80,12 @@ class _Endpoints:
         return HTMLResponse(docs_page.PAGE, headers=docs_page.HEADERS)
 
     async def openapi(self, request: Request) -> Response:
-        """Return the OpenAPI document, with columns and labels only for clients with access."""
+        """Return the OpenAPI document. Only clients with access see columns and labels."""
         served = self._model.served if self._is_known(request) else None
         return json_reply(openapi_of(self._settings, served))
 
     async def health(self, request: Request) -> Response:
-        """Return the served model, and the error of a failed reload for clients with access."""
+        """Return the served model. Clients with access also see the error of a failed reload."""
         problem = self._model.problem or None
         if problem and not self._is_known(request):
             problem = "the newest model does not load; the server's log says why"
@@ -96,7 +96,7 @@ class _Endpoints:
         return Response(await asyncio.to_thread(exposition), headers={"content-type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
-        """Return the prediction for one row or a list of rows, by path, all by the model served now."""
+        """Return predictions for one row or a list of rows, depending on the path, all by the current model."""
         served, key = self._model.served, _KEYS[request.scope["path"]]
         seconds = self._settings.timeout_seconds
         is_read = False
@@ -123,7 +123,7 @@ class _Endpoints:
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body. Its bytes count from arrival to answer, so that a header alone reserves no room."""
+        """Yield the request's body. Its bytes count against a limit until the request is answered."""
         most = self._settings.body_bytes
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > most:
@@ -149,7 +149,7 @@ class _Endpoints:
 
 
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return plain values as JSON. NaN and infinity are refused."""
+    """Return plain values as JSON, or an error if the values contain NaN or infinity."""
     try:
         body = _ENCODE(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Batches rows of several requests: one thread runs the model, and rows that arrive in that time form the next batch.
+"""Batches rows of several requests: while one thread runs the model, arriving rows form the next batch.
 
 If the last batch answered several requests, more are likely to follow. Then an idle thread waits for the same number of
 rows, or until a deadline counted from the first row's arrival.
@@ -22,10 +22,10 @@ Result = list[Answer] | Exception
 
 
 class Watcher(Protocol):
-    """Receives figures of each batch."""
+    """Interface that receives the figures of each batch."""
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
-        """Record a run of the model."""
+        """Record that the model has predicted a batch."""
 
     def waiting(self, rows: int) -> None:
         """Record the number of waiting rows."""
@@ -40,7 +40,7 @@ class _Job:
 
 
 class Batcher:
-    """The queue in front of the model, and the thread that runs it. `on_broken` is called if the device fails."""
+    """Queue of rows for the model, and the thread that runs the model. Calls `on_broken` if the device fails."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Batcher:
         self._thread.start()
 
     async def answers(self, served: Served, rows: Sequence[Encoded]) -> list[Answer]:
-        """Return the prediction for each row; cancelled rows are dropped. RequestError: a full queue, or unfit rows."""
+        """Return a prediction for each row. Raises RequestError if the queue is full or the rows do not fit."""
         jobs = self._queued(served, rows)
         try:
             parts = await asyncio.gather(*[job.answered for job in jobs])
@@ -117,7 +117,7 @@ class Batcher:
                     return batch
 
     def _wait_for_others(self) -> None:
-        """Wait until the number of pending rows equals the last batch's, or for the deadline."""
+        """Wait until as many rows wait as the last batch had, or until the deadline."""
         deadline = max(self._jobs[0].arrived, self._free_since) + self._wait
         while self._rows < self._enough and not self._closed:
             left = deadline - time.monotonic()

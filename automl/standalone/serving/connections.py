@@ -1,4 +1,4 @@
-"""HTTP/1.1 for clients of which some are slow or hostile: uvicorn's server with limits for connections."""
+"""HTTP/1.1 for clients that may be slow or hostile: uvicorn's server with limits on connections."""
 
 import logging
 import resource
@@ -30,7 +30,7 @@ class Connection(H11Protocol):
     _state, _received, _noted, _timer = "", 0, 0, None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for a request."""
+        """Start the time limit for a request. With too many connections, close the one that has waited longest."""
         transport.max_size = _READ_BYTES
         super().connection_made(transport)
         self._settle()
@@ -51,17 +51,17 @@ class Connection(H11Protocol):
         self._settle()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start the time limit for the next request."""
         super().on_response_complete()
         self._settle()
 
     def pause_writing(self) -> None:
-        """Wait for a client that reads too slowly."""
+        """Start the time limit for a client that reads too slowly."""
         super().pause_writing()
         self._settle()
 
     def resume_writing(self) -> None:
-        """Go on, since the client has read."""
+        """End the time limit for reading, because the client has read."""
         super().resume_writing()
         self._settle()
 
@@ -80,7 +80,7 @@ class Connection(H11Protocol):
                 self._wait()
 
     def leave(self, state: str) -> None:
-        """Stop waiting, in favour of another state."""
+        """Stop the current wait and its time limit, and change to another state."""
         self._state = state
         _heads.pop(self, None)
         _others.pop(self, None)
@@ -99,17 +99,17 @@ class Connection(H11Protocol):
 
 
 class LimitedServer(Server):
-    """uvicorn's server, with a long queue of connections to be accepted."""
+    """uvicorn's server with a long queue of connections that wait to be accepted."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. uvicorn's `backlog` is here the number of connections accepted at a time."""
+        """Listen for connections. uvicorn's `backlog` is here the number of connections accepted at a time."""
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(BACKLOG)
 
 
 def limits(*, together: int) -> dict[str, Any]:
-    """Return options of uvicorn for `LimitedServer`. Invalid requests, of which anybody can send many, log nothing.
+    """Return options of uvicorn for `LimitedServer`. Invalid requests are not logged, because anybody can send many.
 
     Args:
         together: Number of connections accepted at a time: 1 lets workers of one port share them evenly.
@@ -119,11 +119,11 @@ def limits(*, together: int) -> dict[str, Any]:
 
 
 def most_connections() -> int:
-    """Return the largest number of connections, which leaves files for other uses."""
+    """Return the largest number of connections that leaves enough file descriptors for other uses."""
     return min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 def allow_many_connections() -> None:
-    """Raise the limit of open files as far as allowed."""
+    """Raise the limit on open files as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))

@@ -1,4 +1,4 @@
-"""The page at /docs: the API, an example to edit and send, and a field for the token. Loads nothing from elsewhere."""
+"""The page at /docs: the API, an example to edit and send, and a field for the token. Uses no other sites."""
 
 import base64
 import hashlib

@@ -6,7 +6,7 @@ class ServeError(Exception):
 
 
 class RequestError(Exception):
-    """A request fails. `retry_seconds` is for the header Retry-After, or None if a retry cannot succeed."""
+    """A request fails. `retry_seconds` is the value of the header Retry-After, or None if a retry cannot succeed."""
 
     def __init__(self, status: int, message: str, retry_seconds: int | None = None) -> None:
         super().__init__(message)
@@ -14,4 +14,4 @@ class RequestError(Exception):
 
 
 class BrokenDeviceError(RequestError):
-    """The device fails for the rest of this process."""
+    """The device will fail until this process ends."""

@@ -1,4 +1,4 @@
-"""The socket for all workers, and names and addresses of this machine."""
+"""Opens the socket of all workers, and checks names and addresses of this machine."""
 
 import ipaddress
 import socket
@@ -9,7 +9,7 @@ BACKLOG = 2048
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket. ServeError if the address is unavailable."""
+    """Return a listening socket. Raises ServeError if the address is unavailable."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, where = found[0]
@@ -29,13 +29,13 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Return the URL of a socket."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -43,7 +43,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(header: str, own: str) -> bool:
-    """Return whether Host is loopback or the server's own. Another site's name may resolve here (DNS rebinding)."""
+    """Return whether the header Host names loopback or the server, and not a foreign name (DNS rebinding)."""
     before, colon, port = header.lower().rpartition(":")
     bare = (before if colon and port.isdecimal() else header.lower()).strip("[]")
     return not bare or bare == own or is_loopback(bare)

@@ -1,4 +1,4 @@
-"""Prometheus metrics, summed over all workers in PROMETHEUS_MULTIPROC_DIR, which `serve` sets before the import."""
+"""Prometheus metrics of all workers, summed in PROMETHEUS_MULTIPROC_DIR. `serve` sets this variable first."""
 
 import functools
 
@@ -35,12 +35,12 @@ class Metrics:
         self._model_timer = functools.cache(self._model_seconds.labels)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Record a request."""
+        """Record an answered request and its seconds."""
         self._request_counter(path, str(status)).inc()
         self._request_timer(path).observe(seconds)
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
-        """Record a run of the model."""
+        """Record that the model has predicted a batch."""
         self._answer_counter(version).inc(rows)
         self._batch_observer(version).observe(rows)
         self._model_timer(version).observe(seconds)
@@ -50,11 +50,11 @@ class Metrics:
         self._waiting.set(rows)
 
     def loading_ended(self, *, succeeded: bool) -> None:
-        """Record an attempt to load models."""
+        """Record a successful or failed attempt to load models."""
         self._loads.labels("loaded" if succeeded else "failed").inc()
 
     def is_loaded(self, version: str, *, loaded: bool) -> None:
-        """Record that this worker loaded or dropped a model."""
+        """Record whether this worker has a model loaded."""
         self._loaded.labels(version).set(float(loaded))
 
 
@@ -66,5 +66,5 @@ def exposition() -> bytes:
 
 
 def worker_ended(pid: int, folder: str) -> None:
-    """Delete an ended worker's gauges. Its counters stay."""
+    """Delete the gauges of an ended worker, but not its counters."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a model, from its manifest."""
+"""Builds the OpenAPI document of a model from its manifest."""
 
 import sys
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _RETRIED = ("429", "503")
 
 
 def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
-    """Return the document for a model. None gives a generic document without name, columns and labels."""
+    """Return the document for a model, or (None) a generic document without name, columns and labels."""
     about = "Predicts rows with a trained model. `model` in an answer names the version that predicted."
     if served is None:
         about += " With the token this document has the form of rows and predictions, and examples."

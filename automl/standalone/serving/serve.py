@@ -1,4 +1,4 @@
-"""gunicorn with uvicorn workers: owns the port, starts workers, and replaces workers that end."""
+"""Runs gunicorn with uvicorn workers: owns the port, starts workers, and replaces workers that end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROBLEM, _SERVED = "problem", "served"
 
 
 def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C. SIGHUP reloads. ServeError if the port is taken, or the model cannot be served."""
+    """Serve until SIGTERM or Ctrl-C; SIGHUP reloads. Raises ServeError if the port or the model is unusable."""
     source.look()  # refuses a file that is no model before anything is started
     listening = listening_socket(settings.host, settings.port)
     with TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ class _Application(BaseApplication):
         return make_app(self._settings, model)
 
     def _is_loaded(self, model: ServedModel) -> bool:
-        """Load a model. A failure before the first model ends the server; later failures may be temporary."""
+        """Load a model. Only a failure before the first model ends the server; later failures may be temporary."""
         has_served = (self._folder / _SERVED).exists()
         try:
             model.load_first()
@@ -107,7 +107,7 @@ class _Application(BaseApplication):
 
 
 class _Master(Arbiter):
-    """Drains workers on Ctrl-C as on SIGTERM, and ends at a second signal. SIGHUP makes workers reload."""
+    """gunicorn's master, which also treats Ctrl-C as SIGTERM. A second signal ends it; SIGHUP makes workers reload."""
 
     def handle_term(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -117,11 +117,11 @@ class _Master(Arbiter):
     handle_int = handle_quit = handle_term
 
     def handle_hup(self) -> None:
-        """Forward the signal, so that workers reload while they serve. gunicorn would replace them."""
+        """Forward SIGHUP, so that workers reload while they serve. gunicorn itself would replace the workers."""
         self.kill_workers(signal.SIGHUP)
 
     def spawn_worker(self) -> Any:
-        """Start a worker, which exits instead of returning from this call."""
+        """Start a worker process, which exits instead of returning from this call."""
         try:
             return super().spawn_worker()
         except SystemExit as end:  # only in the worker
@@ -129,7 +129,7 @@ class _Master(Arbiter):
 
 
 class _Server(LimitedServer):
-    """uvicorn's server, which keeps idle connections until no other ending worker could accept the client again."""
+    """uvicorn's server. At its end, it keeps idle connections until no other ending worker accepts connections."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -141,7 +141,7 @@ class _Server(LimitedServer):
 
 
 class _Worker(UvicornWorker):
-    """uvicorn with limits for connections and heads."""
+    """uvicorn worker with limits on connections and request heads."""
 
     CONFIG_KWARGS = {  # noqa: RUF012 - a base class declares it this way
         **limits(together=1),
@@ -152,7 +152,7 @@ class _Worker(UvicornWorker):
     }
 
     def init_signals(self) -> None:
-        """Ignore SIGHUP until the application handles it."""
+        """Ignore SIGHUP until the application has its own handler."""
         super().init_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""A loaded model with the name of its version."""
+"""Loads a model, and names its version."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ _BROKEN_DEVICE = "CUDA error"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Served:
-    """A model that answers requests."""
+    """A loaded model that answers requests."""
 
     model: Model
     version: str
 
     @property
     def is_slow_to_read(self) -> bool:
-        """Return whether to encode in a thread, to keep the event loop free."""
+        """Return whether rows should be encoded in a thread, because encoding would block the event loop."""
         return self.model.rows.kind == "image"
 
     def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
@@ -33,9 +33,9 @@ class Served:
         return self.model.answered(rows)
 
     def refusal(self, error: Exception) -> RequestError:
-        """Return the error for the client if the model failed on these rows.
+        """Return the error for the client if the model fails on these rows.
 
-        Raw numbers may be invalid for the model, for example an unknown token. For other rows, it is a server error.
+        Raw numbers may be invalid for the model, for example an unknown token. Other rows cause a server error.
         """
         if _BROKEN_DEVICE in str(error):
             return BrokenDeviceError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
@@ -47,7 +47,7 @@ class Served:
 
 
 def load_served(path: str, version: str | None, device: str, *, trust: bool = False) -> Served:
-    """Return a model after a warm-up row. `version` None: study, trial and epoch. ServeError if it does not load."""
+    """Load a model and predict one row. The default version is study, trial and epoch. Raises ServeError."""
     try:
         model = load(path, device, trust=trust)
         served = Served(model, version or version_of(model.manifest, path))
@@ -58,7 +58,7 @@ def load_served(path: str, version: str | None, device: str, *, trust: bool = Fa
 
 
 def version_of(manifest: Mapping[str, Any], path: str) -> str:
-    """Return study, trial and epoch, such as `moons/2@6`, or the file name if they are unknown."""
+    """Return study, trial and epoch, such as `moons/2@6`, or the file name if the manifest lacks them."""
     parts = [manifest.get(name) for name in ("study", "trial", "epoch")]
     return Path(path).name if None in parts else f"{parts[0]}/{parts[1]}@{parts[2]}"
 

@@ -1,4 +1,4 @@
-"""The model of a worker, and its replacement by a newer model while requests are answered."""
+"""Holds the model of a worker, and replaces it with a newer model while requests are answered."""
 
 import asyncio
 import fcntl
@@ -19,7 +19,7 @@ LOAD_SECONDS = 600.0
 
 
 class ServedModel:
-    """The served model, changed only in the event loop. `problem` says why the newest model could not replace it."""
+    """The served model, changed only in the event loop. `problem` says why the newest model could not be loaded."""
 
     served: Served
 
@@ -32,12 +32,12 @@ class ServedModel:
         self._again = asyncio.Event()
 
     def load_first(self) -> None:
-        """Load before an event loop runs. Raises ServeError."""
+        """Load the first model, before an event loop runs. Raises ServeError."""
         place = self._source.look()
         self._replace(place, self._loaded(place))
 
     async def follow(self) -> None:
-        """Poll for a newer model, and at once after SIGHUP."""
+        """Poll for a newer model, also at once after SIGHUP."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._again.set)
         before = tried = self._place
         while True:

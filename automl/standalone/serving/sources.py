@@ -1,4 +1,4 @@
-"""Sources of models, polled for newer models."""
+"""Places where a server finds its model, and polls for newer models."""
 
 import json
 import time
@@ -15,7 +15,7 @@ _SILENT_SECONDS = 120.0  # longest silence in seconds of the writer of a `Follow
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """A model on this machine. `version` None takes the name from the model."""
+    """Location of a model on this machine. If `version` is None, the manifest names the version."""
 
     path: str
     version: str | None
@@ -23,20 +23,20 @@ class Place:
 
 
 class Source(Protocol):
-    """Reports the newest model."""
+    """Interface that returns the location of the newest model."""
 
     def look(self) -> Place:
-        """Return the place. Raises ServeError if there is none now."""
+        """Return the newest model's location. Raises ServeError if there is no model now."""
 
 
 class PathSource:
-    """A folder or file of `automl export`, which may be replaced."""
+    """An exported folder or file, which may be replaced at any time."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 
     def look(self) -> Place:
-        """Return the place. Raises ServeError if there is no model."""
+        """Return the model's location. Raises ServeError if there is no model."""
         try:
             if self._path.suffix != ".onnx" or not self._path.is_file():  # .onnx needs ONNX Runtime loaded
                 read_manifest(self._path)
@@ -51,13 +51,13 @@ class PathSource:
 
 
 class FollowedSource:
-    """A file in which another process writes the newest model's place, or a problem: see `write_place`."""
+    """A file in which another process writes the newest model's location or a problem (see `write_place`)."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def look(self) -> Place:
-        """Return the place. Raises ServeError if the other process has none, or has ended."""
+        """Return the location that the other process wrote. Raises ServeError if it has none, or has ended."""
         content: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
         if "problem" in content:
             raise ServeError(content["problem"])
@@ -67,7 +67,7 @@ class FollowedSource:
 
 
 def write_place(file: Path, content: dict[str, str]) -> None:
-    """Write `path` and `version` of the newest model, or a `problem`, for a `FollowedSource`."""
+    """Write the `path` and `version` of the newest model, or a `problem`, for a `FollowedSource` to read."""
     new = file.with_suffix(".new")
     new.write_text(json.dumps(content), encoding="utf-8")
     new.replace(file)
