@@ -14,6 +14,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from automl import callbacks
     from automl.api import Study, launch, load, search
     from automl.inside_trial import TrialOver, checkpoint, heartbeat, params, report, resume
     from search_spaces.parameters import Categorical, Float, Int, Prior
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Baseline", "Budget", "Categorical", "Checkpoints", "Constraint", "Faults", "Float", "Int", "Objective", "Prior",
-    "Pruner", "Resources", "Search", "Space", "Study", "Training", "Trial", "TrialOver", "checkpoint", "heartbeat",
-    "launch", "load", "params", "report", "resume", "search",
+    "Pruner", "Resources", "Search", "Space", "Study", "Training", "Trial", "TrialOver", "callbacks", "checkpoint",
+    "heartbeat", "launch", "load", "params", "report", "resume", "search",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -55,6 +56,8 @@ def __getattr__(name: str) -> Any:
     # `automl --help` imports this package too, and must not wait for modules that only a study needs.
     if name not in __all__:
         raise AttributeError(f"module 'automl' has no attribute {name!r}")
+    if name == "callbacks":
+        return importlib.import_module("automl.callbacks")
     with warnings.catch_warnings():
         # In a notebook Optuna loads a progress bar that asks for ipywidgets, which this project does not use.
         warnings.filterwarnings("ignore", message="IProgress not found")
