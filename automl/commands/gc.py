@@ -16,11 +16,12 @@ from reports.phrases import plural
 @study_argument
 @store_option
 @json_option
-@click.option("--yes", is_flag=True, help="Delete them.")
+@click.option("--yes", is_flag=True, help="Delete the listed checkpoints.")
 def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
     """List or delete checkpoints that no trial of a study needs.
 
-    Ranks and controllers that died leave them. Only looks in the study's own folder; while it runs, only at old files.
+    Processes that died can leave such checkpoints behind. Searches only the study's own folder. While the study runs,
+    skips recent files.
     """
     found = collect(open_store(store), study, delete=yes)
     orphans = found["orphans"]

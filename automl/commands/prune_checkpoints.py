@@ -18,19 +18,17 @@ from search_spaces.messages import listed
 @click.command(name="prune-checkpoints")
 @study_argument
 @click.option(
-    "--keep",
-    metavar="NAME",
-    multiple=True,
-    help="Keep archive (the default), a model such as 2@6, a trial such as 2, best, cheapest or knee.",
-)
+    "--keep", metavar="NAME", multiple=True,
+    help="What to keep: archive (the default), a model such as 2@6, a trial such as 2, best, cheapest or knee.",
+)  # fmt: skip
 @store_option
 @json_option
-@click.option("--yes", is_flag=True, help="Delete them.")
+@click.option("--yes", is_flag=True, help="Delete the listed checkpoints.")
 def prune_checkpoints(study: str, keep: tuple[str, ...], store: str | None, as_json: bool, *, yes: bool) -> None:
-    """List or delete checkpoints beyond a study's archive.
+    """List or delete checkpoints that are not among a study's best models.
 
-    Checkpoints that paused trials need to continue are kept, and models that `automl confirm` has kept. A running study
-    is refused.
+    Keeps the best models of any epoch (the archive), checkpoints that paused trials need to continue, and models that
+    `automl confirm` kept. Refuses a running study.
     """
     done = prune(open_store(store), study, keep, delete=yes)
     if as_json:

@@ -17,15 +17,17 @@ from studies.storage.views.mirror import catch_up, rebuild
 
 @click.command()
 @study_argument
-@click.option("--models", "with_models", is_flag=True, help="Log the kept models of the archive in MLflow as well.")
+@click.option(
+    "--models", "with_models", is_flag=True, help="Also log the study's best saved models (the archive) in MLflow."
+)
 @store_option
 @json_option
 def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> None:
-    """Rebuild a study's views in Optuna and MLflow.
+    """Rebuild a study's copies in Optuna and MLflow.
 
-    With --models views are completed and not rebuilt, so that runs keep their ids. Each kept model of the archive
-    becomes a logged model of MLflow in the run of its trial, with signature, input example, parameters and the values
-    of its epoch. Logged models that have left the archive are deleted.
+    --models adds missing rows instead of rebuilding, so that runs keep their ids. It logs each saved model of the
+    archive (the best models of any epoch) in the MLflow run of its trial, with signature, input example, parameters and
+    metrics, and deletes logged models that have left the archive.
     """
     opened = open_store(store)
     if with_models and is_off(opened.require(study).spec["mlflow"]):

@@ -23,28 +23,28 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", validate_default=True)
 
-    host: str = Field("127.0.0.1", description="Listening address; addresses that others reach need a token.")
-    port: int = Field(8000, ge=0, le=65535, description="Listening port; 0 takes a free port.")
+    host: str = Field("127.0.0.1", description="Listening address. Public addresses need a token.")
+    port: int = Field(8000, ge=0, le=65535, description="Listening port; 0 picks a free port.")
     workers: int = Field(1, ge=1, le=256, description="Number of worker processes.")
     threads: int | None = Field(
-        None, ge=1, description="Threads of torch in each worker; by default its share of the CPUs minus 1."
+        None, ge=1, description="PyTorch threads per worker process. Default: its share of the CPUs, minus 1."
     )
-    device: str = Field("cpu", description="Device to compute on, such as cuda.")
-    batch_rows: Positive = Field(64, description="Most rows in one forward pass.")
+    device: str = Field("cpu", description="Device that computes the predictions, such as cuda.")
+    batch_rows: Positive = Field(64, description="Largest number of rows in one forward pass.")
     batch_wait_ms: float = Field(
-        5.0, ge=0, le=10_000, description="Most milliseconds that a row waits for rows of other requests."
+        5.0, ge=0, le=10_000, description="Longest wait of a row for rows of other requests, in milliseconds."
     )
-    queue_rows: Positive = Field(4096, description="Most rows that wait in a worker; further rows get status 429.")
-    request_rows: Positive = Field(1000, description="Most rows in one request.")
+    queue_rows: Positive = Field(4096, description="Rows that may wait in a worker. Further rows get status 429.")
+    request_rows: Positive = Field(1000, description="Largest number of rows in one request.")
     body_mib: float = Field(16.0, gt=0, le=1024, description="Largest body of a request in MiB; more gets status 413.")
-    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until a request gets status 503.")
+    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until an unanswered request gets 503.")
     poll_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds between checks for a replaced model.")
-    trust: bool = Field(False, description="Load a .pt2 file of someone else, which runs code that the file names.")
+    trust: bool = Field(False, description="Load a .pt2 file of another author. Loading runs code that the file names.")
     challenger: str | None = None
     share: str | None = None
     answers: str | None = None
     answers_mib: str | None = None
-    token_file: Path | None = Field(None, description="File with the token that requests need.")
+    token_file: Path | None = Field(None, description="File with the token that clients must send.")
     token: SecretStr | None = Field(None, description="The token itself, only from the environment.")
 
     @field_validator("*", mode="before")
