@@ -114,7 +114,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and return the command; None if there is no such command."""
         if cmd_name in REMOVED:
-            raise UserError(f"{cmd_name} was removed: {REMOVED[cmd_name]}")
+            raise UserError(f"the command {cmd_name} was removed: {REMOVED[cmd_name]}")
         if cmd_name not in COMMANDS:
             return None
         module = MODULES.get(cmd_name, cmd_name)
@@ -176,8 +176,8 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
         return
     given = "--server" if is_typed else "AUTOML_SERVER"
     raise UserError(
-        f"automl {command} does not run over HTTP, but {given} is set. Run it on the store (--store), or use "
-        f"one of {', '.join(sorted(OVER_HTTP))}"
+        f"automl {command} cannot use a service, but {given} is set. Pass --store for a database, or use one of these "
+        f"commands: {', '.join(sorted(OVER_HTTP))}"
     )
 
 
@@ -193,7 +193,7 @@ def main() -> None:
             code = 0
         lost = next((file.problem for file in files if file.problem is not None), None)
         if lost is not None:
-            echo(f"automl: a part of the output could not be written ({lost.strerror})", err=True)
+            echo(f"automl: some of the output could not be written ({lost.strerror})", err=True)
     sys.exit(code or (0 if lost is None else FAILED))
 
 

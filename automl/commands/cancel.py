@@ -27,7 +27,7 @@ def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait
     backend = backend_of(store)
     if trial is None:
         job = backend.cancel(study)
-        print_json(job) if as_json else echo(f"{job['study']} is {job['state']}, and will not run again")
+        print_json(job) if as_json else echo(f"the study {job['study']} is {job['state']}, and will not run again")
         return
     outcome = backend.cancel_trial(study, trial, wait_seconds)
     print_json(outcome) if as_json else echo(outcome["message"])

@@ -29,7 +29,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
     parts = value.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise click.BadParameter(
-            f"found {value!r}, allowed: whole numbers of at least 1 with commas between, for example 1,2,4"
+            f"found {value!r}, allowed: whole numbers from 1, separated by commas, for example 1,2,4"
         )
     return tuple(sorted({int(part) for part in parts}))
 

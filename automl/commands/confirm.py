@@ -69,9 +69,10 @@ def _confirm_here(
         console().print(confirmed_table(confirmed))
         for line in recommendation_lines(backend.record(study)):
             echo(line)
-        echo(f"It cost {dollars(confirmed['cost_usd'])}; all of {study} cost {dollars(confirmed['study_cost_usd'])}.")
+        cost, whole = dollars(confirmed["cost_usd"]), dollars(confirmed["study_cost_usd"])
+        echo(f"The trainings cost {cost}, and the whole study {whole}.")
     if confirmed["measured_on"] == "validation":
-        warn("the task has no test part, so these values come from data that the search has seen")
+        warn("the task has no test data, so these values come from data that the search has used")
     if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):
         sys.exit(FAILED)
 
@@ -83,7 +84,7 @@ def _confirm_there(
 
     plan = backend.check_confirm(study, points, seeds)
     if usd is None:
-        raise UserError(f"--usd is missing: a service needs the most dollars that it may spend. {plan['message']}")
+        raise UserError(f"--usd is missing: a service needs a limit in dollars. {plan['message']}")
     say_on_stderr(plan["message"])
     job = backend.confirm(study, points, seeds, usd)
     code = follow_job(backend.client, job["study"], Telling(as_json=as_json))

@@ -28,7 +28,7 @@ def doctor(
     if service:
         if bandwidth or backend != "auto":
             given = "--bandwidth" if bandwidth else "--backend"
-            raise UserError(f"{given} and --service exclude each other. A check of the service tests no device")
+            raise UserError(f"{given} and --service exclude each other: --service does not test devices")
         from automl.service.service_checks import examine_service
 
         findings = examine_service(store, client=connection(), artifacts=artifacts)

@@ -28,6 +28,6 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
         print_json(queued)
         return
     params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
-    echo(f"queued for {queued['study']} as {queued['name']}: {params}")
+    echo(f"queued trial {queued['name']} of {queued['study']}: {params}")
     if queued["waits"]:
         echo(queued["waits"])

@@ -41,9 +41,7 @@ def ensemble(  # noqa: PLR0917 - click passes each option by name
     """
     if docker is not None:
         if form is not None or out is not None:
-            raise click.UsageError(
-                "--docker DIR takes neither --format nor --out: it writes the whole folder of an image"
-            )
+            raise click.UsageError("--docker DIR sets folder and format itself. Leave out --out and --format")
         out, form = docker, "docker"
     opened = open_store(store)
     row, record = opened.require(study), load_study(opened, study)
@@ -63,14 +61,14 @@ def ensemble(  # noqa: PLR0917 - click passes each option by name
         print_json(made)
         return
     if made["instead_of"]:
-        echo(f"Chosen by {made['metric']}, because {made['instead_of']} cannot be computed from predictions alone.")
+        echo(f"Chosen by {made['metric']}, because predictions alone do not give {made['instead_of']}.")
     for part in ("validation", "test"):
         found = made[part]
         if found is not None:
             ours, best = (value_in_words(made["metric"], found[name]) for name in ("ensemble", "best_member"))
-            echo(f"{part}: {made['metric']} {ours}; its best member ({made['best_member']}) has {best}")
+            echo(f"{part} {made['metric']}: {ours} for the ensemble, {best} for its best member {made['best_member']}")
     members = ", ".join(f"{one['model']} x {one['weight']}" for one in made["members"])
-    echo(f"{plural(len(made['members']), 'model')} of {made['candidates']}: {members}")
+    echo(f"{plural(len(made['members']), 'member')} from {made['candidates']} saved models: {members}")
     echo(
         f"A prediction takes {1000 * made['seconds_per_prediction']:.3g} ms and costs {usd(made['usd_per_prediction'])}"
     )

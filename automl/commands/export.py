@@ -54,10 +54,8 @@ def export(  # noqa: PLR0917 - click passes each option by name
 def _target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
     if docker is not None:
         if form is not None or out is not None:
-            raise click.UsageError(
-                "--docker DIR takes neither --format nor --out: it writes the whole folder of an image"
-            )
+            raise click.UsageError("--docker DIR sets folder and format itself. Leave out --out and --format")
         return docker, "docker"
     if out is None:
-        raise click.UsageError("Nothing to write: name a file or a folder (--out), or --docker DIR")
+        raise click.UsageError("Nothing to write. Pass --out with a file or folder, or --docker DIR")
     return out, form or format_of(out)

@@ -30,10 +30,9 @@ def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
     else:
         for one in orphans:
             echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' if one['folder'] else ''}")
-        what = f"{plural(len(orphans), 'orphan')} that no trial needs"
         done = (
             f"; {found['deleted']} deleted" if yes else f"; `automl gc {study} --yes` deletes them" if orphans else ""
         )
-        echo(f"{what}, {found['bytes'] / 2**20:.2f} MiB{done}")
+        echo(f"{plural(len(orphans), 'orphan')} that no trial needs, {found['bytes'] / 2**20:.2f} MiB{done}")
     if yes and found["deleted"] < len(orphans):
         sys.exit(FAILED)

@@ -47,5 +47,5 @@ def import_history(study: str, sources: tuple[str, ...], spec: Path, *, as_json:
     done = importing.import_history(study, sources, spec, **others)
     for view, error in done["views"].items():
         if error:
-            warn(f"the view in {view} is late ({error}). `automl sync {study}` rebuilds it")
+            warn(f"the copy of the study in {view} could not be updated ({error}). Run `automl sync {study}`")
     print_json(done) if as_json else echo("\n".join(done["lines"]))

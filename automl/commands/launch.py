@@ -135,7 +135,7 @@ def _launch_there(
         raise click.UsageError("Nothing to run. Name a spec (a YAML file)", click.get_current_context())
     if code_of(spec) is not None:
         raise click.UsageError(
-            f"A service does not take {spec} as SPEC. Name a YAML file, and a code folder of the service (--code)",
+            f"A service cannot read {spec}. Name a YAML file as SPEC, and a code folder of the service (--code)",
             click.get_current_context(),
         )
     if dry_run:
@@ -187,7 +187,7 @@ def _refuse_data(spec: Path) -> None:
         kind, options = "a table", f"tabular --data {spec} --target COLUMN"
     else:
         return
-    raise UserError(f"{spec} is {kind}, not a spec. To search a model for it: `automl launch --task {options}`")
+    raise UserError(f"{spec} is {kind}, not a spec. To search for a model: `automl launch --task {options}`")
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:

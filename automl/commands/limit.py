@@ -49,7 +49,7 @@ def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: st
 def remove(kind: Literal["user", "project"], name: str, store: str | None) -> None:
     """Remove the limit of the user or project NAME."""
     _queue(store).set_limit(kind, name, None)
-    echo(f"{kind} {name} has no limit")
+    echo(f"the {kind} {name} has no limit")
 
 
 @limit.command("list")

@@ -54,5 +54,5 @@ def promote(  # noqa: PLR0917 - click passes each option by name
         echo(f"{done['comparison']}.")
     seeds = "" if done["seeds"] is None else f"the mean of {len(done['seeds'])} seeds of "
     what = f"{seeds}trial {done['trial']} after epoch {done['epoch']} of {study}"
-    echo(f"{done['uri']} is version {done['version']}: {what}.")
+    echo(f"Registered {what} as version {done['version']}: {done['uri']}")
     echo(f"To list all versions: automl models {shlex.quote(done['model'])}{registry.option}")

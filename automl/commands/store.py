@@ -39,7 +39,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
         return
     for table, count in counts.items():
         echo(f"{table:24} {plural(count, 'row')}")
-    echo(f"copied, and compared row by row; `automl list --store {redact(target)}` shows the studies")
+    echo(f"all rows are copied and compared; to list the studies: `automl list --store {redact(target)}`")
 
 
 @store.command()
@@ -56,7 +56,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "rows": counts})
         return
-    echo(f"{file}: {plural(sum(counts.values()), 'row')}, compared row by row")
+    echo(f"copied {plural(sum(counts.values()), 'row')} to {file}, and compared each row")
 
 
 def back_up(source: Store, file: Path) -> dict[str, int]:

@@ -55,7 +55,7 @@ def submit(
         submit_to_slurm(spec, out, store, follow=follow, as_json=as_json, allocation=given)
         return
     job = backend_of(store).submit_file(spec, overrides, code=code, priority=priority)
-    print_json(job) if as_json else echo(f"{job['study']} is {job['state']}; `automl queue` shows its turn")
+    print_json(job) if as_json else echo(f"the study {job['study']} is {job['state']}; `automl queue` shows its place")
 
 
 def _check(*, slurm: bool, follow: bool, out: Path | None, as_json: bool, queueing: bool) -> None:

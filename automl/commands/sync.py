@@ -31,9 +31,7 @@ def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> Non
     """
     opened = open_store(store)
     if with_models and is_off(opened.require(study).spec["mlflow"]):
-        raise StoreError(
-            f"--models: the study {study!r} does not log to MLflow (its `mlflow` is off), so it has no models there"
-        )
+        raise StoreError(f"--models: the study {study!r} has no models in MLflow, because `mlflow` is off in its spec")
     opened.require(study)
     errors = catch_up(opened, study) if with_models else rebuild(opened, study)
     is_there = with_models and errors.get("mlflow") is None

@@ -94,7 +94,7 @@ def _show(made: str, line: access_tokens.TokenLine, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(line) | {"token": made})
         return
-    echo(f"token {line.id} of {line.user} ({line.project}, {line.role}), shown this once:", err=True)
+    echo(f"token {line.id} of {line.user} ({line.project}, {line.role}), which cannot be shown again:", err=True)
     echo(made)
 
 

@@ -123,9 +123,11 @@ def train(
     if world_size != 1:
         given = (*given, f"world_size={world_size}")
     if is_spec_file(task):
-        _refuse(context, "for a spec, whose task has its options", ("task_options",))
+        _refuse(context, "for a spec, which has its own task_options", ("task_options",))
         if "RANK" in os.environ or connection(store) is not None:
-            raise click.UsageError(f"{task} can be trained once on this machine only: leave out --server and torchrun")
+            raise click.UsageError(
+                f"the first trial of {task} can train only on this machine: leave out --server and torchrun"
+            )
         if context.get_parameter_source("epochs") is not _ON_COMMAND_LINE:
             options["epochs"] = None  # the spec's own
     options["checkpoint_every"] = max(options["checkpoint_every"], _SHORTEST_SECONDS)

@@ -78,7 +78,7 @@ def _images(path: Path, kind: str) -> Iterator[Row]:
         raise ExportError(f"{path} is a folder. Name a file with {_wanted(kind)}")
     files = [path] if path.is_file() else image_files(path)
     if not files:
-        raise ExportError(f"{path} has no images, that is files that end in {listed(ENDINGS)}")
+        raise ExportError(f"{path} has no images (files that end in {listed(ENDINGS)})")
     return ((str(file), str(file)) for file in files)
 
 
@@ -88,7 +88,7 @@ def _lines(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
         for number, line in enumerate(file, start=1):
             yield f"{path}: line {number}", line.rstrip("\r\n")
         if not number:
-            raise ExportError(f"{path} is empty. Write a text on each line")
+            raise ExportError(f"{path} is empty. Write one text on each line")
 
 
 def _table(path: Path, form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
@@ -115,7 +115,7 @@ def _parquet(path: Path) -> Iterator[Row]:
                     yield f"{path}: row {number}", cells
     except (pa.ArrowInvalid, OSError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise ExportError(f"{path} is no Parquet file ({reason})") from None
+        raise ExportError(f"{path} is not a Parquet file ({reason})") from None
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -125,7 +125,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
             try:
                 yield where, json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ExportError(f"{where}: {shown(line.strip()[:60])} is no JSON ({error})") from None
+                raise ExportError(f"{where}: {shown(line.strip()[:60])} is not JSON ({error})") from None
 
 
 def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[Row]:
@@ -224,7 +224,7 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
         else:
             name = name or _column(path, list(row), form, column)
             if name not in row:
-                raise ExportError(f"{where}: no column {name!r}, which all rows need")
+                raise ExportError(f"{where}: the column {name!r} is missing, which the model needs")
             yield where, _word(where, row[name])
 
 

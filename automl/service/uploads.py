@@ -123,7 +123,7 @@ class Uploads:
         there = list(self._entries())
         files = sum(entry.name != name for entry, _ in there)
         if files > MOST_FILES:
-            raise TooLargeError(f"uploads: the project has {files} files, the most that it may have. Delete some")
+            raise TooLargeError(f"uploads: the project has {files} files already, its limit. Delete some files")
         used = sum(stat.st_size for _, stat in there)
         if used + more > self._most_bytes:
             most, kept = size_in_bytes(self._most_bytes), size_in_bytes(used)

@@ -84,7 +84,7 @@ def test_what_would_go_is_listed_and_nothing_is_deleted(place: Place) -> None:
     assert f"      0.25 MiB  {place.beaten[0]}  (1@2)" in lines
     assert f"      0.25 MiB  {place.early[1]}  (trial 2, to go on from epoch 1)" in lines
     assert lines[-2] == ("4 files, 1.00 MiB; 1 checkpoint kept; `automl prune-checkpoints small --yes` deletes them")
-    assert lines[-1] == "more budget cannot reopen trials 1, 2, paused at the end, because they lose their checkpoints"
+    assert lines[-1] == "more budget cannot continue the paused trials 1, 2, because they lose their checkpoints"
     assert place.left() == before
     assert load_study(place.store, "small") == rows
 

@@ -56,7 +56,9 @@ class Settings(BaseSettings):
     @classmethod
     def _is_gone(cls, value: Any) -> Any:
         if value is not None:
-            raise PydanticCustomError("gone", "nothing: it was removed; share requests in front of two servers")
+            raise PydanticCustomError(
+                "gone", "no value, since this option was removed; to compare models, split requests between two servers"
+            )
         return value
 
     @property
@@ -78,14 +80,14 @@ class Settings(BaseSettings):
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
     """Return the settings from `given` (None is unset), the environment, or a file. ServeError if one is wrong."""
     if file is not None and not file.is_file():
-        raise ServeError(f"--settings: {str(file)!r} is no file. Name a file with lines {PREFIX}NAME=VALUE")
+        raise ServeError(f"--settings: {str(file)!r} is not a file. Name a file with lines {PREFIX}NAME=VALUE")
     try:
         found = Settings(_env_file=file, **{name: one for name, one in given.items() if one is not None})
     except ValidationError as error:
         raise ServeError(_line(error)) from None
     found = _with_token(found)
     if found.request_rows > found.queue_rows:
-        raise ServeError(f"--queue-rows is {found.queue_rows}, less than the {found.request_rows} of --request-rows")
+        raise ServeError(f"--queue-rows is {found.queue_rows}, less than --request-rows, which is {found.request_rows}")
     if found.is_open and not is_loopback(found.host):
         raise ServeError(
             f"--host {found.host!r} needs a token. Use 127.0.0.1 or another loopback address, or pass "

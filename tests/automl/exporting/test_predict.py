@@ -205,7 +205,7 @@ def test_a_row_of_numbers_is_answered_alike_beside_a_longer_one(tmp_path: Path) 
 def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
     path.write_text('{"text": "good", "id": 1}\n{"id": 2}\n')
-    with pytest.raises(ExportError, match=r"new\.jsonl: line 2: no column 'text', which all rows need"):
+    with pytest.raises(ExportError, match=r"new\.jsonl: line 2: the column 'text' is missing, which the model needs"):
         list(rows_in(path, {"kind": "text", "column": "text"}))
 
 
