@@ -40,7 +40,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "list": "List all studies of the store.",
         "trials": "List trials with their parameters, metrics, state, epochs and cost.",
         "explain": "Explain why a trial continued, was paused, stopped or failed.",
-        "logs": "Print what a rank of a trial has printed.",
+        "logs": "Print the output of one rank (training process) of a trial.",
         "dashboard": "Serve web pages of studies, with Optuna Dashboard, on 127.0.0.1.",
     },
     "Take a model": {

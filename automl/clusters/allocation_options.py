@@ -35,7 +35,7 @@ def slurm_options(command: _Command) -> _Command:
     for option in (
         click.option(
             "--warning-seconds", type=click.IntRange(1), default=300, show_default=True,
-            help="Seconds before the time limit when the study stops to save its trials.",
+            help="Seconds before the time limit at which the study starts to save its trials.",
         ),
         click.option("--account", help="SLURM account that pays for the job."),
         click.option("--partition", help="SLURM partition to run in."),

@@ -53,7 +53,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
     type=Number(0),
     help="Dollars per device-hour; a list price by default.",
 )
-@click.option("--min-efficiency", type=Number(0), help="Exit with code 1 below this efficiency, for example 0.8.")
+@click.option("--min-efficiency", type=Number(0), help="Smallest accepted efficiency, such as 0.8; else exit code 1.")
 @json_option
 def compare(
     task: str,

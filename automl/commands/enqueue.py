@@ -21,7 +21,7 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
     """Add a trial with the given parameters to a study.
 
     The trial starts as soon as a device is free. Missing parameters get random values. If a given parameter is allowed
-    only for certain values of a missing parameter, the missing parameter gets such a value.
+    only for certain values of a missing parameter, the missing parameter gets one of these values.
     """
     queued = backend_of(store).enqueue(study, read_params(given))
     if as_json:

@@ -9,9 +9,7 @@ from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json, warn
 
-SOURCES = (
-    "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. Repeat for files of curves."
-)
+SOURCES = "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. Repeat --from for curves."
 NAMES = (
     "THEIRS is a name in the runs, OURS a parameter, a metric or `seconds`. "
     "Append :min or :max for a metric's direction, and :percent, :minutes or :hours for a unit."

@@ -20,9 +20,9 @@ from automl.terminal.options import StoreOption, store_option, study_argument
 def logs(  # noqa: PLR0917 - click passes each option by name
     study: str, trial: int, rank: int, attempt: int | None, seed: int | None, follow: bool, store: str | None
 ) -> None:
-    """Print what a rank of a trial has printed.
+    """Print the output of one rank (training process) of a trial.
 
-    The store keeps only the last 8 MiB (task.log_mib for a command). A service sends the last million characters.
+    Of long output, the last 8 MiB are kept (for commands, task.log_mib). A service sends the last million characters.
     """
     if follow and seed is not None:
         raise click.UsageError("--follow and --seed exclude each other")

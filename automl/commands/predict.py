@@ -17,7 +17,7 @@ from automl.terminal.output import counted, print_json
 @click.option("--column", help="Column with the texts or images; needed if DATA has several columns.")
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of DATA to write beside each prediction.")
 @click.option("--device", default="cpu", show_default=True, help="Device that computes the predictions, such as cuda.")
-@click.option("--trust", is_flag=True, help="Load a .pt2 file of another author. This runs code that the file names.")
+@click.option("--trust", is_flag=True, help="Load a .pt2 file of another author, which can run any code.")
 @click.option("--mlflow", help="Tracking URI of the MLflow registry that holds models:/NAME@ALIAS.")
 @json_option
 def predict(  # noqa: PLR0917 - click passes each option by name

@@ -28,11 +28,9 @@ _SCHEME = "models:/"
 @click.option("--poll-seconds", help="Seconds between checks for a new version of the model (2).")
 @click.option("--token-file", help="File with the token that clients must send; AUTOML_SERVE_TOKEN by default.")
 @click.option(
-    "--settings", type=click.Path(path_type=Path), help="File of options, one per line: AUTOML_SERVE_PORT=8000."
+    "--settings", type=click.Path(path_type=Path), help="File of options with lines such as AUTOML_SERVE_PORT=8000."
 )
-@click.option(
-    "--trust", is_flag=True, default=None, help="Load a .pt2 file of another author. Loading runs code in it."
-)
+@click.option("--trust", is_flag=True, default=None, help="Load a .pt2 file of another author, which can run any code.")
 @click.option("--mlflow", help="Tracking URI of the MLflow registry that holds models:/NAME@ALIAS.")
 @click.option("--challenger", hidden=True)
 @click.option("--share", hidden=True)

@@ -115,9 +115,9 @@ def train(
 ) -> None:
     """Train TASK once with DDP, without a search.
 
-    TASK is a task, a training function, or a spec, of which this command trains the first trial. It stores the training
-    as a study of one trial, for `automl logs`, `automl report` and `automl export`. With --server, Ctrl-C ends only the
-    command, not the training.
+    TASK names a task, a training function or a spec. For a spec, the command trains the spec's first trial. The store
+    keeps the training as a study of one trial, for `automl logs`, `automl report` and `automl export`. With --server,
+    Ctrl-C ends only the command, not the training.
     """
     task = task_name(task)
     if world_size != 1:

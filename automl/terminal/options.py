@@ -149,7 +149,7 @@ _priority = partial(
     type=click.IntRange(-100, 100),
     default=0,
     show_default=True,
-    help="Priority in the queue. Studies of higher priority start first, and displace lower ones.",
+    help="Priority in the queue. Studies of higher priority start first, and pause studies of lower priority.",
 )
 priority_option = _priority()
 priority_at_service_option = _priority(cls=ServiceOption)

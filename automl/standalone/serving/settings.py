@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     body_mib: float = Field(16.0, gt=0, le=1024, description="Largest body of a request in MiB; more gets status 413.")
     timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until an unanswered request gets 503.")
     poll_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds between checks for a replaced model.")
-    trust: bool = Field(False, description="Load a .pt2 file of another author. Loading runs code that the file names.")
+    trust: bool = Field(False, description="Load a .pt2 file of another author, which can run any code.")
     challenger: str | None = None
     share: str | None = None
     answers: str | None = None
