@@ -45,8 +45,8 @@ def confirm(  # noqa: PLR0917 - click passes each option by name
     A model is TRIAL@EPOCH, or TRIAL for the trial's last kept model. Without a model, trains the recommended model, its
     neighbours on the Pareto front and the best model. Each training runs as in the search, up to the model's epoch.
 
-    The cost is charged to the study, even if its budget is used up. With --server, --usd limits the cost and --json prints the study's
-    summary; without --usd, the command prints only the expected cost.
+    The cost is charged to the study, even if its budget is used up. With --server, --usd limits the cost, and --json
+    prints the study's summary; without --usd, the command prints only the expected cost.
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):
