@@ -56,7 +56,7 @@ def remove(kind: Literal["user", "project"], name: str, store: str | None) -> No
 @store_option
 @json_option
 def list_limits(store: str | None, as_json: bool) -> None:
-    """List the limits, with dollars spent and dollars reserved for running studies."""
+    """List limits, with dollars spent and dollars reserved."""
     accounts = _queue(store).accounts()
     if as_json:
         print_json([plain_account(account) for account in accounts])

@@ -50,7 +50,7 @@ def _print(done: dict[str, Any], keep: tuple[str, ...], *, yes: bool) -> None:
     offer = f"; `{command}` deletes them" if files else ""
     then = (f"; {_left(done)} could not be deleted" if _left(done) else "; deleted") if yes and files else offer
     kept = plural(done["kept"], "checkpoint")
-    echo(f"{plural(len(files), 'file')}, {done['bytes'] / 2**20:.2f} MiB; {kept} kept{then}")
+    echo(f"{plural(len(files), 'unneeded file')}, {done['bytes'] / 2**20:.2f} MiB; {kept} kept{then}")
     if done["not_reopened"]:
         trials, verb = listed(map(str, done["not_reopened"])), "lose" if not yes else "have lost"
         echo(f"more budget cannot continue the paused trials {trials}, because they {verb} their checkpoints")

@@ -157,8 +157,8 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
                     names = [f"column_{number}" for number in range(len(cells))]
                 where = f"{path}: line {reader.line_num}"
                 if len(cells) != len(names):
-                    what = f"{len(cells)} columns, but the first line has {len(names)}"
-                    raise ExportError(f"{where}: {what} (delimiter {delimiter!r})")
+                    there = f"{len(cells)} columns, but the first line has {len(names)}"
+                    raise ExportError(f"{where}: found {there} (delimiter {delimiter!r})")
                 yield where, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise ExportError(f"{path}: line {reader.line_num}: broken CSV ({error})") from None
@@ -185,8 +185,8 @@ def _unquoted(cells: list[str]) -> list[str]:
 
 def _check_differ(path: Path, names: Sequence[str]) -> None:
     if twice := doubled(names):
-        what = f"the column {listed(map(shown, twice))} appears twice"
-        raise ExportError(f"{path}: line 1: {what}. Give each column a name of its own")
+        names = listed(map(shown, twice))
+        raise ExportError(f"{path}: line 1: the column {names} appears twice. Give each column a name of its own")
 
 
 def _encoding(form: Mapping[str, Any]) -> str:

@@ -83,7 +83,9 @@ def test_what_would_go_is_listed_and_nothing_is_deleted(place: Place) -> None:
     assert len(lines) == 6
     assert f"      0.25 MiB  {place.beaten[0]}  (1@2)" in lines
     assert f"      0.25 MiB  {place.early[1]}  (trial 2, to go on from epoch 1)" in lines
-    assert lines[-2] == ("4 files, 1.00 MiB; 1 checkpoint kept; `automl prune-checkpoints small --yes` deletes them")
+    assert lines[-2] == (
+        "4 unneeded files, 1.00 MiB; 1 checkpoint kept; `automl prune-checkpoints small --yes` deletes them"
+    )
     assert lines[-1] == "more budget cannot continue the paused trials 1, 2, because they lose their checkpoints"
     assert place.left() == before
     assert load_study(place.store, "small") == rows
@@ -109,7 +111,9 @@ def test_the_archive_is_kept_and_the_rest_goes(place: Place) -> None:
     assert [point.checkpoint for point in analysis.archive(record)] == [str(place.best[0])]
     found = audit(place.store, "small")["findings"]
     assert not [one for one in found if one["check"] in {"orphans", "views"} or "missing" in one["found"]]
-    assert place.run("prune-checkpoints", "small", "--yes")[1].startswith("0 files, 0.00 MiB; 1 checkpoint kept")
+    assert place.run("prune-checkpoints", "small", "--yes")[1].startswith(
+        "0 unneeded files, 0.00 MiB; 1 checkpoint kept"
+    )
 
 
 @pytest.mark.parametrize(
