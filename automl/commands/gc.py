@@ -29,7 +29,7 @@ def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
         print_json(found)
     else:
         for one in orphans:
-            echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' if one['folder'] else ''}")
+            echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' * one['folder']}")
         done = (
             f"; {found['deleted']} deleted" if yes else f"; `automl gc {study} --yes` deletes them" if orphans else ""
         )

@@ -43,14 +43,14 @@ def _print(done: dict[str, Any], keep: tuple[str, ...], *, yes: bool) -> None:
     for one in done["freed"]:
         echo(f"{_mib(one['bytes'])}  {one['path']}  ({one['what']})")
     for one in done["orphans"]:
-        echo(f"{_mib(one['bytes'])}  {one['path']}{'/' if one['folder'] else ''}  (no trial needs it)")
+        echo(f"{_mib(one['bytes'])}  {one['path']}{'/' * one['folder']}  (no trial needs it)")
     files = [*done["freed"], *(one for one in done["orphans"] if not one["folder"])]
     options = "".join(f" --keep {shlex.quote(name)}" for name in keep)
     command = f"automl prune-checkpoints {shlex.quote(done['study'])}{options} --yes"
     offer = f"; `{command}` deletes them" if files else ""
     then = (f"; {_left(done)} could not be deleted" if _left(done) else "; deleted") if yes and files else offer
     kept = plural(done["kept"], "checkpoint")
-    echo(f"{plural(len(files), 'unneeded file')}, {done['bytes'] / 2**20:.2f} MiB; {kept} kept{then}")
+    echo(f"unneeded: {plural(len(files), 'file')}, {done['bytes'] / 2**20:.2f} MiB; kept: {kept}{then}")
     if done["not_reopened"]:
         trials, verb = listed(map(str, done["not_reopened"])), "lose" if not yes else "have lost"
         echo(f"more budget cannot continue the paused trials {trials}, because they {verb} their checkpoints")

@@ -43,7 +43,7 @@ DEFAULT_PORT = 8765
 @click.option("--uploads", type=folder_type, help="Folder for uploaded data. Without it, users cannot upload.")
 @click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="Limit for each project.")
 @click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL for checkpoints and reports.")
-@click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow to which studies log, or off.")
+@click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow for all studies, or off.")
 @click.option("--mlflow-server", metavar="URL", help="MLflow server that the service shows to admins at /mlflow/.")
 @click.option(
     "--price-per-slot-hour", "price", type=Number(0, MOST_PRICE),

@@ -25,9 +25,8 @@ from studies.storage.views.mirror import catch_up, rebuild
 def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> None:
     """Rebuild a study's copies in Optuna and MLflow.
 
-    --models adds missing rows instead of rebuilding, so that runs keep their ids. It logs each saved model of the
-    archive (the best models of any epoch) in the MLflow run of its trial, with signature, input example, parameters and
-    metrics, and deletes logged models that have left the archive.
+    --models adds what is missing instead of rebuilding, so that MLflow runs keep their ids. It also logs the study's
+    best saved models (the archive) in MLflow, and deletes logged models that are no longer among the best models.
     """
     opened = open_store(store)
     if with_models and is_off(opened.require(study).spec["mlflow"]):

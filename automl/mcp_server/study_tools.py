@@ -236,7 +236,7 @@ def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
 def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[str, Any], float]:
     budget = spec.get("budget")
     if budget is not None and not isinstance(budget, dict):
-        raise SpecError("spec", ("budget",), "this is not a mapping. Write limits, for example {usd: 5}")
+        raise SpecError("spec", ("budget",), "the budget is not a mapping. Write limits, for example {usd: 5}")
     named = None if budget is None else budget.get("usd")
     usd = named if budget_usd is None else budget_usd
     if isinstance(usd, bool) or not isinstance(usd, int | float) or not usd > 0:

@@ -212,22 +212,20 @@ def tokens_found(store: Store) -> str:
         return "none, so the service listens on 127.0.0.1, and every user of its machine is an admin"
     valid = [line for line in lines if line.is_valid]
     expired = [line for line in lines if not line.is_valid and line.revoked_at is None]
-    counted = f"{plural(len(valid), 'valid token')} of {plural(len({line.user for line in valid}), 'user')}"
-    listed_yet = f", {len(expired)} expired and still listed ({_ids(expired)})" if expired else ""
+    tokens = f"{plural(len(valid), 'valid token')} of {plural(len({line.user for line in valid}), 'user')}"
+    tokens += f", {len(expired)} expired and still listed ({_ids(expired)})" if expired else ""
     make = "`automl token add NAME --user USER --project PROJECT --role admin`"
     if not valid:
-        raise WrongError(f"{counted}{listed_yet}: nobody can use the service", make)
+        raise WrongError(f"{tokens}: nobody can use the service", make)
     if not any(line.role == "admin" for line in valid):
-        raise WrongError(f"{counted}{listed_yet}, but no admin has a token", make)
+        raise WrongError(f"{tokens}, but no admin has a token", make)
     ending = [line for line in valid if _ends_soon(line, valid, now)]
     if ending:
         told = [f"{line.id} ({line.name} of {line.user}) in {duration((line.expires_at or now) - now)}"
                 for line in ending[:_MOST_NAMES]]  # fmt: skip
         more = f" and {len(ending) - _MOST_NAMES} more" if len(ending) > _MOST_NAMES else ""
-        raise WrongError(
-            f"{counted}{listed_yet}; these expire soon: {listed(told)}{more}", f"`automl token rotate {ending[0].id}`"
-        )
-    return counted + listed_yet
+        raise WrongError(f"{tokens}; these expire soon: {listed(told)}{more}", f"`automl token rotate {ending[0].id}`")
+    return tokens
 
 
 def _ends_soon(line: TokenLine, valid: Sequence[TokenLine], now: float) -> bool:

@@ -127,7 +127,7 @@ class Uploads:
         used = sum(stat.st_size for _, stat in there)
         if used + more > self._most_bytes:
             most, kept = size_in_bytes(self._most_bytes), size_in_bytes(used)
-            raise TooLargeError(f"uploads: a project may have {most}, and has {kept} already. Delete some files")
+            raise TooLargeError(f"uploads: the project already uses {kept} of its {most}. Delete some files")
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         """Yield the files with their status, without files that vanish during the listing."""

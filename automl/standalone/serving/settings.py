@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     def _is_gone(cls, value: Any) -> Any:
         if value is not None:
             raise PydanticCustomError(
-                "gone", "no value, since this option was removed; to compare models, split requests between two servers"
+                "gone", "this option was removed; to compare models, split requests between two servers"
             )
         return value
 
@@ -127,4 +127,6 @@ def _line(error: ValidationError) -> str:
     name = str(first["loc"][0])
     where = f"--{name.replace('_', '-')} ({PREFIX}{name.upper()})"
     found = "a value" if name == "token" else repr(first["input"])
+    if name in GONE:
+        return f"{where}: {first['msg']}"
     return f"{where}: found {found}, allowed: {first['msg'].removeprefix('Input should be ')}"
