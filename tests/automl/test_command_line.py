@@ -427,8 +427,8 @@ def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
         assert code == 2
         return err
 
-    assert "0@4 has no saved model\nName one of 0@3" in refused("0@4")
-    assert "1 has no saved model\nName one of 0@3" in refused("1")
+    assert "0@4 has no saved model; name one of 0@3" in refused("0@4")
+    assert "1 has no saved model; name one of 0@3" in refused("1")
 
 
 @pytest.mark.medium

@@ -133,7 +133,7 @@ def test_named_models_and_trials_are_kept_alone(place, keep, left):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("0@3", "0@3 has no saved model. Name one of 0@4"),
+        ("0@3", "0@3 has no saved model; name one of 0@4"),
         ("9", "trial: found 9, allowed: 0 to 2"),
         ("all", "trial: found 'all', allowed: TRIAL or TRIAL@EPOCH"),
     ],
