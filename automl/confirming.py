@@ -183,9 +183,7 @@ def _point(record: StudyRecord, name: str, epochs: int) -> Point:
         kept = [one.epoch for one in done if one.checkpoint is not None]
         epoch = max(kept) if kept else done[-1].epoch if done else epochs
     if not 1 <= epoch <= epochs:
-        raise StoreError(
-            f"{name}: trainings of {record.name} have epochs 1 to {epochs}. Name for example {number}@{epochs}"
-        )
+        raise StoreError(f"{name}: {record.name} trains epochs 1 to {epochs}. Name for example {number}@{epochs}")
     return Point(trial=number, epoch=epoch)
 
 

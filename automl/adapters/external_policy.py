@@ -208,9 +208,7 @@ class ExternalPolicy:
     def suggestion(self) -> dict[str, ParameterValue]:
         """Returns the parameters for a new trial. ValueError without a space."""
         if self._suggester is None:
-            raise ValueError(
-                "space: the adapter needs a search space to suggest parameters. Pass space=... to the adapter"
-            )
+            raise ValueError("space: suggestions need a search space. Pass space=... to the adapter")
         history = tuple(self._observation(self._trials[number]) for number in sorted(self._trials))
         return dict(self._suggester.suggest(len(history), history).params)
 

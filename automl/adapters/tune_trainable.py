@@ -52,14 +52,10 @@ def as_training_function(
         def report(metrics: Mapping[str, Any], checkpoint: object = None, **_more: object) -> None:  # noqa: ARG001
             nonlocal epoch, known
             if epoch is None:
-                raise TaskError(
-                    f"tune.report() was called more than {epochs} times. Set training.epochs to the number of calls"
-                )
+                raise TaskError(f"tune.report() was called more than {epochs} times. Increase training.epochs")
             known = _numbers(metrics)
             if not known:
-                raise TaskError(
-                    f"tune.report() got no number: {listed(metrics) or '{}'}. Report the study's objectives"
-                )
+                raise TaskError(f"tune.report() got no number: {listed(metrics) or '{}'}. Report the objectives")
             trial.report(**known)
             epoch = next(left, None)
 
@@ -108,9 +104,7 @@ def _is_drawn(value: object) -> bool:
         return True
     for name, part in inner:
         if _is_drawn(part):
-            raise SpaceError(
-                f"{name} is a distribution inside a mapping. Move {name} to the top level of the space", ()
-            )
+            raise SpaceError(f"{name} is a distribution inside a mapping. Move {name} to the top of the space", ())
     return False
 
 
@@ -123,9 +117,7 @@ def _parameter(domain: Any) -> Float | Int | Categorical:
     step, inner = getattr(sampler, "q", None), getattr(sampler, "sampler", None) or sampler
     is_log = type(inner).__name__ == "_LogUniform"
     if type(inner).__name__ not in {"_Uniform", "_LogUniform"}:
-        raise SpaceError(
-            "this Ray Tune distribution has no bounds. Use a bounded one, such as `tune.uniform(0.0, 1.0)`"
-        )
+        raise SpaceError("this Ray Tune distribution has no bounds. Use one with bounds: `tune.uniform(0.0, 1.0)`")
     if is_log and step is not None:
         raise SpaceError("a range cannot have both a log scale and a step. Use `tune.loguniform` or `tune.lograndint`")
     if type(domain).__name__ == "Integer":

@@ -142,9 +142,7 @@ def submit_to_slurm(
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
     if running := job_of_name(name):
-        raise UserError(
-            f"SLURM job {running} already runs the study {parsed.study}. End the job first: `scancel {running}`"
-        )
+        raise UserError(f"SLURM job {running} already runs {parsed.study}. End the job first: `scancel {running}`")
     script, warnings = write_job(parsed, spec, allocation_of(dict(allocation)), out)
     for line in warnings:
         warn(line)
@@ -167,9 +165,7 @@ def _followed(job: str, study: str, url: str) -> int:
             Lines(shown),
         )
     except KeyboardInterrupt:
-        echo(
-            f"job {job} continues; to end the job: `scancel {job}`; to watch the study: `automl status {study} --watch`"
-        )
+        echo(f"job {job} continues; to end it: `scancel {job}`; to watch the study: `automl status {study} --watch`")
         return 0
     if record is None:
         echo(f"automl: job {job} is {state}, but did not launch {study}: see {job_name(study)}-{job}.log", err=True)

@@ -43,9 +43,7 @@ def fit(
     if taken:
         raise TaskError(f"fit() got {taken[0]}, which the trial sets itself. Leave {taken[0]} out")
     if not model.built or not model.compiled:
-        raise TaskError(
-            "fit() needs a built and compiled model. Start the model with keras.Input, and compile it first"
-        )
+        raise TaskError("fit() needs a built and compiled model. Start it with keras.Input, and compile it first")
     calls = EpochCalls(trial, keras=_Kept(model))
     if isinstance(model, torch.nn.Module):
         trial.modules.append(model)

@@ -244,9 +244,7 @@ def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[s
             "budget: the study needs a limit in dollars", "call launch with budget_usd, or with budget.usd in the spec"
         )
     if budget_usd is not None and named is not None and named != budget_usd:
-        raise ToolProblem(
-            f"budget: budget_usd is {budget_usd:g}, but budget.usd in the spec is {named}", "pass only one"
-        )
+        raise ToolProblem(f"budget: budget_usd is {budget_usd:g}, but the spec has budget.usd {named}", "pass only one")
     return spec | {"budget": {**(budget or {}), "usd": usd}}, float(usd)
 
 

@@ -36,9 +36,7 @@ class Model:
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
         if manifest["rows"] is None:
-            raise ModelError(
-                "only the training code can turn rows into inputs of this model, so it cannot predict rows here"
-            )
+            raise ModelError("this model cannot predict rows here, because only its training code can encode rows")
         self.manifest, self._programs = manifest, programs
         self._weights = counts_of(manifest, len(programs))
         self.rows = rows_of(manifest["rows"])

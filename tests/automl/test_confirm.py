@@ -381,8 +381,8 @@ def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: 
     ("arguments", "words"),
     [
         (["7"], "the study small has no trial 7\nName a trial from 0 to 0"),
-        (["0@0"], "0@0: trainings of small have epochs 1 to 6\nName for example 0@6"),
-        (["0@9"], "0@9: trainings of small have epochs 1 to 6\nName for example 0@6"),
+        (["0@0"], "0@0: small trains epochs 1 to 6\nName for example 0@6"),
+        (["0@9"], "0@9: small trains epochs 1 to 6\nName for example 0@6"),
         (["best"], "'best' cannot be chosen, because small has no saved models yet"),
         (["worst"], "trial: found 'worst', allowed: TRIAL"),
         ([], "small has no saved models to choose from\nName the trials to confirm"),

@@ -107,7 +107,7 @@ def test_a_trial_that_is_over_ends_at_a_report() -> None:
 
 
 def test_more_reports_than_epochs_fail_the_trial_with_a_cure() -> None:
-    with pytest.raises(TaskError, match=r"tune.report\(\) was called more than 3 times. Set training.epochs"):
+    with pytest.raises(TaskError, match=r"tune.report\(\) was called more than 3 times. Increase training.epochs"):
         trained(by_module, {"rate": 6.0}, {"epochs": 4})
 
 
@@ -150,7 +150,7 @@ def test_a_param_space_is_a_space_and_constants() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (tune.randn(), "rate: this Ray Tune distribution has no bounds. Use a bounded"),
+        (tune.randn(), "rate: this Ray Tune distribution has no bounds. Use one with bounds"),
         (tune.sample_from(lambda _: 1), "rate: this Ray Tune distribution has no bounds"),
         (tune.qloguniform(1e-4, 1e-1, 1e-4), "rate: a range cannot have both a log scale and a step. Use"),
         (tune.choice([(1, 2), (3, 4)]), "rate.choices: found"),
