@@ -390,7 +390,7 @@ def test_a_second_launch_says_which_of_its_changes_are_ignored(mistyped, monkeyp
     [
         (("learningrate=3",), "--param learningrate: found 'learningrate', allowed: the parameters learning_rate"),
         (("learning_rate=30",), "--param learning_rate: found 30, allowed: a number from 0.01 to 1"),
-        (("width=32", "width=32"), "--param width: width is given twice, again as 'width=32'"),
+        (("width=32", "width=32"), "--param width: width is given twice, the second time as 'width=32'"),
         (("width",), "--param: found 'width', allowed: NAME=VALUE"),
     ],
 )

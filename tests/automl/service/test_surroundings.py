@@ -259,7 +259,7 @@ def test_a_view_that_cannot_be_written_is_told(service: TestedService, place: In
         connection.execute(sa.update(t.view_cursors).values(error="MLflow does\nnot answer"))
     found, cure = wrong(place, "views")
     assert found == "1 view could not be written. Last error (study a, mlflow): MLflow does not answer"
-    assert cure == "remove the cause, then run `automl sync a`"
+    assert cure == "fix the cause, then run `automl sync a`"
 
 
 def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

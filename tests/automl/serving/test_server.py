@@ -71,7 +71,7 @@ def test_of_several_rows_the_wrong_one_is_named(server: Server) -> None:
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
     reply = server.ask("/predict", raw=b" " * (2**19 + 1))
-    assert (reply.status, reply.body["detail"]) == (413, "body: 524289 bytes, but at most 524288 are allowed")
+    assert (reply.status, reply.body["detail"]) == (413, "body: it has 524289 bytes, but at most 524288 are allowed")
     chunked = server.client()
     chunked._connection.request("POST", "/predict", iter([b" " * 2**18] * 3), encode_chunked=True)
     assert chunked._connection.getresponse().status == 413
