@@ -68,7 +68,7 @@ def test_reports_are_epochs_which_wait_for_a_decision_or_are_measured_where_nobo
 @pytest.mark.parametrize(
     ("objective", "settings", "words"),
     [
-        (objectives.silent, {}, "the objective's result is None. Return a number for each of error"),
+        (objectives.silent, {}, "the objective's result is None. Return a number for each objective: error"),
         (objectives.without_reports, {}, "result has 2 values, but the study has 1 objectives: error"),
         (objectives.asks_for_more, {}, "trial.suggest_float: found 'rates', allowed: .* rate; did you mean 'rate'"),
         (
@@ -164,7 +164,10 @@ def test_a_space_is_whole_unless_it_is_to_be_learnt() -> None:
             ),
         ),
         (objectives.wrong_way_round, "trial.suggest_int('width', 9, 1): low: found 9, allowed: a number below high"),
-        (objectives.without_choices, "choices: found [], allowed: at least one value, in without_choices"),
+        (
+            objectives.without_choices,
+            "choices: found [], allowed: at least one value, in the Optuna objective without_choices",
+        ),
     ],
 )
 def test_calls_that_no_trial_can_answer_are_refused(driven, tmp_path, objective, words):
