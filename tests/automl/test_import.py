@@ -153,7 +153,7 @@ WANDB = ("--from", "runs.csv", "--from", "curves.csv")
         (("--from", "run.csv", *USUAL), "run.csv"),
         (("--from", "optuna:sqlite:///no.db#mine", *USUAL), "found 'mine', allowed: an Optuna study (there is none)"),
         (("--from", "optuna:mine", *USUAL), "Pass --from optuna:URL#NAME"),
-        (("--from", "mlflow:sqlite:///no.db#mine", *USUAL), "no MLflow database no.db. Pass --from mlflow:URI#EXPERIMENT"),
+        (("--from", "mlflow:sqlite:///no.db#mine", *USUAL), "no MLflow database no.db. Pass --from mlflow:URI#"),
         (("--from", "ray:.", *USUAL), "found no folder with a result.json"),
         (("--from", "ray:.", "--from", "runs.csv"), "found 2 sources, allowed: one"),
     ],
