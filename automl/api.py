@@ -206,7 +206,7 @@ class Study:
         state = read_checkpoint(self.checkpoint(trial, epoch)).get("function")
         if state is None:
             task = self.record.spec["task"]
-            raise StoreError(f"load_state: {task!r} is a task, not a training function. Use load_model")
+            raise StoreError(f"load_state() needs a training function, but {task!r} is a task. Use load_model()")
         return dict(state)
 
 

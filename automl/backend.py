@@ -105,7 +105,7 @@ class StoreBackend:
 
         queue = JobQueue(self.store)
         if (job := queue.find(study)) is None:
-            raise StoreError(f"{study!r} is not in the queue. Name the trial to cancel: `automl cancel {study} TRIAL`")
+            raise StoreError(f"{study!r} is not in a queue. Name the trial to cancel: `automl cancel {study} TRIAL`")
         return plain_job(queue.ask(job, "cancel"))
 
     def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:

@@ -18,57 +18,57 @@ from search_spaces.untrusted_text import escaped
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "First day": {
-        "launch": "Search: run the study of SPEC, of a table (--task) or of your code.",
+        "launch": "Search for good models, as described by a spec, by a data file (--task) or by your own code.",
         "status": "Show a study's state, budget, best models and running trials.",
-        "report": "Write a study as one HTML page that works offline.",
+        "report": "Write a report of a study: one HTML page that works offline.",
         "export": "Write a model of a study to a file or a folder.",
         "predict": "Predict each row of DATA with an exported model.",
     },
     "Start and steer a search": {
-        "init": "Write a commented example spec for TASK to NAME.yaml.",
+        "init": "Write an example spec with comments for TASK to a YAML file.",
         "train": "Train TASK once with DDP, without a search.",
         "compare": "Train TASK at several world sizes and compare their speed.",
-        "resume": "Continue a study that has stopped, or give it more budget.",
-        "stop": "Stop a study: its trials end their epoch and are paused.",
-        "enqueue": "Add a trial with these parameters to a study's queue.",
-        "cancel": "End a trial for good; its study goes on.",
-        "price": "Change the price of a slot while a study runs.",
-        "import": "Store runs of W&B, MLflow, Ray Tune, Optuna or a table as STUDY, to learn from.",
+        "resume": "Continue a stopped study, or give a study more budget.",
+        "stop": "Stop a study at the end of its running epochs.",
+        "enqueue": "Add a trial with the given parameters to a study.",
+        "cancel": "End a trial for good, while its study continues.",
+        "price": "Change the price of a device while a study runs.",
+        "import": "Import runs of W&B, MLflow, Ray Tune, Optuna or a table as STUDY, to learn from.",
         "simulate": "Run studies over recorded learning curves in virtual time.",
     },
     "Watch and understand": {
         "list": "List all studies of the store.",
-        "trials": "List trials: parameters, values, state, epochs, cost, reason.",
+        "trials": "List trials with their parameters, metrics, state, epochs and cost.",
         "explain": "Explain why a trial continued, was paused, stopped or failed.",
-        "logs": "Print the output of a trial's rank.",
-        "dashboard": "Serve studies, reports and Optuna Dashboard on 127.0.0.1.",
+        "logs": "Print the output of one rank (training process) of a trial.",
+        "dashboard": "Serve web pages of studies, with Optuna Dashboard, on 127.0.0.1.",
     },
     "Take a model": {
         "confirm": "Train models again with new seeds and measure them on test data.",
-        "ensemble": "Combine the kept models of a study into one model.",
+        "ensemble": "Combine saved models of a study into one model.",
         "promote": "Register a model in MLflow as champion or challenger.",
-        "models": "List registered models, or the versions of NAME.",
+        "models": "List all registered models, or the versions of the model NAME.",
         "serve-model": "Serve an exported model over HTTP.",
     },
     "Service and clusters": {
         "serve": "Serve a queue of studies over HTTP: pages for people, an API for programs.",
-        "worker": "Run the studies in the queue of a store.",
+        "worker": "Run the studies that wait in the queue of a store.",
         "submit": "Add a study to the queue of a service, a store or SLURM.",
-        "queue": "List the waiting and the running studies of a queue.",
-        "limit": "Limit the spending of users and projects over all studies.",
+        "queue": "List the running and the waiting studies of a queue.",
+        "limit": "Limit what users and projects spend on all their studies.",
         "token": "Create, list, rotate and revoke access tokens of the service.",
-        "mcp": "Serve studies to programs that speak the Model Context Protocol.",
-        "export-cluster": "Write the files that run a study on SLURM, Kubernetes or compose.",
+        "mcp": "Serve studies to AI agents through the Model Context Protocol (MCP).",
+        "export-cluster": "Write files that run studies on SLURM, Kubernetes or Docker Compose.",
     },
     "Maintenance": {
-        "doctor": "Check this machine, and say how to fix what does not work.",
+        "doctor": "Check this machine, and print how to fix what does not work.",
         "audit": "Check a study's rows, money, checkpoints and processes.",
         "gc": "List or delete checkpoints that no trial of a study needs.",
-        "prune-checkpoints": "List or delete checkpoints beyond a study's archive.",
-        "delete": "Delete a study: rows, checkpoints, report and views.",
-        "store": "Copy a store to SQLite or PostgreSQL, or back it up.",
-        "sync": "Rebuild a study's views in Optuna and MLflow.",
-        "completion": "Print the completion script of a shell.",
+        "prune-checkpoints": "List or delete checkpoints that are not among a study's best models.",
+        "delete": "Delete a study: its rows, checkpoints, report, and copies in Optuna and MLflow.",
+        "store": "Copy a store to another database, or back it up to a file.",
+        "sync": "Rebuild a study's copies in Optuna and MLflow.",
+        "completion": "Print the script that completes automl's commands in a shell.",
     },
 }
 """Commands with the first line of their help, in the groups and order of `automl --help`, which imports no command."""
@@ -114,7 +114,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and return the command; None if there is no such command."""
         if cmd_name in REMOVED:
-            raise UserError(f"{cmd_name} was removed: {REMOVED[cmd_name]}")
+            raise UserError(f"the command {cmd_name} was removed: {REMOVED[cmd_name]}")
         if cmd_name not in COMMANDS:
             return None
         module = MODULES.get(cmd_name, cmd_name)
@@ -176,8 +176,8 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
         return
     given = "--server" if is_typed else "AUTOML_SERVER"
     raise UserError(
-        f"automl {command} does not run over HTTP, but {given} is set. Run it on the store (--store), or use "
-        f"one of {', '.join(sorted(OVER_HTTP))}"
+        f"automl {command} cannot use a service, but {given} is set. Pass --store for a database, or use one of these "
+        f"commands: {', '.join(sorted(OVER_HTTP))}"
     )
 
 
@@ -193,7 +193,7 @@ def main() -> None:
             code = 0
         lost = next((file.problem for file in files if file.problem is not None), None)
         if lost is not None:
-            echo(f"automl: a part of the output could not be written ({lost.strerror})", err=True)
+            echo(f"automl: some of the output could not be written ({lost.strerror})", err=True)
     sys.exit(code or (0 if lost is None else FAILED))
 
 

@@ -178,13 +178,13 @@ def _point(record: StudyRecord, name: str, epochs: int) -> Point:
     number, epoch = named_point(record, name)
     started = {trial.number: trial for trial in record.started}
     if number not in started:
-        raise StoreError(f"{record.name} has no trial {number}: its trials are 0 to {len(started) - 1}")
+        raise StoreError(f"the study {record.name} has no trial {number}. Name a trial from 0 to {len(started) - 1}")
     if epoch is None:
         done = started[number].epochs
         kept = [one.epoch for one in done if one.checkpoint is not None]
         epoch = max(kept) if kept else done[-1].epoch if done else epochs
     if not 1 <= epoch <= epochs:
-        raise StoreError(f"{name}: a training of {record.name} has epochs 1 to {epochs}, for example {number}@{epochs}")
+        raise StoreError(f"{name}: {record.name} trains epochs 1 to {epochs}. Name for example {number}@{epochs}")
     return Point(trial=number, epoch=epoch)
 
 
@@ -198,7 +198,7 @@ def _contenders(record: StudyRecord) -> list[Point]:
         why = constraints.nothing_feasible(record)
         reason = f" ({why})" if why else ""
         cure = f"Name the trials to confirm, for example `automl confirm {record.name} 3`"
-        raise StoreError(f"{record.name} has no saved models to choose from{reason}. {cure}")
+        raise StoreError(f"the study {record.name} has no saved models to choose from{reason}. {cure}")
     return list(dict.fromkeys(points))
 
 
@@ -322,7 +322,7 @@ def _train(
 def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Iterator[leases.Lease]:
     lease = leases.acquire(store, study_id, job_id=job_id)
     if isinstance(lease, leases.Holder):
-        raise StoreError(f"the study is running: {lease} drives it. Stop it first (`automl stop`), or wait for its end")
+        raise StoreError(f"the study still runs in {lease}. Stop the study with `automl stop`, or wait for its end")
     stopped = threading.Event()
 
     def stop() -> None:

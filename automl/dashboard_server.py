@@ -182,7 +182,7 @@ def refresh(store: Store, name: str) -> None:
     """Update a study's copy for Optuna, and save the plots with it. Errors are logged, not raised."""
     error = catch_up(store, name, ("optuna",)).get("optuna")
     if error:
-        log.warning("study %s: the Optuna view could not be updated: %s", name, error)
+        log.warning("study %s: its copy for Optuna Dashboard could not be updated: %s", name, error)
         return
     _show(store, name)
 
@@ -195,7 +195,9 @@ def _show(store: Store, name: str) -> bool:
         finally:
             storage.engine.dispose()
     except Exception as problem:  # noqa: BLE001 - the plots are optional: without them the dashboard is still useful
-        log.warning("study %s: the dashboard has no plots and notes: %s", name, one_line(problem))
+        log.warning(
+            "study %s: the plots and notes for Optuna Dashboard could not be written: %s", name, one_line(problem)
+        )
         return False
     return True
 

@@ -41,7 +41,7 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
         if not sign or not name:
             raise SpecError(source, (), f"found {text!r}, allowed: NAME=VALUE")
         if name in params:
-            raise SpecError(f"{source} {name}", (), f"{name} is given twice, again as {text!r}. Give it once")
+            raise SpecError(f"{source} {name}", (), f"{name} is given twice, the second time as {text!r}. Give it once")
         params[name] = read_yaml(value, f"{source} {name}")
     return params
 

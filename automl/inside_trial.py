@@ -99,7 +99,7 @@ class _Connection:
         except OSError as error:
             raise ConnectionError(
                 f"the trial cannot be reached at {os.environ[CHANNEL]} ({CHANNEL}): {error.strerror or error}; "
-                "start the program where it sees this path, or without the variable"
+                "start the program where this path exists, or unset the variable"
             ) from None
         self._answers = self._socket.makefile("rb")
 

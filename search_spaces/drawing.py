@@ -77,7 +77,7 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
                 return params
     fixed = f" with {listed(f'{name}={shown(value)}' for name, value in given.items())}" if given else ""
     problem = f"none of {DRAWS:,} random configurations{fixed} keeps {' and '.join(space.constraints)}"
-    raise SpaceError(f"{problem}. {'Give other values, or loosen' if given else 'Loosen'} one", (CONSTRAINTS,))
+    raise SpaceError(f"{problem}. {'Give other values, or loosen' if given else 'Loosen'} a constraint", (CONSTRAINTS,))
 
 
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:

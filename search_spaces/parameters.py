@@ -316,7 +316,7 @@ def _read_prior(form: object) -> Prior:
         if key not in _PRIOR_KEYS:
             raise SpaceError(found(key, f"the keys {listed(_PRIOR_KEYS)}", nearest(key, _PRIOR_KEYS)), (str(key),))
     if "center" not in form:
-        raise SpaceError("found nothing, allowed: the value that you expect to be best", ("center",))
+        raise SpaceError("the value is missing. Set it to the value that you expect to be best", ("center",))
     return Prior(**form)
 
 

@@ -36,7 +36,7 @@ class Relation:
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise SpaceError(f"found {shown(text)}, which is no expression. Write {_ALLOWED}") from None
+            raise SpaceError(f"found {shown(text)}, which is not an expression. Write {_ALLOWED}") from None
         names = {node.id for node in ast.walk(tree.body) if isinstance(node, ast.Name)}
         if unknown := sorted(names - set(known)):
             wrong = found(unknown[0], listed(known), nearest(unknown[0], known))

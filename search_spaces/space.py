@@ -234,7 +234,7 @@ def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parame
         raise SpaceError(problem, path)
     parent = _parameter_of(parameters[child.parent])
     if isinstance(parent, Float):
-        raise SpaceError("found a parent of type float, allowed: a categorical or an int", path)
+        raise SpaceError("the parent is a float. Use a parent of type categorical or int", path)
     for value in child.values:
         if not parent.contains(value):
             raise SpaceError(refusal(parent, value), path)
@@ -254,7 +254,7 @@ def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached:
         circle = trail[trail.index(name) :]
         arrows = " -> ".join([*circle, name])
         raise SpaceError(
-            f"found the cycle {arrows}, allowed: parents that lead to a parameter without `when`",
+            f"these parameters need each other: {arrows}. Remove `when` from one of them",
             (circle[0], "when", circle[1] if len(circle) > 1 else name),
         )
 

@@ -147,7 +147,8 @@ class ExternalPolicy:
         missing = next((one.metric for one in self._columns if one.metric not in metrics), None)
         if missing is not None:
             section = "objectives" if any(o.metric == missing for o in self._objectives) else "constraints"
-            raise ValueError(f"{section}: {found(missing, 'a metric that trials report', nearest(missing, metrics))}")
+            near = f". Did you mean {name!r}?" if (name := nearest(missing, metrics)) else ""
+            raise ValueError(f"{section}: the trial did not report the metric {missing!r}{near}")
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
@@ -208,7 +209,7 @@ class ExternalPolicy:
     def suggestion(self) -> dict[str, ParameterValue]:
         """Returns the parameters for a new trial. Raises ValueError if no space was given."""
         if self._suggester is None:
-            raise ValueError("space: suggestions need a Space. Pass space=... to the adapter")
+            raise ValueError("space: suggestions need a search space. Pass space=... to the adapter")
         history = tuple(self._observation(self._trials[number]) for number in sorted(self._trials))
         return dict(self._suggester.suggest(len(history), history).params)
 

@@ -117,7 +117,7 @@ class ObjectiveTrial:
         """
         if self._pending is not None and not self._advanced():
             raise TaskError(
-                f"trial.report: more than {self._planned} reports. Set training.epochs to the number of reports"
+                f"trial.report() was called more than {self._planned} times. Set training.epochs to the number of calls"
             )
         self._pending = self._named("trial.report", value)
 
@@ -150,11 +150,11 @@ class ObjectiveTrial:
     def _named(self, place: str, value: object) -> dict[str, float]:
         values: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
         if len(values) != len(self._metrics):
-            allowed = f"{len(self._metrics)}: {listed(self._metrics)}"
-            raise TaskError(f"{place}: found {len(values)} values, allowed: {allowed}")
+            wanted = f"{len(self._metrics)} objectives: {listed(self._metrics)}"
+            raise TaskError(f"{place} has {len(values)} values, but the study has {wanted}")
         for one in values:
             if one is None:
-                raise TaskError(f"{place} is None. Return a number for each of {listed(self._metrics)}")
+                raise TaskError(f"{place} is None. Return a number for each objective: {listed(self._metrics)}")
         return dict(zip(self._metrics, values, strict=True))
 
     def _suggested(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
@@ -172,6 +172,6 @@ class ObjectiveTrial:
             raise TaskError(f"trial.{call}: {found(name, allowed, nearest(name, self.params))}")
         value = self.params[name]
         if not domain.contains(value):
-            asked = f"allowed by the objective: {in_words(domain)}"
-            raise TaskError(f"trial.{call}: the space gives {name} = {shown(value)}, {asked}")
+            asked = f"this call allows only {in_words(domain)}"
+            raise TaskError(f"trial.{call}: the space sets {name} to {shown(value)}, but {asked}")
         return value

@@ -157,7 +157,7 @@ def _run_function(
             with checkpoint.as_directory() as folder:
                 files.read(Path(folder), reports)
         if epoch is None:
-            raise TaskError(f"tune.report: more than {epochs} reports. Set training.epochs to their number")
+            raise TaskError(f"tune.report() was called more than {epochs} times. Increase training.epochs")
         if reports < epoch:  # trained again, since the last checkpoint is older than the trial's
             return
         known = _reported(metrics)
@@ -182,7 +182,7 @@ def _run_function(
     if epoch is not None:
         known = (_numbers(last) if isinstance(last, Mapping) else {}) or known
         if not known:
-            raise TaskError("the trainable returned without tune.report(...). Report the study's objectives")
+            raise TaskError("the trainable returned without calling tune.report(). Report the study's objectives")
         trial.report(**known)
 
 
@@ -259,7 +259,7 @@ def _is_drawn(value: object) -> bool:
         return True
     for name, part in inner:
         if _is_drawn(part):
-            raise SpaceError(f"{name} is drawn inside a mapping. Give it a name of its own in the space", ())
+            raise SpaceError(f"{name} is a distribution inside a mapping. Move {name} to the top of the space", ())
     return False
 
 
@@ -272,9 +272,9 @@ def _parameter(domain: Any) -> Float | Int | Categorical:
     step, inner = getattr(sampler, "q", None), getattr(sampler, "sampler", None) or sampler
     is_log = type(inner).__name__ == "_LogUniform"
     if type(inner).__name__ not in {"_Uniform", "_LogUniform"}:
-        raise SpaceError("this distribution of Ray Tune has no bounds. Give some, such as `tune.uniform(0.0, 1.0)`")
+        raise SpaceError("this Ray Tune distribution has no bounds. Use one with bounds: `tune.uniform(0.0, 1.0)`")
     if is_log and step is not None:
-        raise SpaceError("a range cannot have a log scale and a step. Take `tune.loguniform` or `tune.lograndint`")
+        raise SpaceError("a range cannot have both a log scale and a step. Use `tune.loguniform` or `tune.lograndint`")
     if type(domain).__name__ == "Integer":
         return Int(int(domain.lower), int(domain.upper) - (step is None), log=is_log, step=step)
     return Float(float(domain.lower), float(domain.upper), log=is_log, step=step)
@@ -283,7 +283,7 @@ def _parameter(domain: Any) -> Float | Int | Categorical:
 def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
     numbers = _numbers(metrics)
     if not numbers:
-        raise TaskError(f"tune.report: no number in {listed(metrics) or 'it'}. Report the study's objectives")
+        raise TaskError(f"tune.report() got no number: {listed(metrics) or '{}'}. Report the objectives")
     return numbers
 
 

@@ -19,9 +19,11 @@ def nodes_options(command: _Command) -> _Command:
             "--cpus-per-task",
             type=click.IntRange(1),
             metavar="N",
-            help="CPUs per node. Default: 4 for each GPU, or 4 without GPUs.",
+            help="Number of CPUs per node; by default 4 for each GPU, or 4 without GPUs.",
         ),
-        click.option("--gpus-per-node", type=click.IntRange(0), default=0, show_default=True, help="GPUs of a node."),
+        click.option(
+            "--gpus-per-node", type=click.IntRange(0), default=0, show_default=True, help="Number of GPUs per node."
+        ),
         click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes."),
     ):
         command = option(command)
@@ -33,11 +35,11 @@ def slurm_options(command: _Command) -> _Command:
     for option in (
         click.option(
             "--warning-seconds", type=click.IntRange(1), default=300, show_default=True,
-            help="Seconds before the time limit at which the study drains.",
+            help="Seconds before the time limit at which the study starts to save its trials.",
         ),
-        click.option("--account", help="Account that is charged."),
-        click.option("--partition", help="Partition to run in."),
-        click.option("--time", default="04:00:00", show_default=True, help="Time limit of a run, as SLURM writes it."),
+        click.option("--account", help="SLURM account that pays for the job."),
+        click.option("--partition", help="SLURM partition to run in."),
+        click.option("--time", default="04:00:00", show_default=True, help="Time limit of a run in SLURM's format."),
     ):  # fmt: skip
         command = option(command)
     return nodes_options(command)

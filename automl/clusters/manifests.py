@@ -82,7 +82,7 @@ def write_manifests(
         case "compose":
             if machines.nodes > 1:
                 raise UserError(
-                    f"--nodes is {machines.nodes}, but this form has one worker on one machine. Leave --nodes out"
+                    f"--nodes is {machines.nodes}, but compose starts one worker on one machine. Leave --nodes out"
                 )
             values |= {"mlflow_port": _MLFLOW_PORT, "postgres": _POSTGRES, "worker_slots": machines.cpus_per_node}
         case "kustomize":
@@ -100,7 +100,7 @@ def arguments_of_training(
     `given` has parameters as NAME=VALUE. Raises UserError for a command, or a parameter that cannot be read.
     """
     if spec.task == COMMAND:
-        raise UserError("task: a shell command can only be trained by a study. Name a task or a training function")
+        raise UserError("task: only a study can run a shell command. Name a task or a training function")
     read_params(given)
     options = [f"--option={name}={as_text(value)}" for name, value in spec.task_options.items()]
     return [
@@ -123,7 +123,7 @@ def arguments_of_training(
 
 def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
     if spec.resources.autoscale:
-        raise UserError("resources.autoscale: this RayJob has a fixed number of workers. Set it to false")
+        raise UserError("resources.autoscale is true, but this RayJob has a fixed number of workers. Set it to false")
     overrides = ["resources.ray_address=auto"]
     if not is_url(spec.checkpoints.folder):
         overrides.append(f"checkpoints.folder={CHECKPOINTS}")

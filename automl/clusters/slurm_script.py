@@ -40,7 +40,7 @@ class Allocation:
             allowed = f"{_LEAST_WARNING_SECONDS} to {seconds // 2} (half of --time {self.time})"
             raise UserError(
                 f"--warning-seconds: found {self.warning_seconds}, allowed: {allowed}. The study "
-                "needs time to save its trials, and time to train before that"
+                "needs time to train before the warning, and time to save its trials after the warning"
             )
         for option, name in (("--partition", self.partition), ("--account", self.account)):
             if name is not None and not _NAME.fullmatch(name):
@@ -117,7 +117,7 @@ def seconds_of(time: str) -> int:
 def _check_room(spec: StudySpec, allocation: Allocation) -> None:
     resources, there = spec.resources, allocation.slots(spec)
     if resources.autoscale:
-        raise UserError("resources.autoscale: a SLURM job has all its nodes from the start. Set it to false")
+        raise UserError("resources.autoscale is true, but a SLURM job has a fixed number of nodes. Set it to false")
     if resources.device == "cuda" and not allocation.gpus_per_node:
         raise UserError("--gpus-per-node is 0, but resources.device is cuda. Ask for at least 1 GPU per node")
     wanted = 1 if resources.slots == "auto" else resources.slots

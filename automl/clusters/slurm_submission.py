@@ -56,8 +56,8 @@ def check_installed() -> None:
     """Raise UserError, with advice, if SLURM's commands are not installed."""
     if shutil.which("sbatch") is None:
         raise UserError(
-            "--slurm: this machine has no sbatch. Run the command on a machine that submits to SLURM, or write the "
-            "script alone: `automl export-cluster slurm SPEC --out FILE`"
+            "--slurm: this machine has no sbatch. Run the command on a machine that submits to SLURM, or write "
+            "only the script: `automl export-cluster slurm SPEC --out FILE`"
         )
 
 
@@ -142,7 +142,7 @@ def submit_to_slurm(
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
     if running := job_of_name(name):
-        raise UserError(f"SLURM job {running} runs {parsed.study} already. End it first: `scancel {running}`")
+        raise UserError(f"SLURM job {running} already runs {parsed.study}. End the job first: `scancel {running}`")
     script, warnings = write_job(parsed, spec, allocation_of(dict(allocation)), out)
     for line in warnings:
         warn(line)
@@ -165,7 +165,7 @@ def _followed(job: str, study: str, url: str) -> int:
             Lines(shown),
         )
     except KeyboardInterrupt:
-        echo(f"job {job} continues; `scancel {job}` ends it, `automl status {study} --watch` shows the study")
+        echo(f"job {job} continues; to end it: `scancel {job}`; to watch the study: `automl status {study} --watch`")
         return 0
     if record is None:
         echo(f"automl: job {job} is {state}, but did not launch {study}: see {job_name(study)}-{job}.log", err=True)

@@ -19,7 +19,7 @@ from reports.phrases import plural
 def audit(study: str, store: str | None, as_json: bool) -> None:
     """Check a study's rows, money, checkpoints and processes.
 
-    Finds lost rows, double charges and leftover files with its own queries. Exit code 1 if it finds anything.
+    Looks for lost rows, double charges and leftover files. Exits with code 1 if it finds a problem.
     """
     found = look(open_store(store), study)
     if as_json:

@@ -14,24 +14,20 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 @click.option(
-    "--wait",
-    "wait_seconds",
-    default=30.0,
-    show_default=True,
-    cls=StoreOption,
-    help="Seconds to wait for the end of the trial.",
-)
+    "--wait", "wait_seconds", default=30.0, show_default=True, cls=StoreOption,
+    help="Seconds that the command waits at most for the end of the trial.",
+)  # fmt: skip
 def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait_seconds: float) -> None:
-    """End a trial for good; its study goes on.
+    """End a trial for good, while its study continues.
 
-    A running trial stops in the middle of its epoch: that epoch is lost, earlier measurements stay. TRIAL is a trial's
-    number. For an enqueued trial it is a name such as q7, which enqueue and trials show.
-    Without TRIAL, the whole study is stopped if it is in a service's queue: it drains, and is not queued again.
+    A running trial stops within its epoch, and keeps the measurements of earlier epochs. TRIAL is the trial's number,
+    or for an enqueued trial a name such as q7, which `automl trials` lists.
+    Without TRIAL, takes the study out of the queue: its running trials end their epoch, and no worker continues it.
     """
     backend = backend_of(store)
     if trial is None:
         job = backend.cancel(study)
-        print_json(job) if as_json else echo(f"{job['study']} is {job['state']}, and will not run again")
+        print_json(job) if as_json else echo(f"the study {job['study']} is {job['state']}, and will not run again")
         return
     outcome = backend.cancel_trial(study, trial, wait_seconds)
     print_json(outcome) if as_json else echo(outcome["message"])

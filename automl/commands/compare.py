@@ -29,7 +29,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
     parts = value.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise click.BadParameter(
-            f"found {value!r}, allowed: whole numbers of at least 1 with commas between, for example 1,2,4"
+            f"found {value!r}, allowed: whole numbers from 1, separated by commas, for example 1,2,4"
         )
     return tuple(sorted({int(part) for part in parts}))
 
@@ -37,13 +37,9 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @click.command()
 @click.argument("task")
 @click.option(
-    "--world-sizes",
-    metavar="N,N",
-    callback=_world_sizes,
-    default="1,2",
-    show_default=True,
-    help="World sizes to compare; one training runs for each.",
-)
+    "--world-sizes", metavar="N,N", callback=_world_sizes, default="1,2", show_default=True,
+    help="World sizes (numbers of ranks) to compare, with one training for each.",
+)  # fmt: skip
 @param_option
 @task_option_option
 @click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs; the first is a warm-up.")
@@ -51,8 +47,13 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @device_option
 @backend_option
 @group_seconds_option
-@click.option("--price-per-slot-hour", "usd_per_slot_hour", type=Number(0), help="Dollars; a list price by default.")
-@click.option("--min-efficiency", type=Number(0), help="Exit with 1 if a world size has less, for example 0.8.")
+@click.option(
+    "--price-per-slot-hour",
+    "usd_per_slot_hour",
+    type=Number(0),
+    help="Dollars per device-hour; a list price by default.",
+)
+@click.option("--min-efficiency", type=Number(0), help="Smallest accepted efficiency, such as 0.8; else exit code 1.")
 @json_option
 def compare(
     task: str,
@@ -66,7 +67,8 @@ def compare(
 ) -> None:
     """Train TASK at several world sizes and compare their speed.
 
-    All take the same steps: fewer ranks accumulate more passes per step. Efficiency is speed-up divided by ranks.
+    All trainings take the same optimizer steps: fewer ranks accumulate more backward passes per step. Efficiency is the
+    speed-up divided by the number of ranks.
     """
     with training_errors(as_json):
         group = GroupOptions(backend=backend, seconds=group_seconds)

@@ -13,10 +13,10 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the script that completes automl's commands in a shell.
 
-    In bash and zsh: eval "$(automl completion bash)" in ~/.bashrc or ~/.zshrc. In fish: automl completion fish >
-    ~/.config/fish/completions/automl.fish.
+    For bash, add eval "$(automl completion bash)" to ~/.bashrc, and for zsh the same line with zsh to ~/.zshrc. For
+    fish, run automl completion fish > ~/.config/fish/completions/automl.fish.
     """
     made = get_completion_class(shell)
     assert made is not None  # noqa: S101 - click knows all of SHELLS

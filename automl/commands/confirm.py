@@ -17,16 +17,18 @@ from search_spaces.messages import UserError
 @click.command()
 @study_argument
 @click.argument("points", metavar="[TRIAL[@EPOCH]|best|cheapest|knee]...", nargs=-1)
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each point.")
 @click.option(
-    "--keep-models", is_flag=True, cls=StoreOption, help="Keep each training's model, for automl export --ensemble."
-)
+    "--seeds", type=click.IntRange(1), default=3, show_default=True,
+    help="Number of trainings of each model, each with a new seed.",
+)  # fmt: skip
 @click.option(
-    "--usd",
-    type=Number(0, min_open=True),
-    cls=ServiceOption,
-    help="Most dollars to spend, on top of the study's budget.",
-)
+    "--keep-models", is_flag=True, cls=StoreOption,
+    help="Keep the model of each training, for `automl export --ensemble`.",
+)  # fmt: skip
+@click.option(
+    "--usd", type=Number(0, min_open=True), cls=ServiceOption,
+    help="Largest cost in dollars, in addition to the study's budget.",
+)  # fmt: skip
 @store_option
 @json_option
 def confirm(  # noqa: PLR0917 - click passes each option by name
@@ -40,11 +42,11 @@ def confirm(  # noqa: PLR0917 - click passes each option by name
 ) -> None:
     """Train models again with new seeds and measure them on test data.
 
-    Without points: the recommended model, its neighbours and the best model. A point is trained as in the search, with
-    the same schedule, up to its epoch. TRIAL alone means its last kept model.
+    A model is TRIAL@EPOCH, or TRIAL for the trial's last kept model. Without a model, trains the recommended model, its
+    neighbours on the Pareto front and the best model. Each training runs as in the search, up to the model's epoch.
 
-    The cost is charged to the study, even if its budget is used up. A service spends at most --usd; without --usd it
-    prints the probable cost. With --json it prints the study's summary afterwards.
+    The cost is charged to the study, even if its budget is used up. With --server, --usd limits the cost, and --json
+    prints the study's summary; without --usd, the command prints only the expected cost.
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):
@@ -67,9 +69,10 @@ def _confirm_here(
         console().print(confirmed_table(confirmed))
         for line in recommendation_lines(backend.record(study)):
             echo(line)
-        echo(f"It cost {dollars(confirmed['cost_usd'])}; all of {study} cost {dollars(confirmed['study_cost_usd'])}.")
+        cost, whole = dollars(confirmed["cost_usd"]), dollars(confirmed["study_cost_usd"])
+        echo(f"The trainings cost {cost}, and the whole study {whole}.")
     if confirmed["measured_on"] == "validation":
-        warn("the task has no test part, so these values come from data that the search has seen")
+        warn("the task has no test data, so these values come from data that the search has used")
     if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):
         sys.exit(FAILED)
 
@@ -81,7 +84,7 @@ def _confirm_there(
 
     plan = backend.check_confirm(study, points, seeds)
     if usd is None:
-        raise UserError(f"--usd is missing: a service needs the most dollars that it may spend. {plan['message']}")
+        raise UserError(f"--usd is missing: a service needs a limit in dollars. {plan['message']}")
     say_on_stderr(plan["message"])
     job = backend.confirm(study, points, seeds, usd)
     code = follow_job(backend.client, job["study"], Telling(as_json=as_json))

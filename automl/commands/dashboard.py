@@ -8,8 +8,10 @@ from automl.terminal.options import store_option
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), help="8080 by default, or a free port if 8080 is taken.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on; 8080 by default, or a free port if 8080 is taken."
+)
 @store_option
 def dashboard(port: int | None, store: str | None) -> None:
-    """Serve studies, reports and Optuna Dashboard on 127.0.0.1."""
+    """Serve web pages of studies, with Optuna Dashboard, on 127.0.0.1."""
     serve(open_store(store).url, port)

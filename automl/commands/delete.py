@@ -17,13 +17,13 @@ from studies.storage.study_store import StoreError
 @study_argument
 @store_option
 @json_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--keep-files", is_flag=True, cls=StoreOption, help="Leave checkpoints, report and logs where they are.")
+@click.option("--yes", is_flag=True, help="Delete without asking first.")
+@click.option("--keep-files", is_flag=True, cls=StoreOption, help="Keep the files of checkpoints, report and logs.")
 def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_files: bool) -> None:
-    """Delete a study: rows, checkpoints, report and views.
+    """Delete a study: its rows, checkpoints, report, and copies in Optuna and MLflow.
 
-    A study that is running, or waits for a worker, is refused. Exported and registered models stay, and so do its cost
-    in the accounts and copies by `automl store copy`, which have no checkpoints.
+    Refuses a study that runs or waits for a worker. Keeps exported and registered models, the study's cost in the
+    limits of users and projects, and rows that `automl store copy` has copied.
     """
     question, act = backend_of(store).deletion(study, keep_files=keep_files)
     if not yes and not _consents(f"{question}. Delete it?"):

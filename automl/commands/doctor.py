@@ -17,16 +17,18 @@ from trainers.ranks.group_options import BackendChoice
 @json_option
 @click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange tensors, by collective and size.")
 @backend_option
-@click.option("--service", is_flag=True, help="Check what `automl serve` needs, not this machine.")
-@click.option("--artifacts", metavar="FOLDER", help="Folder of the service's artifacts; default: of its latest job.")
+@click.option("--service", is_flag=True, help="Check the requirements of `automl serve` instead of this machine.")
+@click.option(
+    "--artifacts", metavar="FOLDER", help="Artifacts folder of the service; the latest job's folder by default."
+)
 def doctor(
     *, store: str | None, as_json: bool, bandwidth: bool, backend: BackendChoice, service: bool, artifacts: str | None
 ) -> None:
-    """Check this machine, and say how to fix what does not work."""
+    """Check this machine, and print how to fix what does not work."""
     if service:
         if bandwidth or backend != "auto":
             given = "--bandwidth" if bandwidth else "--backend"
-            raise UserError(f"{given} and --service exclude each other. A check of the service tests no device")
+            raise UserError(f"{given} and --service exclude each other: --service does not test devices")
         from automl.service.service_checks import examine_service
 
         findings = examine_service(store, client=connection(), artifacts=artifacts)

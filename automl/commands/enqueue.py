@@ -11,20 +11,23 @@ from automl.terminal.output import print_json
 
 @click.command()
 @study_argument
-@click.option("--param", "given", metavar="NAME=VALUE", multiple=True, required=True, help="A value to try.")
+@click.option(
+    "--param", "given", metavar="NAME=VALUE", multiple=True, required=True,
+    help="Parameter of the new trial, such as width=64; repeatable.",
+)  # fmt: skip
 @store_option
 @json_option
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Add a trial with these parameters to a study's queue.
+    """Add a trial with the given parameters to a study.
 
-    The parameters that you leave out are drawn at random. If a given parameter depends on one that you leave out, a
-    fitting value is drawn for that one.
+    The trial starts as soon as a device is free. Missing parameters get random values. If a given parameter is allowed
+    only for certain values of a missing parameter, the missing parameter gets one of these values.
     """
     queued = backend_of(store).enqueue(study, read_params(given))
     if as_json:
         print_json(queued)
         return
     params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
-    echo(f"queued for {queued['study']} as {queued['name']}: {params}")
+    echo(f"queued trial {queued['name']} of {queued['study']}: {params}")
     if queued["waits"]:
         echo(queued["waits"])

@@ -16,32 +16,32 @@ from studies.storage.schema.engine import StoreError
 @click.command()
 @study_argument
 @click.option(
-    "--size", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most members, with repetitions."
-)
-@click.option("--out", type=click.Path(path_type=Path), help="The folder to write; STUDY-ensemble by default.")
-@click.option("--format", "form", type=click.Choice(["package", "mlflow"]), help="Form of --out; package by default.")
+    "--size", type=click.IntRange(1, 1000), default=20, show_default=True,
+    help="Largest number of members. A model can be a member several times.",
+)  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write; STUDY-ensemble by default.")
 @click.option(
-    "--docker",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write a folder to build a Docker image from, not a model file.",
-)
+    "--format", "form", type=click.Choice(["package", "mlflow"]),
+    help="Format of the written folder; package by default.",
+)  # fmt: skip
+@click.option(
+    "--docker", type=click.Path(path_type=Path), metavar="DIR",
+    help="Folder to write, from which `docker build` makes an image that serves the model.",
+)  # fmt: skip
 @store_option
 @json_option
 def ensemble(  # noqa: PLR0917 - click passes each option by name
     study: str, size: int, out: Path | None, form: str | None, docker: Path | None, store: str | None, as_json: bool
 ) -> None:
-    """Combine the kept models of a study into one model.
+    """Combine saved models of a study into one model.
 
-    Members are chosen greedily on the validation part, from the archive and from models that automl confirm
-    --keep-models kept. automl predict and automl serve-model take the folder; --format mlflow writes it for MLflow.
-    With --docker it holds all that `docker build` needs to make an image of a server.
+    Chooses members greedily by their error on validation data. Candidates are the study's best saved models and models
+    of `automl confirm --keep-models`. The written folder is a model for `automl predict` and `automl serve-model`, or
+    with --format mlflow for MLflow.
     """
     if docker is not None:
         if form is not None or out is not None:
-            raise click.UsageError(
-                "--docker DIR takes neither --format nor --out: it writes the whole folder of an image"
-            )
+            raise click.UsageError("--docker DIR sets folder and format itself. Leave out --out and --format")
         out, form = docker, "docker"
     opened = open_store(store)
     row, record = opened.require(study), load_study(opened, study)
@@ -61,14 +61,14 @@ def ensemble(  # noqa: PLR0917 - click passes each option by name
         print_json(made)
         return
     if made["instead_of"]:
-        echo(f"Chosen by {made['metric']}, because {made['instead_of']} cannot be computed from predictions alone.")
+        echo(f"Chosen by {made['metric']}, because predictions alone do not give {made['instead_of']}.")
     for part in ("validation", "test"):
         found = made[part]
         if found is not None:
             ours, best = (value_in_words(made["metric"], found[name]) for name in ("ensemble", "best_member"))
-            echo(f"{part}: {made['metric']} {ours}; its best member ({made['best_member']}) has {best}")
+            echo(f"{part} {made['metric']}: {ours} for the ensemble, {best} for its best member {made['best_member']}")
     members = ", ".join(f"{one['model']} x {one['weight']}" for one in made["members"])
-    echo(f"{plural(len(made['members']), 'model')} of {made['candidates']}: {members}")
+    echo(f"{plural(len(made['members']), 'member')} from {made['candidates']} saved models: {members}")
     echo(
         f"A prediction takes {1000 * made['seconds_per_prediction']:.3g} ms and costs {usd(made['usd_per_prediction'])}"
     )

@@ -15,17 +15,19 @@ from reports.phrases import value_in_words
 @click.command()
 @study_argument
 @click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
-@click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write.")
+@click.option("--out", type=click.Path(path_type=Path), help="File or folder to write the model to.")
 @click.option(
-    "--docker",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write a folder to build a Docker image from, not a model file.",
+    "--docker", type=click.Path(path_type=Path), metavar="DIR",
+    help="Folder to write, from which `docker build` makes an image that serves the model.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="Format to write; the ending of --out decides by default."
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="By default the format for the ending of --out.")
-@click.option("--model", help="For a training function: the name of the model in trial.epochs.")
-@click.option("--ensemble", is_flag=True, help="Combine the trial's models that automl confirm --keep-models kept.")
-@click.option("--licence", help="Name of the licence, for the model card.")
+@click.option("--model", help="Name of the model in trial.epochs(), if a training function has several models.")
+@click.option(
+    "--ensemble", is_flag=True, help="Average the models that `automl confirm --keep-models` trained for the trial."
+)
+@click.option("--licence", help="Name of the model's licence, such as MIT; appears in the model card.")
 @store_option
 @json_option
 def export(  # noqa: PLR0917 - click passes each option by name
@@ -34,11 +36,9 @@ def export(  # noqa: PLR0917 - click passes each option by name
 ) -> None:  # fmt: skip
     """Write a model of a study to a file or a folder.
 
-    A folder (--format package) holds all that is needed to predict rows without the training code: the program, the
-    meaning of cells and labels, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file
-    each, mlflow is a folder for MLflow. Any other file (weights) has weights and parameters for the task's own code.
-
-    With --docker the folder has a package and all that `docker build` needs to make an image of a server.
+    --format package writes a folder that predicts rows without the training code, torch-export writes FILE.pt2, onnx
+    writes FILE.onnx, and mlflow writes a folder for MLflow. --format weights writes weights and parameters, which only
+    the training code can load.
     """
     out, form = _target_of(out, docker, form)
     asked = {"model": model, "licence": licence, "ensemble": ensemble}
@@ -54,10 +54,8 @@ def export(  # noqa: PLR0917 - click passes each option by name
 def _target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
     if docker is not None:
         if form is not None or out is not None:
-            raise click.UsageError(
-                "--docker DIR takes neither --format nor --out: it writes the whole folder of an image"
-            )
+            raise click.UsageError("--docker DIR sets folder and format itself. Leave out --out and --format")
         return docker, "docker"
     if out is None:
-        raise click.UsageError("Nothing to write: name a file or a folder (--out), or --docker DIR")
+        raise click.UsageError("Nothing to write. Pass --out with a file or folder, or --docker DIR")
     return out, form or format_of(out)

@@ -16,9 +16,11 @@ from automl.terminal.output import print_json, warn
 
 _spec = click.argument("spec", type=file_type)
 _folder = click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", required=True, help="The folder; new or empty."
+    "--out", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Folder to write; new or empty."
 )
-_image = click.option("--image", metavar="NAME:TAG", help="Image name to push; named after the study by default.")
+_image = click.option(
+    "--image", metavar="NAME:TAG", help="Name and tag of the container image; the study's name by default."
+)
 
 
 def _machines(command: Callable[..., None]) -> Callable[..., None]:
@@ -28,20 +30,22 @@ def _machines(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(name="export-cluster")
 def export_cluster() -> None:
-    """Write the files that run a study on SLURM, Kubernetes or compose."""
+    """Write files that run studies on SLURM, Kubernetes or Docker Compose."""
 
 
 @export_cluster.command()
 @_spec
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The script; STUDY.sbatch by default.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Script to write; STUDY.sbatch by default."
+)
 @slurm_options
 @store_option
 @json_option
 def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **given: Any) -> None:
-    """Write an sbatch script that runs the study of SPEC.
+    """Write an sbatch script that runs the study of SPEC on SLURM.
 
-    The job starts Ray on its nodes. Before the time limit the study drains, and the job queues again, until the budget
-    is used up.
+    The job starts Ray on its nodes. Before the time limit, the trials write checkpoints, and the job queues itself
+    again until the study's budget is used up.
     """
     parsed = read_spec(spec, (), store)
     script, warnings = write_job(parsed, spec, allocation_of(given), out)
@@ -59,7 +63,7 @@ def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **g
 def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write the files that run the study of SPEC on Kubernetes.
 
-    They are a KubeRay RayJob, whose Ray cluster runs this study alone, and the files to build its container image.
+    Writes a KubeRay RayJob, whose Ray cluster runs only this study, and the files to build its container image.
     """
     _write("kuberay", spec, out, given, as_json=as_json)
 
@@ -72,10 +76,10 @@ def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 def pytorchjob(
     spec: Path, out: Path, given: tuple[str, ...], *, epochs: int | None, as_json: bool, **machines: Any
 ) -> None:
-    """Write a Kubeflow PyTorchJob for one training.
+    """Write a Kubeflow PyTorchJob that trains the task of SPEC once.
 
-    Trains the task of SPEC once, and writes the files of its image. Each of --nodes pods has a rank for each of its
-    GPUs, or one rank.
+    The job has --nodes pods, each with one rank per GPU, or one rank without GPUs. Also writes the files to build the
+    container image.
     """
     _write("pytorchjob", spec, out, machines, as_json=as_json, training={"given": given, "epochs": epochs})
 
@@ -84,10 +88,10 @@ def pytorchjob(
 @_machines
 @json_option
 def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
-    """Write a compose file for the service.
+    """Write a Docker Compose file for the service.
 
-    Starts PostgreSQL, MLflow, the service and a worker with all CPUs of the machine, or --cpus-per-task CPUs, or
-    --gpus-per-node GPUs. The files of their image are written as well.
+    The file starts PostgreSQL, MLflow, the service and a worker. The worker uses all CPUs of the machine, or
+    --cpus-per-task CPUs, or --gpus-per-node GPUs. Also writes the files to build the container image.
     """
     _write("compose", spec, out, given, as_json=as_json)
 
@@ -96,9 +100,9 @@ def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 @_machines
 @json_option
 def kustomize(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
-    """Write a kustomize base for the service.
+    """Write a kustomize base that runs the service on Kubernetes.
 
-    Starts the service and --nodes workers. The files of their image are written as well.
+    The base starts the service and --nodes workers. Also writes the files to build the container image.
     """
     _write("kustomize", spec, out, given, as_json=as_json)
 

@@ -16,11 +16,12 @@ from reports.phrases import plural
 @study_argument
 @store_option
 @json_option
-@click.option("--yes", is_flag=True, help="Delete them.")
+@click.option("--yes", is_flag=True, help="Delete the listed checkpoints.")
 def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
     """List or delete checkpoints that no trial of a study needs.
 
-    Ranks and controllers that died leave them. Only looks in the study's own folder; while it runs, only at old files.
+    Processes that died can leave such checkpoints behind. Searches only the study's own folder, and skips recent files
+    while the study runs.
     """
     found = collect(open_store(store), study, delete=yes)
     orphans = found["orphans"]
@@ -28,11 +29,10 @@ def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
         print_json(found)
     else:
         for one in orphans:
-            echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' if one['folder'] else ''}")
-        what = f"{plural(len(orphans), 'orphan')} that no trial needs"
+            echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' * one['folder']}")
         done = (
             f"; {found['deleted']} deleted" if yes else f"; `automl gc {study} --yes` deletes them" if orphans else ""
         )
-        echo(f"{what}, {found['bytes'] / 2**20:.2f} MiB{done}")
+        echo(f"{plural(len(orphans), 'orphan')} that no trial needs, {found['bytes'] / 2**20:.2f} MiB{done}")
     if yes and found["deleted"] < len(orphans):
         sys.exit(FAILED)

@@ -9,9 +9,10 @@ from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json, warn
 
-SOURCES = "FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER; curves that W&B exports as further files."
+SOURCES = "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. Repeat --from for curves."
 NAMES = (
-    "THEIRS for a parameter, a metric or `seconds`; with :min or :max (which is better), :percent, :minutes, :hours."
+    "THEIRS is a name in the runs, OURS a parameter, a metric or `seconds`. "
+    "Append :min or :max for a metric's direction, and :percent, :minutes or :hours for a unit."
 )
 
 
@@ -19,28 +20,30 @@ NAMES = (
 @click.argument("study")
 @click.option("--from", "sources", metavar="SOURCE", multiple=True, required=True, help=SOURCES)
 @click.option(
-    "--for",
-    "spec",
-    metavar="SPEC",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Spec of the study that will learn: its space, objectives and directions.",
-)
+    "--for", "spec", metavar="SPEC", type=click.Path(path_type=Path), required=True,
+    help="Spec of a study that will learn from the runs, with its space and objectives.",
+)  # fmt: skip
 @click.option("--map", "names", metavar="THEIRS=OURS", multiple=True, help=NAMES)
-@click.option("--param", "fixed", metavar="NAME=VALUE", multiple=True, help="A parameter that all runs had.")
-@click.option("--price", type=Number(0, min_open=True), required=True, help="Dollars that a slot cost per hour.")
+@click.option(
+    "--param", "fixed", metavar="NAME=VALUE", multiple=True,
+    help="Parameter that had the same value in all runs; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--price", type=Number(0, min_open=True), required=True,
+    help="Dollars per hour that a slot (one device) cost in the runs.",
+)  # fmt: skip
 @store_option
 @json_option
 def import_history(study: str, sources: tuple[str, ...], spec: Path, *, as_json: bool, **others: Any) -> None:
-    """Store runs of W&B, MLflow, Ray Tune, Optuna or a table as STUDY, to learn from.
+    """Import runs of W&B, MLflow, Ray Tune, Optuna or a table as STUDY, to learn from.
 
-    A new study learns from it with `automl launch SPEC --from-study STUDY`. Its dollars are in no budget here, and it
-    cannot run.
+    A new study learns from STUDY with `automl launch SPEC --from-study STUDY`. An imported study cannot run, and its
+    cost counts in no budget.
     """
     from automl.histories import importing  # loads SQLAlchemy, which no help needs
 
     done = importing.import_history(study, sources, spec, **others)
     for view, error in done["views"].items():
         if error:
-            warn(f"the view in {view} is late ({error}). `automl sync {study}` rebuilds it")
+            warn(f"the copy of the study in {view} could not be updated ({error}). Run `automl sync {study}`")
     print_json(done) if as_json else echo("\n".join(done["lines"]))

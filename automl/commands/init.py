@@ -9,9 +9,9 @@ from automl.terminal.echo import echo
 @click.command()
 @click.argument("task", default="digits")
 def init(task: str) -> None:
-    """Write a commented example spec for TASK to NAME.yaml.
+    """Write an example spec with comments for TASK to a YAML file.
 
-    TASK is a built-in task, or module:Class for your own task, which may not be written yet.
+    TASK is a built-in task such as digits, or module:Class for your own task, which you may write later.
     """
     written = write_first_spec(task)
     if written.note:

@@ -37,53 +37,49 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--task", cls=StoreOption, help="A built-in task, without SPEC: tabular, text, vision, language_model or digits."
-)
-@click.option("--data", cls=StoreOption, metavar="PATH", help="With --task: the file or folder to train on.")
+    "--task", cls=StoreOption,
+    help="Built-in task to search without SPEC: tabular, text, vision, language_model or digits.",
+)  # fmt: skip
+@click.option("--data", cls=StoreOption, metavar="PATH", help="File or folder to train on. Needs --task.")
 @click.option(
-    "--target",
-    cls=StoreOption,
-    metavar="COLUMN",
-    help="With --task tabular: the column to learn; the last one by default.",
-)
-@click.option("--text", cls=StoreOption, metavar="COLUMN", help="With --task text: the column of texts.")
-@click.option("--label", cls=StoreOption, metavar="COLUMN", help="With --task text: the column of classes.")
+    "--target", cls=StoreOption, metavar="COLUMN",
+    help="Column to predict; the last column by default. Needs --task tabular.",
+)  # fmt: skip
+@click.option("--text", cls=StoreOption, metavar="COLUMN", help="Column with the texts. Needs --task text.")
+@click.option("--label", cls=StoreOption, metavar="COLUMN", help="Column with the classes. Needs --task text.")
 @click.option(
-    "--checkpoint",
-    cls=StoreOption,
-    metavar="PATH",
-    help="With --task text: a model to fine-tune, as a folder or a hub's name.",
-)
+    "--checkpoint", cls=StoreOption, metavar="PATH",
+    help="Model to fine-tune: a folder, or a name on the Hugging Face hub. Needs --task text.",
+)  # fmt: skip
 @click.option(
-    "--test-data", cls=StoreOption, metavar="PATH", help="With --task: test data, which the search never sees."
-)
+    "--test-data", cls=StoreOption, metavar="PATH",
+    help="File or folder of test data, which the search never uses. Needs --task.",
+)  # fmt: skip
 @click.option(
-    "--validation-data",
-    cls=StoreOption,
-    metavar="PATH",
-    help="With --task: validation data; a share of --data by default.",
-)
+    "--validation-data", cls=StoreOption, metavar="PATH",
+    help="File or folder of validation data; a part of --data by default. Needs --task.",
+)  # fmt: skip
 @click.option(
-    "--save-spec",
-    cls=StoreOption,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="With --task or code: write the spec, too.",
-)
+    "--save-spec", cls=StoreOption, metavar="FILE", type=click.Path(path_type=Path),
+    help="File to write the chosen spec to. Needs --task, or code as SPEC.",
+)  # fmt: skip
 @set_option
 @click.option(
     "--from-study",
     "from_studies",
     metavar="NAME_OR_URL",
     multiple=True,
-    help="Learn from an earlier study: its name, or URL#NAME.",
+    help="Earlier study to learn from: NAME in this store, or URL#NAME in another; repeatable.",
 )
 @store_option
 @code_option
 @priority_at_service_option
 @detach_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Show the plan, with --verbose the whole spec; write no study.")
+@click.option(
+    "--dry-run", is_flag=True,
+    help="Print the plan of the study without storing or starting it; --verbose adds the whole spec.",
+)  # fmt: skip
 @quiet_option
 @verbose_option
 @log_file_option
@@ -103,11 +99,11 @@ def launch(
     log_file: Path | None,
     **quick: Any,
 ) -> None:
-    """Search: run the study of SPEC, of a table (--task) or of your code.
+    """Search for good models, as described by a spec, by a data file (--task) or by your own code.
 
-    SPEC is a YAML file, or code: train.py:NAME (or module:NAME), a training function or a task, with its space. A
-    second launch of an equal spec continues the study. A service queues the study, and the command follows it; Ctrl-C
-    ends only the command, not the study.
+    SPEC is a YAML file, or a training function or task in your code: train.py:NAME or module:NAME. Launching an equal
+    spec again continues its study. With --server, the service queues the study and this command prints its progress;
+    Ctrl-C then ends only the command, not the study.
     """
     talk = Talk(as_json=as_json, quiet=quiet, verbose=verbose, log_file=log_file)
     talk.check()
@@ -139,7 +135,7 @@ def _launch_there(
         raise click.UsageError("Nothing to run. Name a spec (a YAML file)", click.get_current_context())
     if code_of(spec) is not None:
         raise click.UsageError(
-            f"A service does not take {spec} as SPEC. Name a YAML file, and a code folder of the service (--code)",
+            f"A service cannot read {spec}. Name a YAML file as SPEC, and a code folder of the service (--code)",
             click.get_current_context(),
         )
     if dry_run:
@@ -191,7 +187,7 @@ def _refuse_data(spec: Path) -> None:
         kind, options = "a table", f"tabular --data {spec} --target COLUMN"
     else:
         return
-    raise UserError(f"{spec} is {kind}, not a spec. To search a model for it: `automl launch --task {options}`")
+    raise UserError(f"{spec} is {kind}, not a spec. To search for a model: `automl launch --task {options}`")
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ kind_argument = click.argument("kind", type=click.Choice(["user", "project"]))
 
 @click.group()
 def limit() -> None:
-    """Limit the spending of users and projects over all studies."""
+    """Limit what users and projects spend on all their studies."""
 
 
 @limit.command("set")
@@ -32,8 +32,8 @@ def limit() -> None:
 def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
     """Let the user or project NAME spend at most USD dollars.
 
-    A running study whose own budget is larger than what is left finishes its running epochs, and then goes on with what
-    is left.
+    The limit holds for the sum over all studies. If a running study could exceed it, its trials end their epoch, and
+    the study continues with the dollars that are left.
     """
     queue = _queue(store)
     queue.set_limit(kind, name, round(usd * NANO))
@@ -49,14 +49,14 @@ def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: st
 def remove(kind: Literal["user", "project"], name: str, store: str | None) -> None:
     """Remove the limit of the user or project NAME."""
     _queue(store).set_limit(kind, name, None)
-    echo(f"{kind} {name} has no limit")
+    echo(f"the {kind} {name} has no limit")
 
 
 @limit.command("list")
 @store_option
 @json_option
 def list_limits(store: str | None, as_json: bool) -> None:
-    """List limits, with the spent and the promised dollars."""
+    """List limits, with dollars spent and dollars reserved."""
     accounts = _queue(store).accounts()
     if as_json:
         print_json([plain_account(account) for account in accounts])

@@ -15,20 +15,18 @@ from studies.storage.study_store import Store
 
 @click.command()
 @store_option
-@click.option("--read-only", is_flag=True, help="Refuse tools that start, spend or stop anything.")
-@click.option("--code", type=folder_type, multiple=True, help="Folder whose tasks may run; by default this folder.")
-@click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
+@click.option("--read-only", is_flag=True, help="Refuse tool calls that start or stop something, or spend money.")
+@click.option("--code", type=folder_type, multiple=True, help="Folder with tasks that may run; by default this folder.")
+@click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL for checkpoints and reports.")
 @click.option(
-    "--price-per-slot-hour",
-    "price",
-    type=Number(0, MOST_PRICE),
-    help="Dollars per slot-hour; by default the device's list price.",
-)
+    "--price-per-slot-hour", "price", type=Number(0, MOST_PRICE),
+    help="Price of a slot (one device) in dollars per hour; the device's list price by default.",
+)  # fmt: skip
 def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts: str, price: float | None) -> None:
-    """Serve studies to programs that speak the Model Context Protocol.
+    """Serve studies to AI agents through the Model Context Protocol (MCP).
 
-    Speaks on stdin and stdout, for a store of this machine, or with --server for a service. `automl worker` runs
-    launched studies. `automl serve` has the same tools at /mcp.
+    Speaks MCP on stdin and stdout, for a store on this machine, or with --server for a service. `automl worker` runs
+    the studies that agents launch. `automl serve` offers the same tools at /mcp.
     """
     try:
         from automl.mcp_server.server import serve_stdio

@@ -13,10 +13,10 @@ from automl.terminal.output import console, print_json
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--mlflow", help="Tracking URI; MLFLOW_TRACKING_URI or sqlite:///mlflow.db by default.")
+@click.option("--mlflow", help="Tracking URI of MLflow; MLFLOW_TRACKING_URI or sqlite:///mlflow.db by default.")
 @json_option
 def models(name: str | None, mlflow: str | None, as_json: bool) -> None:
-    """List registered models, or the versions of NAME."""
+    """List all registered models, or the versions of the model NAME."""
     rows = [_row(one) for one in Registry(mlflow, makes=False).versions(name)]
     if as_json:
         print_json(rows)

@@ -13,12 +13,12 @@ from automl.terminal.output import counted, print_json
 @click.command()
 @click.argument("model", metavar="PATH|models:/NAME@ALIAS")
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A .csv, .jsonl or .parquet file.")
-@click.option("--column", help="Column with the texts or images, if DATA has several columns.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write: .csv, .jsonl or .parquet.")
+@click.option("--column", help="Column with the texts or images; needed if DATA has several columns.")
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of DATA to write beside each prediction.")
-@click.option("--device", default="cpu", show_default=True, help="Device to compute on, such as cuda.")
-@click.option("--trust", is_flag=True, help="Load a .pt2 file of someone else, which runs code that the file names.")
-@click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
+@click.option("--device", default="cpu", show_default=True, help="Device that computes the predictions, such as cuda.")
+@click.option("--trust", is_flag=True, help="Load a .pt2 file of another author, which can run any code.")
+@click.option("--mlflow", help="Tracking URI of the MLflow registry that holds models:/NAME@ALIAS.")
 @json_option
 def predict(  # noqa: PLR0917 - click passes each option by name
     model: str,
@@ -33,11 +33,11 @@ def predict(  # noqa: PLR0917 - click passes each option by name
 ) -> None:
     """Predict each row of DATA with an exported model.
 
-    MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION.
+    The model is a folder, a .pt2 or .onnx file, or in MLflow's registry models:/NAME@champion or models:/NAME/VERSION.
 
-    DATA is CSV, TSV, Parquet or JSON lines; a .txt file with a text on each line; an image or a folder of images. It
-    may be larger than the memory. Columns that the model does not know are ignored, and named. Without --out the
-    predictions are printed as CSV.
+    DATA is a CSV, TSV, Parquet or JSON lines file, a .txt file with one text per line, an image, or a folder of images.
+    DATA may be larger than the memory. The command lists columns that the model does not know, and ignores them.
+    Without --out, it prints the predictions as CSV.
     """
     if as_json and out is None:
         raise click.UsageError("--json needs --out: without --out the predictions go to stdout")

@@ -11,7 +11,7 @@ from automl.terminal.output import print_json
 
 @click.group()
 def price() -> None:
-    """Change the price of a slot while a study runs."""
+    """Change the price of a device while a study runs."""
 
 
 @price.command(name="set")
@@ -20,9 +20,9 @@ def price() -> None:
 @store_option
 @json_option
 def set_(study: str, usd_per_slot_hour: float, store: str | None, as_json: bool) -> None:
-    """Let a slot of STUDY cost USD dollars per hour from now on.
+    """Set the price of a slot to USD dollars per hour.
 
-    Earlier time keeps its price. A study that is not running gets the new price at its next start.
+    A slot is one device of STUDY. The new price holds from now on, or from the next start if STUDY is not running.
     """
     outcome = set_price(open_store(store), study, usd_per_slot_hour)
     print_json(outcome) if as_json else echo(outcome["message"])

@@ -16,10 +16,12 @@ from studies.storage.reading.reader import load_study
 @click.command()
 @study_argument
 @click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee|ensemble[:TRIAL[@EPOCH]]]", default="best")
-@click.option("--name", help="Name of the registered model; the study's by default.")
-@click.option("--mlflow", help="Tracking URI; by default the study's, else the same as in automl models.")
-@click.option("--force", metavar="REASON", help="Promote the model even if a check fails; the reason is recorded.")
-@click.option("--model", help="For a training function: the name of the model in trial.epochs.")
+@click.option("--name", help="Name of the registered model; the study's name by default.")
+@click.option(
+    "--mlflow", help="Tracking URI of MLflow; by default the study's, else MLFLOW_TRACKING_URI or sqlite:///mlflow.db."
+)
+@click.option("--force", metavar="REASON", help="Make the model champion even if a check fails, and record REASON.")
+@click.option("--model", help="Name of the model in trial.epochs(), if a training function has several models.")
 @store_option
 @json_option
 def promote(  # noqa: PLR0917 - click passes each option by name
@@ -28,11 +30,11 @@ def promote(  # noqa: PLR0917 - click passes each option by name
 ) -> None:  # fmt: skip
     """Register a model in MLflow as champion or challenger.
 
-    --ensemble takes all models of a trial that automl confirm --keep-models kept, and averages their predictions:
-    models of TRIAL, or of the best trial that has some.
+    The model must be confirmed (`automl confirm`), and must meet the thresholds of `promotion` in the spec. It becomes
+    champion if there is no champion, or if it beats the champion on the same samples; otherwise it becomes challenger.
 
-    The model has to be confirmed, and to keep the thresholds of the spec's `promotion`. It becomes champion if there is
-    none, or if it is better than the champion on the same samples; otherwise challenger.
+    ensemble:TRIAL averages the models that `automl confirm --keep-models` trained for TRIAL. ensemble alone takes the
+    best trial with such models.
     """
     if force is not None and not force.strip():
         raise click.UsageError("--force: the reason is empty")
@@ -52,5 +54,5 @@ def promote(  # noqa: PLR0917 - click passes each option by name
         echo(f"{done['comparison']}.")
     seeds = "" if done["seeds"] is None else f"the mean of {len(done['seeds'])} seeds of "
     what = f"{seeds}trial {done['trial']} after epoch {done['epoch']} of {study}"
-    echo(f"{done['uri']} is version {done['version']}: {what}.")
+    echo(f"Registered {what} as version {done['version']}: {done['uri']}")
     echo(f"To list all versions: automl models {shlex.quote(done['model'])}{registry.option}")

@@ -18,19 +18,17 @@ from search_spaces.messages import listed
 @click.command(name="prune-checkpoints")
 @study_argument
 @click.option(
-    "--keep",
-    metavar="NAME",
-    multiple=True,
-    help="Keep archive (the default), a model such as 2@6, a trial such as 2, best, cheapest or knee.",
-)
+    "--keep", metavar="NAME", multiple=True,
+    help="What to keep: archive (the default), a model such as 2@6, a trial such as 2, best, cheapest or knee.",
+)  # fmt: skip
 @store_option
 @json_option
-@click.option("--yes", is_flag=True, help="Delete them.")
+@click.option("--yes", is_flag=True, help="Delete the listed checkpoints.")
 def prune_checkpoints(study: str, keep: tuple[str, ...], store: str | None, as_json: bool, *, yes: bool) -> None:
-    """List or delete checkpoints beyond a study's archive.
+    """List or delete checkpoints that are not among a study's best models.
 
-    Checkpoints that paused trials need to continue are kept, and models that `automl confirm` has kept. A running study
-    is refused.
+    Keeps the best models of any epoch (the archive), checkpoints that paused trials need to continue, and models that
+    `automl confirm` kept. Refuses a running study.
     """
     done = prune(open_store(store), study, keep, delete=yes)
     if as_json:
@@ -45,17 +43,17 @@ def _print(done: dict[str, Any], keep: tuple[str, ...], *, yes: bool) -> None:
     for one in done["freed"]:
         echo(f"{_mib(one['bytes'])}  {one['path']}  ({one['what']})")
     for one in done["orphans"]:
-        echo(f"{_mib(one['bytes'])}  {one['path']}{'/' if one['folder'] else ''}  (no trial needs it)")
+        echo(f"{_mib(one['bytes'])}  {one['path']}{'/' * one['folder']}  (no trial needs it)")
     files = [*done["freed"], *(one for one in done["orphans"] if not one["folder"])]
     options = "".join(f" --keep {shlex.quote(name)}" for name in keep)
     command = f"automl prune-checkpoints {shlex.quote(done['study'])}{options} --yes"
     offer = f"; `{command}` deletes them" if files else ""
     then = (f"; {_left(done)} could not be deleted" if _left(done) else "; deleted") if yes and files else offer
     kept = plural(done["kept"], "checkpoint")
-    echo(f"{plural(len(files), 'file')}, {done['bytes'] / 2**20:.2f} MiB; {kept} kept{then}")
+    echo(f"unneeded: {plural(len(files), 'file')}, {done['bytes'] / 2**20:.2f} MiB; kept: {kept}{then}")
     if done["not_reopened"]:
         trials, verb = listed(map(str, done["not_reopened"])), "lose" if not yes else "have lost"
-        echo(f"more budget cannot reopen trials {trials}, paused at the end, because they {verb} their checkpoints")
+        echo(f"more budget cannot continue the paused trials {trials}, because they {verb} their checkpoints")
 
 
 def _left(done: dict[str, Any]) -> int:

@@ -12,9 +12,9 @@ from automl.terminal.study_lines import print_queue
 @store_option
 @json_option
 def queue(store: str | None, as_json: bool) -> None:
-    """List the waiting and the running studies of a queue.
+    """List the running and the waiting studies of a queue.
 
-    Running studies come first, then waiting studies in their order. A service lists the studies that you may see.
+    Waiting studies come in the order in which they will start. A service lists only studies that you may see.
     """
     jobs = backend_of(store).queue()
     print_json(jobs) if as_json else print_queue(jobs)

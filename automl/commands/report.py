@@ -15,16 +15,15 @@ from reports.page import write_report
 @click.command()
 @click.argument("studies", metavar="STUDY...", nargs=-1, required=True, shell_complete=complete_study)
 @click.option(
-    "--out",
-    type=file_type,
-    help="File to write. Default: a file in the study's folder; with a service, STUDY.html in the current folder.",
-)
+    "--out", type=file_type,
+    help="HTML file to write. Default: a file in the study's folder, or with --server STUDY.html in this folder.",
+)  # fmt: skip
 @store_option
 @json_option
 def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_json: bool) -> None:
-    """Write a study as one HTML page that works offline.
+    """Write a report of a study: one HTML page that works offline.
 
-    Several studies are compared on one page: the results against dollars spent, and the differences between specs.
+    For several studies, the page compares their results per dollar spent, and lists how their specs differ.
     """
     if len(set(studies)) < len(studies):
         twice = next(name for name in studies if studies.count(name) > 1)

@@ -27,10 +27,10 @@ from automl.terminal.options import (
 @verbose_option
 @log_file_option
 def resume(study: str, overrides: tuple[str, ...], *, store: str | None, detach: bool, **talk: Any) -> None:
-    """Continue a study that has stopped, or give it more budget.
+    """Continue a stopped study, or give a study more budget.
 
-    --set budget.usd=5 gives it more budget. Resources, checkpoints and faults can be changed as well. A service queues
-    it again, and the command follows it; Ctrl-C ends only the command, not the study.
+    --set budget.usd=5 raises the budget. --set also changes keys of resources, checkpoints and faults. With --server,
+    the service queues the study and this command prints its progress; Ctrl-C then ends only the command, not the study.
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):

@@ -23,34 +23,40 @@ DEFAULT_PORT = 8765
 
 @click.command()
 @store_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Listening address; other addresses need a token.")
-@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
-@click.option("--open", "is_open", is_flag=True, help="Make every user of this machine an admin, with tokens too.")
-@click.option("--token-file", type=file_type, help="File with an admin's token, for example a mounted secret.")
-@click.option("--code", metavar="[NAME=]FOLDER", multiple=True, help="Folder whose tasks may run.")
-@click.option("--package", "packages", metavar="NAME", multiple=True, help="Installed package whose tasks may run.")
-@click.option("--allow-commands", is_flag=True, help="Let studies run any command on the workers.")
 @click.option(
-    "--advisor", "advisors", metavar="COMMAND", multiple=True, help="Advisor that specs may name, as a whole."
+    "--host", default="127.0.0.1", show_default=True, help="Listening address; public addresses need a token."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
+@click.option("--open", "is_open", is_flag=True, help="Make every user of this machine an admin, even if tokens exist.")
+@click.option("--token-file", type=file_type, help="File with the token of an admin, for example a mounted secret.")
+@click.option("--code", metavar="[NAME=]FOLDER", multiple=True, help="Folder with tasks that studies may run.")
+@click.option("--package", "packages", metavar="NAME", multiple=True, help="Package with tasks that studies may run.")
+@click.option("--allow-commands", is_flag=True, help="Allow studies to run any command on the workers.")
+@click.option(
+    "--advisor",
+    "advisors",
+    metavar="COMMAND",
+    multiple=True,
+    help="Whole command of a program that specs may name as advisor.",
 )
 @click.option("--data", "data", type=folder_type, multiple=True, help="Folder that built-in tasks may read.")
-@click.option("--uploads", type=folder_type, help="Folder for uploaded data; without it uploads are refused.")
+@click.option("--uploads", type=folder_type, help="Folder for uploaded data. Without it, users cannot upload.")
 @click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="Limit for each project.")
-@click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
-@click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow.")
-@click.option("--mlflow-server", metavar="URL", help="MLflow server that admins reach under /mlflow/.")
+@click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL for checkpoints and reports.")
+@click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow for all studies, or off.")
+@click.option("--mlflow-server", metavar="URL", help="MLflow server that the service shows to admins at /mlflow/.")
 @click.option(
-    "--price-per-slot-hour",
-    "price",
-    type=Number(0, MOST_PRICE),
-    help="Dollars per slot-hour; by default the device's list price.",
+    "--price-per-slot-hour", "price", type=Number(0, MOST_PRICE),
+    help="Price of a slot (one device) in dollars per hour; the device's list price by default.",
+)  # fmt: skip
+@click.option(
+    "--worker", "worker_slots", type=click.IntRange(0), help="Also run a worker on this number of devices (0: all)."
 )
-@click.option("--worker", "worker_slots", type=click.IntRange(0), help="Run a worker with this many slots; 0: all.")
 def serve(store: str | None, host: str, port: int, token_file: Path | None, **given: Any) -> None:
     """Serve a queue of studies over HTTP: pages for people, an API for programs.
 
-    Runs only built-in tasks and code of --code and --package. `automl worker` runs submitted studies, on this and on
-    other machines.
+    Accepts only built-in tasks, and tasks that --code or --package allows. `automl worker` runs the submitted studies,
+    on this machine or on others.
     """
     try:
         from automl.service.http.context import ServiceContext

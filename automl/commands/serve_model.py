@@ -14,24 +14,24 @@ _SCHEME = "models:/"
 
 @click.command(name="serve-model")
 @click.argument("model", metavar="PATH|models:/NAME@ALIAS")
-@click.option("--host", help="Listening address (127.0.0.1); addresses that others reach need a token.")
-@click.option("--port", help="Listening port (8000); 0 takes a free port.")
+@click.option("--host", help="Listening address (127.0.0.1). Public addresses need a token.")
+@click.option("--port", help="Listening port (8000); 0 picks a free port.")
 @click.option("--workers", help="Number of worker processes (1).")
-@click.option("--threads", help="Threads of torch in each worker; by default its share of the CPUs minus 1.")
-@click.option("--device", help="Device that computes, such as cuda; by default the CPU.")
-@click.option("--batch-rows", help="Most rows in one forward pass (64).")
-@click.option("--batch-wait-ms", help="Most milliseconds that a row waits for rows of other requests (5).")
-@click.option("--queue-rows", help="Most rows that wait in a worker (4096); further rows get status 429.")
-@click.option("--request-rows", help="Most rows in one request (1000).")
-@click.option("--body-mib", help="Largest body of a request in MiB (16); larger gets status 413.")
-@click.option("--timeout-seconds", help="Seconds until a request gets status 503 (30).")
-@click.option("--poll-seconds", help="Seconds between checks for a replaced model (2).")
-@click.option("--token-file", help="File with the token that requests need; or AUTOML_SERVE_TOKEN.")
-@click.option("--settings", type=click.Path(path_type=Path), help="File with lines such as AUTOML_SERVE_PORT=8000.")
+@click.option("--threads", help="PyTorch threads per worker process. Default: its share of the CPUs, minus 1.")
+@click.option("--device", help="Device that computes the predictions, such as cuda; the CPU by default.")
+@click.option("--batch-rows", help="Largest number of rows in one forward pass (64).")
+@click.option("--batch-wait-ms", help="Longest wait of a row for rows of other requests, in milliseconds (5).")
+@click.option("--queue-rows", help="Rows that may wait in a worker (4096). Further rows get status 429.")
+@click.option("--request-rows", help="Largest number of rows in one request (1000).")
+@click.option("--body-mib", help="Largest request body in MiB (16). Larger bodies get status 413.")
+@click.option("--timeout-seconds", help="Seconds until an unanswered request gets status 503 (30).")
+@click.option("--poll-seconds", help="Seconds between checks for a new version of the model (2).")
+@click.option("--token-file", help="File with the token that clients must send; AUTOML_SERVE_TOKEN by default.")
 @click.option(
-    "--trust", is_flag=True, default=None, help="Load a .pt2 file of someone else; it runs code that it names."
+    "--settings", type=click.Path(path_type=Path), help="File of options with lines such as AUTOML_SERVE_PORT=8000."
 )
-@click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
+@click.option("--trust", is_flag=True, default=None, help="Load a .pt2 file of another author, which can run any code.")
+@click.option("--mlflow", help="Tracking URI of the MLflow registry that holds models:/NAME@ALIAS.")
 @click.option("--challenger", hidden=True)
 @click.option("--share", hidden=True)
 @click.option("--answers", hidden=True)
@@ -39,11 +39,11 @@ _SCHEME = "models:/"
 def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: Any) -> None:
     """Serve an exported model over HTTP.
 
-    MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION. A replaced
-    file or a moved alias loads the new model, and no request is lost.
+    The model is a folder, a .pt2 or .onnx file, or in MLflow's registry models:/NAME@champion or models:/NAME/VERSION.
+    If the file is replaced or the alias moves, the server loads the new model without losing a request.
 
-    Each option is also an environment variable, such as AUTOML_SERVE_PORT. SIGTERM and Ctrl-C answer the received
-    requests, then end; SIGHUP loads the model again. GET /docs describes the interface.
+    Each option can also be set by an environment variable, such as AUTOML_SERVE_PORT. On SIGTERM or Ctrl-C, the server
+    answers the received requests and exits. On SIGHUP, it loads the model again. GET /docs describes the HTTP API.
     """
     try:
         _serve(model, settings, mlflow, given)

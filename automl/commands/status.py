@@ -15,11 +15,13 @@ from studies.records.records import StudyRecord
 @click.argument("study", required=False, shell_complete=complete_study)
 @store_option
 @json_option
-@click.option("--watch", is_flag=True, help="Show the study in place until it ends; Ctrl-C leaves it alone.")
+@click.option(
+    "--watch", is_flag=True, help="Update the display until the study ends. Ctrl-C ends the display, not the study."
+)
 def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> None:
     """Show a study's state, budget, best models and running trials.
 
-    Without a name: the newest study of the store.
+    Without STUDY, shows the newest study of the store.
     """
     if watch and as_json:
         context = click.get_current_context()

@@ -13,16 +13,13 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 @click.option(
-    "--wait",
-    "wait_seconds",
-    default=60.0,
-    show_default=True,
-    help="Longest wait for the study to save its trials, in seconds.",
-)
+    "--wait", "wait_seconds", default=60.0, show_default=True,
+    help="Seconds that the command waits at most until all trials are saved.",
+)  # fmt: skip
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
-    """Stop a study: its trials end their epoch and are paused.
+    """Stop a study at the end of its running epochs.
 
-    Every trial ends its epoch and writes a checkpoint; automl resume continues it.
+    Each running trial ends its epoch, writes a checkpoint and pauses. `automl resume` continues the study.
     """
     outcome = backend_of(store).drain(study, wait_seconds)
     print_json(outcome) if as_json else echo(outcome["message"])

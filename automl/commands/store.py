@@ -20,7 +20,7 @@ from studies.storage.writing.copying import copy_store
 
 @click.group()
 def store() -> None:
-    """Copy a store to SQLite or PostgreSQL, or back it up."""
+    """Copy a store to another database, or back it up to a file."""
 
 
 @store.command()
@@ -30,7 +30,8 @@ def store() -> None:
 def copy(source: str, target: str, as_json: bool) -> None:
     """Copy all studies of the store FROM into the empty store TO.
 
-    Both are URLs. It is one transaction, and each row is compared before commit. A target with studies is refused.
+    FROM and TO are database URLs. Copies in one transaction, and compares each row before the commit. Refuses a store
+    TO that has studies.
     """
     counts = copy_store(open_store(source), Store(absolute_url(target, Path.cwd())))
     if as_json:
@@ -38,7 +39,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
         return
     for table, count in counts.items():
         echo(f"{table:24} {plural(count, 'row')}")
-    echo(f"copied, and compared row by row; `automl list --store {redact(target)}` shows the studies")
+    echo(f"all rows are copied and compared; to list the studies: `automl list --store {redact(target)}`")
 
 
 @store.command()
@@ -46,16 +47,16 @@ def copy(source: str, target: str, as_json: bool) -> None:
 @store_option
 @json_option
 def backup(file: Path, store: str | None, as_json: bool) -> None:
-    """Write the whole store to FILE, while studies go on.
+    """Write the whole store to FILE, while studies continue.
 
-    FILE is a new SQLite database with all studies, jobs and tokens, as the store is at one moment. `automl store copy
-    sqlite:///FILE TO` restores it. Checkpoints and MLflow's database are not in it.
+    FILE is a new SQLite database with all studies, jobs and tokens of one moment, without checkpoints and without
+    MLflow's database. `automl store copy sqlite:///FILE TO` restores the store.
     """
     counts = back_up(open_store(store), file)
     if as_json:
         print_json({"file": str(file), "rows": counts})
         return
-    echo(f"{file}: {plural(sum(counts.values()), 'row')}, compared row by row")
+    echo(f"copied {plural(sum(counts.values()), 'row')} to {file}, and compared each row")
 
 
 def back_up(source: Store, file: Path) -> dict[str, int]:

@@ -26,10 +26,10 @@ from automl.terminal.output import print_json
 @priority_option
 @set_option
 @code_option
-@click.option("--slurm", is_flag=True, cls=StoreOption, help="Submit to SLURM, not to the queue of the store.")
-@click.option("--follow", is_flag=True, help="With --slurm: follow job and study until both have ended.")
+@click.option("--slurm", is_flag=True, cls=StoreOption, help="Submit to SLURM instead of the queue of the store.")
+@click.option("--follow", is_flag=True, help="Print the progress of job and study until both end. Needs --slurm.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="With --slurm: the script; STUDY.sbatch by default."
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Script to write (--slurm); STUDY.sbatch by default."
 )
 @slurm_options
 @store_option
@@ -47,7 +47,7 @@ def submit(
     """Add a study to the queue of a service, a store or SLURM.
 
     `automl worker` runs queued studies, and `automl queue` lists them. --slurm writes the script of `automl
-    export-cluster slurm` and submits it by sbatch; a study in the store continues.
+    export-cluster slurm` and submits it with sbatch. A study that is already in the store continues.
     """
     slurm, follow, out = given.pop("slurm"), given.pop("follow"), given.pop("out")
     _check(slurm=slurm, follow=follow, out=out, as_json=as_json, queueing=bool(priority or overrides))
@@ -55,7 +55,7 @@ def submit(
         submit_to_slurm(spec, out, store, follow=follow, as_json=as_json, allocation=given)
         return
     job = backend_of(store).submit_file(spec, overrides, code=code, priority=priority)
-    print_json(job) if as_json else echo(f"{job['study']} is {job['state']}; `automl queue` shows its turn")
+    print_json(job) if as_json else echo(f"the study {job['study']} is {job['state']}; `automl queue` shows its place")
 
 
 def _check(*, slurm: bool, follow: bool, out: Path | None, as_json: bool, queueing: bool) -> None:

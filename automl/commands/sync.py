@@ -17,21 +17,20 @@ from studies.storage.views.mirror import catch_up, rebuild
 
 @click.command()
 @study_argument
-@click.option("--models", "with_models", is_flag=True, help="Log the kept models of the archive in MLflow as well.")
+@click.option(
+    "--models", "with_models", is_flag=True, help="Also log the study's best saved models (the archive) in MLflow."
+)
 @store_option
 @json_option
 def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> None:
-    """Rebuild a study's views in Optuna and MLflow.
+    """Rebuild a study's copies in Optuna and MLflow.
 
-    With --models views are completed and not rebuilt, so that runs keep their ids. Each kept model of the archive
-    becomes a logged model of MLflow in the run of its trial, with signature, input example, parameters and the values
-    of its epoch. Logged models that have left the archive are deleted.
+    --models adds what is missing instead of rebuilding, so that MLflow runs keep their ids. It also logs the study's
+    best saved models (the archive) in MLflow, and deletes logged models that are no longer among the best models.
     """
     opened = open_store(store)
     if with_models and is_off(opened.require(study).spec["mlflow"]):
-        raise StoreError(
-            f"--models: the study {study!r} does not log to MLflow (its `mlflow` is off), so it has no models there"
-        )
+        raise StoreError(f"--models: the study {study!r} has no models in MLflow, because `mlflow` is off in its spec")
     opened.require(study)
     errors = catch_up(opened, study) if with_models else rebuild(opened, study)
     is_there = with_models and errors.get("mlflow") is None

@@ -15,7 +15,7 @@ from studies.queueing import access_tokens
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 
-days_option = click.option("--days", type=Number(0, min_open=True), help="Days of validity; unlimited by default.")
+days_option = click.option("--days", type=Number(0, min_open=True), help="Days until expiry; unlimited by default.")
 
 
 @click.group()
@@ -25,8 +25,8 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@click.option("--user", required=True, help="User of the token.")
-@click.option("--project", required=True, help="Project of the user.")
+@click.option("--user", required=True, help="Name of the user who will use the token.")
+@click.option("--project", required=True, help="Name of the project that the user belongs to.")
 @click.option("--role", type=click.Choice(access_tokens.ROLES), default="member", show_default=True)
 @days_option
 @store_option
@@ -41,9 +41,10 @@ def add(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Create a token and print it, this once.
+    """Create an access token and print it. It cannot be printed again.
 
-    A viewer reads studies of its project, a member also submits and stops, an admin may do everything everywhere.
+    A viewer reads the studies of a project. A member also submits and stops studies. An admin may do everything in all
+    projects.
     """
     made, line = access_tokens.create(_store(store), name=name, user=user, project=project, role=role, days=days)
     _show(made, line, as_json=as_json)
@@ -66,10 +67,10 @@ def list_tokens(store: str | None, as_json: bool) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="ID", type=click.IntRange(1))
-@click.option("--force", is_flag=True, help="Revoke even the last admin's token.")
+@click.option("--force", is_flag=True, help="Revoke the token even if no other admin has a token.")
 @store_option
 def revoke(token_id: int, *, force: bool, store: str | None) -> None:
-    """Revoke the token ID."""
+    """Revoke the token with this ID."""
     line = access_tokens.revoke(_store(store), token_id, force=force)
     echo(f"token {line.id} ({line.name}) is revoked")
 
@@ -81,7 +82,7 @@ def revoke(token_id: int, *, force: bool, store: str | None) -> None:
 @store_option
 @json_option
 def rotate(token_id: int, *, days: float | None, grace_hours: float, store: str | None, as_json: bool) -> None:
-    """Create a token that replaces the token ID.
+    """Create a token that replaces the token with this ID.
 
     The old token expires after --grace-hours.
     """
@@ -93,7 +94,7 @@ def _show(made: str, line: access_tokens.TokenLine, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(line) | {"token": made})
         return
-    echo(f"token {line.id} of {line.user} ({line.project}, {line.role}), shown this once:", err=True)
+    echo(f"token {line.id} of {line.user} ({line.project}, {line.role}), which cannot be shown again:", err=True)
     echo(made)
 
 

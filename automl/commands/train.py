@@ -51,50 +51,45 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @task_option_option
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Number of ranks.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--usd", type=Number(0, min_open=True), help="Most dollars to spend; 1 on a service, else no limit.")
-@click.option("--name", metavar="NAME", help="Name of the training's study; made from TASK by default.")
+@click.option(
+    "--usd", type=Number(0, min_open=True),
+    help="Largest cost of the training in dollars; 1 with --server, else no limit.",
+)  # fmt: skip
+@click.option("--name", metavar="NAME", help="Name of the study that stores the training; made from TASK by default.")
 @seed_option
 @device_option
 @backend_option
 @group_seconds_option
 @click.option(
-    "--checkpoints",
-    cls=StoreOption,
-    type=CheckpointsFolder(),
-    help="Folder or URL of checkpoints; ./artifacts by default.",
+    "--checkpoints", cls=StoreOption, type=CheckpointsFolder(),
+    help="Folder, or URL of an object store, for checkpoints; ./artifacts by default.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint-every", type=Number(0), default=60.0, show_default=True,
+    help="Seconds between checkpoints. The last epoch always writes a checkpoint.",
+)  # fmt: skip
+@click.option(
+    "--resume", cls=StoreOption, is_flag=True, help="Continue the latest training that has the same settings."
 )
 @click.option(
-    "--checkpoint-every",
-    type=Number(0),
-    default=60.0,
-    show_default=True,
-    help="Seconds between checkpoints; the last epoch always writes one.",
-)
-@click.option("--resume", cls=StoreOption, is_flag=True, help="Continue the latest training with the same settings.")
+    "--profile", cls=StoreOption, is_flag=True,
+    help="Profile some steps of rank 0, and list the ten most expensive operations.",
+)  # fmt: skip
 @click.option(
-    "--profile",
-    cls=StoreOption,
-    is_flag=True,
-    help="Profile some steps of rank 0: a trace, and the ten most expensive operations.",
+    "--trace", cls=StoreOption, type=_file, default="trace.json", show_default=True,
+    help="File for the trace that --profile records.",
+)  # fmt: skip
+@click.option(
+    "--tensorboard", cls=StoreOption, type=_folder, help="Folder for TensorBoard files with the metrics of each epoch."
 )
 @click.option(
-    "--trace",
-    cls=StoreOption,
-    type=_file,
-    default="trace.json",
-    show_default=True,
-    help="With --profile: file of the trace.",
-)
-@click.option("--tensorboard", cls=StoreOption, type=_folder, help="Write each epoch's metrics to this folder.")
+    "--mlflow", cls=StoreOption, metavar="URL",
+    help="MLflow database (sqlite:///FILE) or server to log the training to.",
+)  # fmt: skip
 @click.option(
-    "--mlflow", cls=StoreOption, metavar="URL", help="Log the training to MLflow: sqlite:///FILE, or a server's URL."
-)
-@click.option(
-    "--rank-logs",
-    cls=StoreOption,
-    type=_folder,
-    help="Write the loss of each batch of each rank to CSV files in this folder.",
-)
+    "--rank-logs", cls=StoreOption, type=_folder,
+    help="Folder for CSV files, one per rank, with the loss of each batch.",
+)  # fmt: skip
 @store_option
 @code_option
 @priority_at_service_option
@@ -118,17 +113,19 @@ def train(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train TASK once with DDP, without a search. TASK is a task, a function, or a spec whose first trial is trained.
+    """Train TASK once with DDP, without a search.
 
-    `automl logs`, `automl report` and `automl export` find its study by name. On a service Ctrl-C leaves it running.
+    TASK names a task, a training function or a spec. For a spec, the command trains the spec's first trial. The store
+    keeps the training as a study of one trial, for `automl logs`, `automl report` and `automl export`. With --server,
+    Ctrl-C ends only the command, not the training.
     """
     task = task_name(task)
     if world_size != 1:
         given = (*given, f"world_size={world_size}")
     if is_spec_file(task):
-        _refuse(context, "for a spec, whose task has its options", ("task_options",))
+        _refuse(context, "for a spec, which has its own task_options", ("task_options",))
         if "RANK" in os.environ or connection(store) is not None:
-            raise click.UsageError(f"{task} can be trained once on this machine only: leave out --server and torchrun")
+            raise click.UsageError(f"the trial of {task} trains only on this machine: leave out --server and torchrun")
         if context.get_parameter_source("epochs") is not _ON_COMMAND_LINE:
             options["epochs"] = None  # the spec's own
     options["checkpoint_every"] = max(options["checkpoint_every"], _SHORTEST_SECONDS)

@@ -23,14 +23,15 @@ from studies.storage.schema.engine import StoreError
 @json_option
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
 @click.option(
-    "--sort", metavar="COLUMN[:desc]", help="Order by a column of the CSV, such as val_error; :desc reverses it."
-)
-@click.option("--top", metavar="N", type=click.IntRange(1), help="List the first N trials only.")
+    "--sort", metavar="COLUMN[:desc]",
+    help="Column of the CSV to sort by, such as val_error; val_error:desc puts the largest value first.",
+)  # fmt: skip
+@click.option("--top", metavar="N", type=click.IntRange(1), help="List only the first N trials.")
 def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str | None, top: int | None) -> None:
-    """List trials: parameters, values, state, epochs, cost, reason.
+    """List trials with their parameters, metrics, state, epochs and cost.
 
-    --sort takes a column of --format csv, with or without its prefix: params.width or width. Trials without a value
-    come last.
+    --sort takes a column of --format csv with or without its prefix, such as params.width or width. Trials without a
+    value in that column come last.
     """
     record = backend_of(store).record(study)
     places = listed_places(record, sort, top)

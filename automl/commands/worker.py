@@ -20,17 +20,21 @@ from studies.storage.study_store import Store
 
 @click.command()
 @store_option
-@click.option("--slots", type=click.IntRange(1), help="Number of slots; by default one per GPU, else one per CPU.")
-@device_option
-@click.option("--name", help="Name of the worker; by default the machine's name and the process id.")
 @click.option(
-    "--logs", type=folder_type, default=Path("automl_logs"), show_default=True, help="Folder of the jobs' log files."
-)
+    "--slots", type=click.IntRange(1),
+    help="Number of slots (devices) to use; by default one per GPU, else one per CPU.",
+)  # fmt: skip
+@device_option
+@click.option("--name", help="Name of this worker; the machine's name and the process id by default.")
+@click.option(
+    "--logs", type=folder_type, default=Path("automl_logs"), show_default=True,
+    help="Folder for the log files of the studies.",
+)  # fmt: skip
 def worker(store: str | None, slots: int | None, device: str, name: str | None, logs: Path) -> None:
-    """Run the studies in the queue of a store.
+    """Run the studies that wait in the queue of a store.
 
-    Each study runs in its own process, on as many slots as it wants. Ctrl-C or SIGTERM lets all studies drain; other
-    workers continue them.
+    Each study runs in its own process, on the number of slots in its spec. On Ctrl-C or SIGTERM, running trials end
+    their epoch and write checkpoints; other workers continue the studies.
     """
     places = find_slots(device, 1, None)
     most = slots or places.slots

@@ -100,7 +100,7 @@ def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
             with told_as_output(out):
                 _extract(archive, out)
     except (BadZipFile, KeyError, ValueError):
-        raise ExportError("the server's answer is no exported model. Does --server name an `automl serve`?") from None
+        raise ExportError("the server's answer is not an exported model. Is --server an `automl serve`?") from None
     remember(map(digest_of, [out] if out.is_file() else sorted(out.rglob("*.pt2"))))  # the user trusts the service
     return written
 

@@ -67,7 +67,7 @@ def _part_of(sources: Sequence[Source], part: str) -> Part:
         assert task is not None  # noqa: S101 - `check_kind` needs a task
         samples = load_samples(task, part, source.content["spec"]["params"], _CPU)
         if isinstance(samples, StreamSamples):
-            raise ExportError(f"ensemble: the {part} part is a stream, but scoring needs a dataset of numbered samples")
+            raise ExportError(f"ensemble: the {part} data is a stream, but an ensemble needs a dataset with a length")
         made, wanted = [], []
         source.call.model.eval()
         for inputs, some in samples.batches(torch.split(torch.arange(len(samples)), _BATCH)):

@@ -146,7 +146,7 @@ def _members(record: StudyRecord, base_folder: str) -> list[Member]:
     kept = [(name, path, training, cost) for name, path, training, cost in named if path]
     if len(kept) < 2:
         raise StoreError(
-            f"ensemble: {record.name} has {plural(len(kept), 'saved model')}, and an ensemble needs 2. Train more: "
+            f"ensemble: {record.name} has {plural(len(kept), 'saved model')}, but needs at least 2. Train more: "
             f"`automl confirm {record.name} --keep-models`"
         )
     sources = opened_sources(record, [path for _, path, _, _ in kept], base_folder, None, what=WHAT)
@@ -159,7 +159,7 @@ def _members(record: StudyRecord, base_folder: str) -> list[Member]:
     wanted = first.rows, meaning(first.answers)
     alike = [one for one in found if (one.source.rows, meaning(one.source.answers)) == wanted]
     if len(alike) < 2:
-        raise StoreError(f"ensemble: the {len(found)} saved models take different rows, so they cannot answer together")
+        raise StoreError(f"ensemble: the {len(found)} saved models need different inputs, so they cannot be averaged")
     return alike
 
 

@@ -127,7 +127,7 @@ def check_rows(source: Source, *, what: str) -> None:
     """Raise ExportError, which quotes the request `what`, if the model's form of rows is unknown."""
     if source.rows is None:
         raise ExportError(
-            f"{what}: the model takes or returns several tensors, which no general form of rows describes. Use "
+            f"{what}: the model takes or returns several tensors, so this format cannot describe its rows. Use "
             "`automl export` with --format package, torch-export or onnx"
         )
 

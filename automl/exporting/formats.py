@@ -47,13 +47,13 @@ def _check_near(expected: list[Tensor], found: list[Tensor]) -> None:
     for mine, its in zip(expected, found, strict=True):
         if mine.shape != its.shape:
             raise ExportError(
-                f"--format onnx: the exported file answers with the shape {list(its.shape)}, the model with "
+                f"--format onnx: the exported file returns the shape {list(its.shape)}, but the model returns "
                 f"{list(mine.shape)}"
             )
         if not torch.allclose(mine.double(), its.double(), rtol=FAR, atol=FAR, equal_nan=True):
             far = float((mine.double() - its.double()).abs().max())
             raise ExportError(
-                f"--format onnx: answers of the file differ from the model's by {far:.2g}, more than {FAR:g}. Does the "
+                f"--format onnx: predictions of file and model differ by {far:.2g}, more than {FAR:g}. Does the "
                 "model draw random numbers?"
             )
 

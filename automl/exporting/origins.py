@@ -30,7 +30,7 @@ def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
         return parse_point(text, names=NAMES)
     points = [point for point in takeable(record) if point.checkpoint]
     if not points:
-        raise StoreError(f"{text!r} cannot be chosen: {record.name} has no saved models yet")
+        raise StoreError(f"{text!r} cannot be chosen, because {record.name} has no saved models yet")
     if text == "best" and (found := recommended(record)) is not None:
         chosen = found.point
     elif text == "knee":
@@ -112,10 +112,10 @@ def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | No
         runs = _kept(record, int(named["trial"]), int(epoch) if epoch else None) if named else []
         if len(runs) < 2:
             have = f". Name one of {', '.join(f'{ENSEMBLE}:{trial}' for trial in kept)}" if kept else ""
-            raise StoreError(f"{text!r} needs saved models of two seeds, and has none{have or _how(record)}")
+            raise StoreError(f"{text!r} needs saved models of at least two seeds, but has none{have or _how(record)}")
         return runs
     if not kept:
-        raise StoreError(f"{text!r} needs saved models of two seeds of a trial, and there are none{_how(record)}")
+        raise StoreError(f"{text!r} needs a trial with saved models of at least two seeds{_how(record)}")
     return kept[_best_of(record, kept)]
 
 

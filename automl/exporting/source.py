@@ -66,11 +66,11 @@ def source_of(
     content = read_checkpoint(checkpoint)
     spec = content["spec"]
     if spec["task"] != named:
-        raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {named!r}")
+        raise CheckpointError(f"the checkpoint {checkpoint} belongs to the task {spec['task']!r}, not to {named!r}")
     shared = None if like is None or like.content["spec"]["task_options"] != spec["task_options"] else like.task
     task = load_trainable(named, spec["task_options"], python_path) if shared is None else copy.copy(shared)
     if isinstance(task, Command):
-        raise TaskError("only the program of a command can read its model. Pass --format weights to copy its files")
+        raise TaskError("only the trained command itself can read its model. Pass --format weights to copy the files")
     rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
     if isinstance(task, TrainingFunction):
         call = model_of_function(task, _one_rank(spec, python_path), content, checkpoint, model)

@@ -75,7 +75,7 @@ def _read(sources: Sequence[str], curves_of: Sequence[str]) -> History:
     if kind not in _READERS:
         return read_tables(sources)
     if len(sources) > 1:
-        raise SpecError("--from", (), f"found {len(sources)} sources, allowed: one, or CSV files of runs and of curves")
+        raise SpecError("--from", (), f"found {len(sources)} sources, allowed: one source, or several CSV files")
     return _READERS[kind](place, curves_of)
 
 

@@ -41,7 +41,7 @@ def read_mlflow(place: str, curves_of: Collection[str]) -> History:
 
     try:
         if (file := sqlite_file(uri)) is not None and not file.exists():
-            raise ViewError(f"there is no file {file}. Pass --from mlflow:URI#EXPERIMENT")
+            raise ViewError(f"there is no MLflow database {file}. Pass --from mlflow:URI#EXPERIMENT")
         check_database(uri)
         client = MlflowClient(uri)
         ids = {one.name: one.experiment_id for one in client.search_experiments()}
@@ -165,7 +165,7 @@ def read_tables(paths: Sequence[str]) -> History:
     curved = [path for path, names in tables.items() if _are_of_curves(list(names))]
     if len(tables) - len(curved) != 1:
         problem = f"found {len(tables) - len(curved)} tables of runs beside {len(curved)} files of curves, allowed: one"
-        raise SpecError(", ".join(paths), (), f"{problem}. Add the table of the curves' runs: --from runs.csv")
+        raise SpecError(", ".join(paths), (), f"{problem}. Add the table with the runs of the curves: --from runs.csv")
     curves: dict[str, dict[str, Curve]] = {}
     for path in curved:
         (_, steps), *columns = tables[path].items()

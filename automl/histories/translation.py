@@ -138,7 +138,7 @@ class Translator:
                 raise self._without(name, column.theirs)
         for name, entry in self._space.entries():
             if name not in {*self._columns, *self._fixed} and not isinstance(entry, Conditional):
-                raise self._without(name, name, f". If all runs had one value: --param {name}=VALUE")
+                raise self._without(name, name, f". If all runs had the same value, pass --param {name}=VALUE")
         for objective in self._spec.objectives:
             if objective.metric in self._columns:
                 self._check_direction(self._columns[objective.metric], objective.direction)
@@ -161,7 +161,7 @@ class Translator:
             return
         if column.theirs == column.ours or not is_share(column.ours, 0.0):
             problem = f"found {theirs}, but {self._spec.study} has to {ours} {column.ours}"
-            raise SpecError(column.option(), (), f"{problem}. Map a metric that is better in the same direction")
+            raise SpecError(column.option(), (), f"{problem}. Map a metric with the same direction (:min or :max)")
         self._turned.add(column.ours)
         better = "higher" if theirs == "maximize" else "lower"
         self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
@@ -184,7 +184,7 @@ class Translator:
                 reasons.setdefault(error.args[0], []).append("".join(error.args[1:]))
         self.left_out += [f"{plural(len(runs), 'run')} {reason}{runs[0]}" for reason, runs in reasons.items()]
         if not trials:
-            raise SpecError(self._history.source, (), f"has no usable run: {', '.join(self.left_out)}")
+            raise SpecError(self._history.source, (), f"no run can be imported: {', '.join(self.left_out)}")
         if self._every > 1:
             self.notes.append(f"of curves with up to {self._longest} points each {self._every}th point is kept")
         return trials
@@ -199,7 +199,7 @@ class Translator:
         params = self._params(run)
         seconds = (run.seconds if column is None else self._number(run.values.get(column.theirs), column)) or 0.0
         if not 0 < seconds < math.inf and CUMULATIVE_METRICS & set(metrics_of(self._spec)) - self._metrics.keys():
-            raise _LeftOutError("without a duration", f" (--map THEIRS={SECONDS} names its column)")
+            raise _LeftOutError("without a duration", f" (name the column with --map THEIRS={SECONDS})")
         is_complete = run.state == "finished" and len(points) == -(-self._longest // self._every)
         return Trial(
             params, "complete" if is_complete else "pruned", [self._epoch(point) for point in points],

@@ -44,7 +44,7 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
         echo(f"milestones  {_listed(plan['milestones'])}\n")
         echo(write_yaml(plan["spec"]), nl=False)
     else:
-        echo("nothing is written; --verbose shows the whole spec")
+        echo("dry run: nothing was stored; --verbose shows the whole spec")
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ def show_plan(plan: Mapping[str, Any]) -> None:
     for line in data_lines(plan.get("data_check", {})):
         echo(line)
     _show(plan, {"study": plan["study"], "slots": slots, "rungs": rungs, "cost": plan["expected_cost"]})
-    echo("nothing is queued; --json shows the whole spec")
+    echo("dry run: nothing was queued; --json shows the whole spec")
 
 
 def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:

@@ -86,17 +86,15 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
     if spec.space is None:
         described = _described(objective)
         if described.problems:
-            raise SpecError(source, ("space",), f"{described.problems[0]}, in {name}, an objective for Optuna")
+            raise SpecError(source, ("space",), f"{described.problems[0]}, in the Optuna objective {name}")
         search = spec.search
         if described.unclear or not described.parameters:
             search = learning(search, listed(described.unclear) or name, source)
         spec = spec.model_copy(update={"space": Space(described.parameters), "search": search})
     may_share = any("prepare" in _names(one.__code__) for one in _functions(objective))  # train on several ranks
     if spec.space is not None and "world_size" in spec.space and not may_share:
-        problem = f"{name} is an objective for Optuna that does not call trial.prepare"
-        raise SpecError(
-            source, ("space", "world_size"), f"{problem}, so it trains on one rank. Remove world_size from the space"
-        )
+        problem = f"the Optuna objective {name} does not call trial.prepare(), so it trains on one rank"
+        raise SpecError(source, ("space", "world_size"), f"{problem}. Remove world_size from the space")
     return spec
 
 

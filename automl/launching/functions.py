@@ -68,7 +68,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     """
     name = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
-        raise SpecError(_PLACE, (), "a lambda has no name to record. Define the function with def")
+        raise SpecError(_PLACE, (), "a study cannot store a lambda, which has no name. Define the function with def")
     if not is_training_function(function):
         raise SpecError(_PLACE, (), f"the first parameter of {name} is not called trial. Write def {name}(trial, ...)")
     if problem := problem_of(function):

@@ -69,8 +69,8 @@ def _continued(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watc
         longer = f"To search longer: `{before.resume_with_more}`. " if before.ended_by_budget else ""
         why = budget_note(prepared.spec) if before.ended_by_budget else before.why_ended
         watcher.warn(
-            f"{before.name} had ended already ({why}): nothing was trained, and its result is shown again. {longer}To "
-            "search anew, take another name (study)"
+            f"the study {before.name} had already ended ({why}), so nothing was trained and its result is shown again. "
+            f"{longer}To start a new search, set another name for `study`"
         )
     return outcome
 

@@ -75,7 +75,7 @@ class Counting:
             self._store.keep_counted(self._study_id, [one.to_plain() for one in counted])
         except SQLAlchemyError as error:
             log.warning(
-                "the counts of models cannot be stored, so the next controller will count again: %s",
+                "the sizes of models could not be stored, so the next start counts them again: %s",
                 str(error).splitlines()[0],
             )
 

@@ -136,7 +136,7 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
         if getattr(error, "is_lasting", True):
             here = f": {error.filename}" if error.filename else ""  # a local copy is made first, and may be what failed
             problem = f"found {value!r}, but it cannot be written to ({error.strerror}{here})"
-            raise SpecError(source, key, f"{problem}. Name a place that can be written") from None
+            raise SpecError(source, key, f"{problem}. Name a place that can be written to") from None
 
 
 def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
@@ -150,4 +150,4 @@ def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) ->
         problem = f"{str(there)!r} is not a folder"
     except OSError as error:
         problem = f"{str(there)!r} cannot be written to ({error.strerror})"
-    raise SpecError(source, key, f"found {value!r}, but {problem}. Name a place that can be written")
+    raise SpecError(source, key, f"found {value!r}, but {problem}. Name a place that can be written to")

@@ -164,7 +164,7 @@ class _Sessions:
             folder = machine.setup.checkpoint_folder
             waiter = waiter or RoomWaiter(folder, self._is_stopped)
             problem = storage_problem(folder) or _refusal(folder)
-            self._watcher.warn(f"checkpoints cannot be written ({problem}); the study waits until they can")
+            self._watcher.warn(f"checkpoints cannot be written ({problem}); the study waits until this works again")
             epochs = sum(trial.epochs_done for trial in machine.trials.values())
             made_progress, self._epochs = epochs > self._epochs, epochs
             if not waiter.wait(made_progress=made_progress):
@@ -216,9 +216,9 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
     try:
         write_report(record, report)
     except OSError as error:
-        watcher.warn(f"the report cannot be written ({report}: {error.strerror}); `automl report` writes it later")
+        watcher.warn(f"the report cannot be written ({report}: {error.strerror}); to write it later: `automl report`")
     except Exception as error:  # noqa: BLE001 - a study that has ended does not fail because of its report
-        watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
+        watcher.warn(f"the report could not be drawn ({type(error).__name__}: {error}); to try again: `automl report`")
 
 
 def _hurrying(

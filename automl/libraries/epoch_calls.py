@@ -35,7 +35,7 @@ class EpochCalls:
         if next(self._loop, None) is None:
             raise TaskError(
                 f"the code trained more than {self._trial.max_epochs} epochs, the number in training.epochs. Train "
-                "trial.max_epochs epochs"
+                "only trial.max_epochs epochs"
             )
 
     def are_all_done(self) -> bool:

@@ -75,7 +75,7 @@ def fit(trial: Trial, trainer: Trainer) -> None:
     ranks = trainer.args.world_size, trainer.args.process_index
     if ranks != (trial.world_size, trial.rank):
         raise TaskError(
-            f"transformers.Trainer has rank {ranks[1]} of {ranks[0]}, but this is rank {trial.rank} of "
+            f"transformers.Trainer has rank {ranks[1]} of {ranks[0]}, but the trial has rank {trial.rank} of "
             f"{trial.world_size}. Create its arguments with TrainingArguments(**options(trial))"
         )
     _keep_to_one_gpu(trainer)

@@ -41,9 +41,9 @@ def fit(
     check_one_rank(trial, "Keras")
     taken = sorted({"epochs", "initial_epoch"} & options.keys())
     if taken:
-        raise TaskError(f"fit: the trial sets {taken[0]}. Leave it out")
+        raise TaskError(f"fit() got {taken[0]}, which the trial sets itself. Leave {taken[0]} out")
     if not model.built or not model.compiled:
-        raise TaskError("fit: the model is not built or not compiled. Begin it with keras.Input, and compile it first")
+        raise TaskError("fit() needs a built and compiled model. Start it with keras.Input, and compile it first")
     calls = EpochCalls(trial, keras=_Kept(model))
     if isinstance(model, torch.nn.Module):
         trial.modules.append(model)

@@ -68,11 +68,11 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
         TaskError: The trainer's number of ranks differs from the trial's, or an argument is given that the trial sets.
     """
     if "ckpt_path" in more:
-        raise TaskError("fit: the trial knows its checkpoint. Leave ckpt_path out")
+        raise TaskError("fit() got ckpt_path, but the trial chooses the checkpoint. Leave ckpt_path out")
     ranks = trainer.world_size, trainer.global_rank
     if ranks != (trial.world_size, trial.rank):
         raise TaskError(
-            f"lightning.Trainer has rank {ranks[1]} of {ranks[0]}, but this is rank {trial.rank} of "
+            f"lightning.Trainer has rank {ranks[1]} of {ranks[0]}, but the trial has rank {trial.rank} of "
             f"{trial.world_size}. Create it with lightning.Trainer(**options(trial))"
         )
     memory = _InMemory(trainer)

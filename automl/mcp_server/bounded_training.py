@@ -104,7 +104,7 @@ def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, m
     """
     if not _one_at_a_time.acquire(blocking=False):
         raise ToolProblem(
-            "another training of these tools is running on this machine", "call again when that training has ended"
+            "another training of these tools runs on this machine", "call again when the other training has ended"
         )
     try:
         return _run(arguments, kind, ranks, budget_usd, machine)

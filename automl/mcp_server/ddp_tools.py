@@ -207,7 +207,9 @@ def about(topic: str) -> dict[str, Any]:
     }
     best = sorted((name for name, score in scores.items() if score), key=lambda name: -scores[name])[:2]
     if not best:
-        raise ToolProblem(f"topic: the guide has no word of {topic!r}", f"ask for one of: {'; '.join(sections)}")
+        raise ToolProblem(
+            f"topic: the guide has no section on {topic!r}", f"ask for one of these sections: {'; '.join(sections)}"
+        )
     return {
         "topic": topic, "sections": {name: sections[name] for name in best},
         "other_sections": [name for name in sections if name not in best],

@@ -74,7 +74,7 @@ class _Server(ToolServer):
     async def _called(self, name: str, arguments: dict[str, Any], context: Any) -> Mapping[str, Any]:
         tool = TOOLS.get(name)
         if tool is None:
-            raise ToolProblem(f"tool: found {name[:100]!r}, allowed: {', '.join(TOOLS)}", "call one of these")
+            raise ToolProblem(f"tool: found {name[:100]!r}, allowed: {', '.join(TOOLS)}", "call an allowed tool")
         if self.read_only and _changes(tool):
             cure = "ask a person to do it, or to run `automl mcp` without --read-only"
             raise ToolProblem(f"{name} is refused: this server is read-only", cure)

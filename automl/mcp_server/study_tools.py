@@ -222,7 +222,7 @@ def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
     name, state, summary = found["job"]["study"], found["job"]["state"], found["study"] or {}
     chosen = summary.get("recommendation")
     if chosen is None:
-        raise ToolProblem(f"{name} has no model to take yet", _NEXT_BY_STATE[state])
+        raise ToolProblem(f"the study {name} has no saved model yet", _NEXT_BY_STATE[state])
     point, is_confirmed = f"{chosen['trial']}@{chosen['epoch']}", bool(chosen.get("confirmed"))
     take = f"`automl export {name} {point} --out model.pt` writes it"
     measure = "call confirm: it measures the models to choose from with fresh seeds"
@@ -236,15 +236,15 @@ def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
 def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[str, Any], float]:
     budget = spec.get("budget")
     if budget is not None and not isinstance(budget, dict):
-        raise SpecError("spec", ("budget",), "this is no mapping. Write limits, for example {usd: 5}")
+        raise SpecError("spec", ("budget",), "the budget is not a mapping. Write limits, for example {usd: 5}")
     named = None if budget is None else budget.get("usd")
     usd = named if budget_usd is None else budget_usd
     if isinstance(usd, bool) or not isinstance(usd, int | float) or not usd > 0:
         raise ToolProblem(
-            "budget: there is no limit in dollars", "call launch with budget_usd, or with budget.usd in the spec"
+            "budget: the study needs a limit in dollars", "call launch with budget_usd, or with budget.usd in the spec"
         )
     if budget_usd is not None and named is not None and named != budget_usd:
-        raise ToolProblem(f"budget: budget_usd={budget_usd:g}, but budget.usd={named} in the spec", "pass only one")
+        raise ToolProblem(f"budget: budget_usd is {budget_usd:g}, but the spec has budget.usd {named}", "pass only one")
     return spec | {"budget": {**(budget or {}), "usd": usd}}, float(usd)
 
 

@@ -78,7 +78,7 @@ def _images(path: Path, kind: str) -> Iterator[Row]:
         raise ExportError(f"{path} is a folder. Name a file with {_wanted(kind)}")
     files = [path] if path.is_file() else image_files(path)
     if not files:
-        raise ExportError(f"{path} has no images, that is files that end in {listed(ENDINGS)}")
+        raise ExportError(f"{path} has no images (files that end in {listed(ENDINGS)})")
     return ((str(file), str(file)) for file in files)
 
 
@@ -88,7 +88,7 @@ def _lines(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
         for number, line in enumerate(file, start=1):
             yield f"{path}: line {number}", line.rstrip("\r\n")
         if not number:
-            raise ExportError(f"{path} is empty. Write a text on each line")
+            raise ExportError(f"{path} is empty. Write one text on each line")
 
 
 def _table(path: Path, form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
@@ -115,7 +115,7 @@ def _parquet(path: Path) -> Iterator[Row]:
                     yield f"{path}: row {number}", cells
     except (pa.ArrowInvalid, OSError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise ExportError(f"{path} is no Parquet file ({reason})") from None
+        raise ExportError(f"{path} is not a Parquet file ({reason})") from None
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -125,7 +125,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
             try:
                 yield where, json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ExportError(f"{where}: {shown(line.strip()[:60])} is no JSON ({error})") from None
+                raise ExportError(f"{where}: {shown(line.strip()[:60])} is not JSON ({error})") from None
 
 
 def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[Row]:
@@ -157,8 +157,8 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
                     names = [f"column_{number}" for number in range(len(cells))]
                 where = f"{path}: line {reader.line_num}"
                 if len(cells) != len(names):
-                    what = f"{len(cells)} columns, but the first line has {len(names)}"
-                    raise ExportError(f"{where}: {what} (delimiter {delimiter!r})")
+                    there = f"{len(cells)} columns, but the first line has {len(names)}"
+                    raise ExportError(f"{where}: found {there} (delimiter {delimiter!r})")
                 yield where, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise ExportError(f"{path}: line {reader.line_num}: broken CSV ({error})") from None
@@ -185,8 +185,8 @@ def _unquoted(cells: list[str]) -> list[str]:
 
 def _check_differ(path: Path, names: Sequence[str]) -> None:
     if twice := doubled(names):
-        what = f"the column {listed(map(shown, twice))} appears twice"
-        raise ExportError(f"{path}: line 1: {what}. Give each column a name of its own")
+        names = listed(map(shown, twice))
+        raise ExportError(f"{path}: line 1: the column {names} appears twice. Give each column a name of its own")
 
 
 def _encoding(form: Mapping[str, Any]) -> str:
@@ -224,7 +224,7 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
         else:
             name = name or _column(path, list(row), form, column)
             if name not in row:
-                raise ExportError(f"{where}: no column {name!r}, which all rows need")
+                raise ExportError(f"{where}: the column {name!r} is missing, which the model needs")
             yield where, _word(where, row[name])
 
 

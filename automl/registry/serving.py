@@ -55,7 +55,9 @@ def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[Foll
         try:
             while not file.exists():
                 if process.poll() is not None:
-                    raise ServeError(f"MODEL: polling the registry ended with exit code {process.returncode}")
+                    raise ServeError(
+                        f"MODEL: the process that reads the registry ended with exit code {process.returncode}"
+                    )
                 time.sleep(0.05)
             yield FollowedSource(file)
         finally:

@@ -131,7 +131,7 @@ class ServiceClient:
                 try:
                     file.write(chunk)
                 except OSError as error:
-                    raise UserError(f"the answer cannot be saved: {error.strerror or error}") from None
+                    raise UserError(f"the downloaded file cannot be saved: {error.strerror or error}") from None
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send a POST request, and return the JSON of the answer."""
@@ -153,7 +153,7 @@ class ServiceClient:
             return read(text)
         except (ValueError, KeyError, TypeError):
             raise UnreachableError(
-                f"{self.url} sends records of another version of automl. Install its version here"
+                f"the service {self.url} runs another version of automl. Install the same version here"
             ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
@@ -170,7 +170,7 @@ class ServiceClient:
                     return
                 elif line.startswith(b":"):
                     yield None
-        raise UnreachableError(f"{self.url} has closed the connection")
+        raise UnreachableError(f"the service {self.url} closed the connection")
 
     def _asked(
         self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
@@ -204,7 +204,7 @@ class ServiceClient:
 
     def _why_away(self, error: Exception) -> str:
         if isinstance(error, requests.exceptions.ChunkedEncodingError):
-            return f"{self.url} has closed the connection"
+            return f"the service {self.url} closed the connection"
         cause: BaseException = error
         while (before := cause.__cause__ or cause.__context__) is not None:
             cause = before

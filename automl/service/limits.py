@@ -31,7 +31,7 @@ def spec_within(given: Mapping[str, Any] | str, source: str) -> dict[str, Any]:
             raise _too_long(source)
         read = read_yaml(given, source=source)
         if not isinstance(read, dict):
-            raise SpecError(source, (), "the YAML is no mapping. Send the text of a spec")
+            raise SpecError(source, (), "the YAML text is not a mapping. Send the text of a spec")
         given = read
     waiting: list[tuple[object, int]] = [(given, 0)]
     chars = 0
@@ -94,7 +94,7 @@ def check_expanded(path: Path, name: str, upload_bytes: int) -> None:
         for size in sizes:
             total += size
             if total > most:
-                raise TooLargeError(f"uploads: {name} expands to more than {size_in_bytes(most)}, the most allowed")
+                raise TooLargeError(f"uploads: {name} expands to more than the allowed {size_in_bytes(most)}")
     except (OSError, EOFError, ValueError, MemoryError, zlib.error) as error:
         raise SpecError("upload", (), f"{name} cannot be read ({' '.join(str(error).split())[:120]})") from None
 

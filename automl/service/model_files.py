@@ -43,7 +43,7 @@ class ModelArchive:
     def begun(cls) -> "ModelArchive":
         """Create an empty archive. Raises BusyError if `MOST_ARCHIVES` archives are still being downloaded."""
         if not _archives.acquire(blocking=False):
-            raise BusyError(f"export: {MOST_ARCHIVES} downloads are under way, the most at once. Try again later")
+            raise BusyError(f"export: the service already runs {MOST_ARCHIVES} downloads, its limit. Try again later")
         try:
             return cls(TemporaryFile())
         except BaseException:

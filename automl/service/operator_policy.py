@@ -48,7 +48,9 @@ class Policy:
     def uploads_of(self, project: str) -> Path:
         """Return the folder of a project's uploads. Raises SpecError if the operator allows no uploads."""
         if self.uploads is None:
-            raise SpecError("upload", (), "this service takes no uploads (the operator may set --uploads)")
+            raise SpecError(
+                "upload", (), "this service accepts no uploads. Ask its operator to start it with --uploads"
+            )
         return (self.uploads / project).absolute()
 
     def admit(self, spec: StudySpec, *, source: str, base_folder: Path, project: str) -> StudySpec:

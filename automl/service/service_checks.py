@@ -80,17 +80,18 @@ def _of_store(text: str, ahead_of_service: float | None, artifacts: str | None) 
 def _store(text: str) -> str:
     if not exists(text):
         raise WrongError(
-            f"{redact(text)}: has no automl tables",
+            f"{redact(text)} has no automl tables",
             "run `automl serve`, which creates the tables, or name another store",
         )
     found, oldest, known = schemas(text)
     if found != known:
         raise WrongError(
-            f"{redact(text)}: schema {found}, this version knows {oldest} to {known}", _cure(found, oldest, known)
+            f"{redact(text)} has schema {found}, but this version of automl knows {oldest} to {known}",
+            _cure(found, oldest, known),
         )
     url = parse_url(text)
     if url.get_backend_name() == "sqlite" and not os.access(str(url.database), os.W_OK):
-        raise WrongError(f"{url.database}: cannot be written", "run as the user of the service, or fix its mode")
+        raise WrongError(f"{url.database} cannot be written", "run as the user of the service, or fix the file's mode")
     return f"{redact(text)}: schema {found}, which is current"
 
 
@@ -138,7 +139,7 @@ class _Service:
         client.get("/queue")
         parts = urlsplit(client.url)
         if client.has_token and parts.scheme == "http" and not is_loopback(str(parts.hostname)):
-            raise WrongError(f"accepted, but {client.url} has no TLS: others can read the token on the way",
+            raise WrongError(f"accepted, but {client.url} has no TLS, so others can read the token on the way",
                              "put a proxy with HTTPS before the service")  # fmt: skip
         return "accepted" if client.has_token else "no token is set, and none is needed"
 
@@ -211,22 +212,20 @@ def tokens_found(store: Store) -> str:
         return "none, so the service listens on 127.0.0.1, and every user of its machine is an admin"
     valid = [line for line in lines if line.is_valid]
     expired = [line for line in lines if not line.is_valid and line.revoked_at is None]
-    counted = f"{plural(len(valid), 'valid token')} of {plural(len({line.user for line in valid}), 'user')}"
-    listed_yet = f", {len(expired)} expired and still listed ({_ids(expired)})" if expired else ""
+    tokens = f"{plural(len(valid), 'valid token')} of {plural(len({line.user for line in valid}), 'user')}"
+    tokens += f", {len(expired)} expired and still listed ({_ids(expired)})" if expired else ""
     make = "`automl token add NAME --user USER --project PROJECT --role admin`"
     if not valid:
-        raise WrongError(f"{counted}{listed_yet}: nobody can use the service", make)
+        raise WrongError(f"{tokens}: nobody can use the service", make)
     if not any(line.role == "admin" for line in valid):
-        raise WrongError(f"{counted}{listed_yet}, but no admin has one", make)
+        raise WrongError(f"{tokens}, but no admin has a token", make)
     ending = [line for line in valid if _ends_soon(line, valid, now)]
     if ending:
         told = [f"{line.id} ({line.name} of {line.user}) in {duration((line.expires_at or now) - now)}"
                 for line in ending[:_MOST_NAMES]]  # fmt: skip
         more = f" and {len(ending) - _MOST_NAMES} more" if len(ending) > _MOST_NAMES else ""
-        raise WrongError(
-            f"{counted}{listed_yet}; expiring soon: {listed(told)}{more}", f"`automl token rotate {ending[0].id}`"
-        )
-    return counted + listed_yet
+        raise WrongError(f"{tokens}; these expire soon: {listed(told)}{more}", f"`automl token rotate {ending[0].id}`")
+    return tokens
 
 
 def _ends_soon(line: TokenLine, valid: Sequence[TokenLine], now: float) -> bool:
@@ -351,7 +350,7 @@ def clocks_found(store: Store, by_service: float | None) -> str:
     told = "; ".join(f"{abs(seconds):.1f} s between {who}" for who, seconds in off.items())
     if any(abs(seconds) > MOST_CLOCK_SECONDS + uncertain for seconds in off.values()):
         raise WrongError(
-            told, "let NTP set the clocks of all machines; leases are safe, but times and rates are off by as much"
+            told, "set the clocks of all machines by NTP; until then, times and rates are wrong by this difference"
         )
     return told
 
@@ -369,6 +368,6 @@ def views_found(store: Store) -> str:
         said = " ".join(str(last.error).split())[:200]
         raise WrongError(
             f"{plural(len(failed), 'view')} could not be written. Last error (study {last.name}, {last.view}): {said}",
-            f"remove the cause, then run `automl sync {last.name}`",
+            f"fix the cause, then run `automl sync {last.name}`",
         )
     return f"the views of {mirrored:,} {'study' if mirrored == 1 else 'studies'} are written"

@@ -332,8 +332,8 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
         if section not in CHANGEABLE:
             raise SpecError("overrides", (section,), found(override, listed(CHANGEABLE)))
         if section == "budget" and not (identity.is_admin or identity.user == job.user):  # the job's user would pay
-            allowed = "your own studies; an admin may change the budget of all"
-            raise ForbiddenError(f"budget: found a study of {job.user}, allowed: {allowed}")
+            allowed = "Only this user and admins may change its budget"
+            raise ForbiddenError(f"budget: this study belongs to {job.user}. {allowed}")
     if job.kind == "confirm":
         return _confirm_limit(job, overrides)
     row = store.study_row(job.study)

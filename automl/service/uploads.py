@@ -123,11 +123,11 @@ class Uploads:
         there = list(self._entries())
         files = sum(entry.name != name for entry, _ in there)
         if files > MOST_FILES:
-            raise TooLargeError(f"uploads: the project has {files} files, the most that it may have. Delete some")
+            raise TooLargeError(f"uploads: the project has {files} files already, its limit. Delete some files")
         used = sum(stat.st_size for _, stat in there)
         if used + more > self._most_bytes:
             most, kept = size_in_bytes(self._most_bytes), size_in_bytes(used)
-            raise TooLargeError(f"uploads: a project may have {most}, and has {kept} already. Delete some files")
+            raise TooLargeError(f"uploads: the project already uses {kept} of its {most}. Delete some files")
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         """Yield the files with their status. Skips files that vanish during the listing."""

@@ -43,7 +43,7 @@ class ImageRows:
             return encoded(self.dtype, self.shape, self.pixels(io.BytesIO(row) if isinstance(row, bytes) else row))
         except (OSError, ValueError, SyntaxError) as error:
             reason = " ".join(str(error).split())[:80]
-            raise InputError(number, f"{where}: {name} is no complete image ({reason})") from None
+            raise InputError(number, f"{where}: {name} is not a complete image ({reason})") from None
 
     def pixels(self, source: Any) -> bytes:
         """Return the pixels of an image file, channel by channel. Raises Pillow's errors."""
@@ -68,7 +68,7 @@ def opened_image(source: Any) -> Iterator[Any]:
     from PIL import Image
 
     if isinstance(source, str | Path) and not stat.S_ISREG(Path(source).stat().st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     try:
         opened = Image.open(source, formats=IMAGE_FORMATS)
     except Image.DecompressionBombError as error:

@@ -36,7 +36,7 @@ class Model:
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
         if manifest["rows"] is None:
-            raise ModelError("only the model's own code can turn rows into numbers, so it cannot predict rows here")
+            raise ModelError("this model cannot predict rows here, because only its training code can encode rows")
         self.manifest, self._programs = manifest, programs
         self._weights = counts_of(manifest, len(programs))
         self.rows = rows_of(manifest["rows"])
@@ -117,7 +117,7 @@ def _manifest(path: Path, text: Callable[[], str | bytes]) -> dict[str, Any]:
         manifest = json.loads(text())
     except (KeyError, RecursionError, *_NO_ARCHIVE) as error:
         reason = " ".join(str(error).split())[:100]
-        raise ModelError(f"{path} is no model ({reason}). Name {allowed}") from None
+        raise ModelError(f"{path} is not an exported model ({reason}). Name {allowed}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else None
         raise ModelError(f"{path}: found the format {found!r}, allowed: {FORMAT}")

@@ -173,7 +173,7 @@ def _reply(session: Any, kind: bytes, content: bytes) -> bytes:
     if kind == LAST_PLACES:
         outputs = [one[:, -1] for one in outputs]
     if (size := sum(one.nbytes for one in outputs)) > MOST_ANSWER_BYTES:
-        raise ValueError(f"the outputs of these rows have {size:,} bytes, allowed: {MOST_ANSWER_BYTES:,}")
+        raise ValueError(f"the outputs of these rows have {size:,} bytes, more than the allowed {MOST_ANSWER_BYTES:,}")
     return _written(outputs)
 
 

@@ -33,7 +33,7 @@ def content_of(path: Path, most_bytes: int | None = None) -> bytes:
     """Return the content of a regular file. Raises OSError for others, such as a device without end."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(f"{path.name} is no regular file")
+        raise OSError(f"{path.name} is not a regular file")
     if most_bytes is not None and found.st_size > most_bytes:
         raise OSError(f"{path.name} has more than {most_bytes:,} bytes")
     return path.read_bytes()

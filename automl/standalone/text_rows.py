@@ -53,7 +53,7 @@ class TextRows:
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of the library's Rust code, and no Exception
                 raise
-            raise InputError(number, f"row {number + 1}: the model's tokenizer fails with this text") from None
+            raise InputError(number, f"row {number + 1}: the model's tokenizer fails on this text") from None
         ids = [*self._first, *(known or [self._unknown])]
         kept = ids[-self._longest :] if self._keeps_end else ids[: self._longest]
         return encoded(self.dtype, (len(kept),), kept)

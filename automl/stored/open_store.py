@@ -103,8 +103,8 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
         shown = f"{trial}@{epoch}" if epoch is not None else str(trial)
         own = ", ".join(f"{trial}@{e}" for e in kept)
         archive = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12] if p.checkpoint)
-        allowed = f"{own} of this trial" if own else f"a model of the archive ({archive})" if archive else "none yet"
-        raise StoreError(f"trial: found {shown}, which has no saved model; allowed: {allowed}")
+        cure = f"name one of {own or archive}" if own or archive else "no trial has a saved model yet"
+        raise StoreError(f"trial: {shown} has no saved model; {cure}")
     return str(kept[wanted])
 
 

@@ -196,7 +196,7 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
             f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour from 0 to {MOST_PRICE:,.0f}"
         )
     if usd_per_slot_hour == 0 and from_store(row.spec, name).budget.is_of_dollars_alone:
-        raise StoreError(f"price: at 0 dollars budget.usd would never end {name}. Name a price above 0")
+        raise StoreError(f"price: at 0 dollars, {name} would never use up budget.usd. Name a price above 0")
     store.set_price(row.id, usd_per_slot_hour)
     driven = leases.current_holder(store, row.id) is not None
     when = "from now on" if driven else "from its next start on"

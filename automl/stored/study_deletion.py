@@ -73,7 +73,7 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
         raise StoreError(f"{error}; or {again} --keep-files`") from None
     except (OSError, MissingLibraryError) as error:
         raise RunError(
-            f"Nothing was deleted: {redact(folder)} cannot be read now ({_reason(error)}). To try again, run {again}`. "
+            f"Nothing was deleted: {redact(folder)} cannot be read ({_reason(error)}). To try again, run {again}`. "
             "To leave the files, add --keep-files"
         ) from None
 
@@ -104,7 +104,7 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
         left += _sweep(store, what) + [str(path) for path in what.files if not _is_removed(path)]
         if left:
             raise RunError(
-                f"{redact(left[0])} cannot be deleted ({plural(len(left), 'file')} in all), so {name} stays stored. "
+                f"{redact(left[0])} cannot be deleted ({plural(len(left), 'file')} in all), so {name} was not deleted. "
                 f"To try again, run `automl delete {shlex.quote(name)}`. To leave the files, add --keep-files"
             )
         views = delete_copies(store, what.study_id)

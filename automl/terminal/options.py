@@ -101,53 +101,55 @@ def complete_study(context: click.Context, _: click.Parameter, incomplete: str) 
 
 
 study_argument = click.argument("study", shell_complete=complete_study)
-store_option = click.option("--store", metavar="URL", help="Database; AUTOML_STORE or sqlite:///automl.db by default.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print only one JSON document.")
-set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
+store_option = click.option(
+    "--store", metavar="URL",
+    help="URL of the database with the studies; AUTOML_STORE or sqlite:///automl.db by default.",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+set_option = click.option(
+    "--set", "overrides", metavar="PATH=VALUE", multiple=True,
+    help="Set a key of the spec, such as budget.usd=5; repeatable.",
+)  # fmt: skip
 quiet_option = click.option("--quiet", is_flag=True, help="Print warnings and errors only.")
 verbose_option = click.option(
-    "--verbose", is_flag=True, cls=StoreOption, help="Print starts, pauses and ends of trials."
+    "--verbose", is_flag=True, cls=StoreOption, help="Print a line when a trial starts, pauses or ends."
 )
 log_file_option = click.option(
-    "--log-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    cls=StoreOption,
-    help="Append events with their time to FILE.",
-)
+    "--log-file", metavar="FILE", type=click.Path(path_type=Path), cls=StoreOption,
+    help="Append a line with time and text to FILE for each event of the study.",
+)  # fmt: skip
 code_option = click.option(
-    "--code", metavar="NAME", cls=ServiceOption, help="The service's code folder with the task and its data."
+    "--code", metavar="NAME", cls=ServiceOption,
+    help="Name of the service's code folder that holds the task and its data.",
+)  # fmt: skip
+detach_option = click.option(
+    "--detach", is_flag=True, cls=ServiceOption, help="Queue the study and exit at once, without printing its progress."
 )
-detach_option = click.option("--detach", is_flag=True, cls=ServiceOption, help="Queue it and end, without following.")
 param_option = click.option(
-    "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
-)
+    "--param", "given", metavar="NAME=VALUE", multiple=True,
+    help="Parameter of the trainer or the task, such as learning_rate=0.01; repeatable.",
+)  # fmt: skip
 task_option_option = click.option(
-    "--option", "task_options", metavar="NAME=VALUE", multiple=True, help="One of the spec's task_options."
-)
+    "--option", "task_options", metavar="NAME=VALUE", multiple=True,
+    help="Argument of the task's constructor (task_options in a spec); repeatable.",
+)  # fmt: skip
 seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 backend_option = click.option(
-    "--backend",
-    type=click.Choice(["auto", "nccl", "gloo"]),
-    default="auto",
-    show_default=True,
-    help="Communication backend of the ranks.",
-)
+    "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True,
+    help="Library through which the ranks communicate; auto is nccl if each rank has a GPU, else gloo.",
+)  # fmt: skip
 group_seconds_option = click.option(
-    "--group-seconds",
-    type=Number(0, min_open=True),
-    default=GROUP_SECONDS,
-    show_default=True,
-    help="Seconds that a rank waits for lost or slow ranks, for example in an all-reduce.",
-)
+    "--group-seconds", type=Number(0, min_open=True), default=GROUP_SECONDS, show_default=True,
+    help="Seconds until a rank stops waiting for the other ranks, for example in an all-reduce.",
+)  # fmt: skip
 _priority = partial(
     click.option,
     "--priority",
     type=click.IntRange(-100, 100),
     default=0,
     show_default=True,
-    help="Jobs of higher priority start first, and displace lower jobs.",
+    help="Priority in the queue. Studies of higher priority start first, and pause studies of lower priority.",
 )
 priority_option = _priority()
 priority_at_service_option = _priority(cls=ServiceOption)

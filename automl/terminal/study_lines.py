@@ -36,7 +36,7 @@ def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
 def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
     """Print jobs of the queue, one line each."""
     if not jobs:
-        echo("no study waits or runs")
+        echo("no study is waiting or running")
     for job in jobs:
         limit = "" if job["limit_usd"] is None else f" of {usd(job['limit_usd'])}"
         slots = "all slots" if job["slots"] is None else plural(job["slots"], "slot")

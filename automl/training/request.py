@@ -104,7 +104,9 @@ def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> N
     """Raise SpecError, which names the option, if a training cannot write the requested diagnostic files."""
     for option, path in (("--profile", wanted.trace), ("--rank-logs", wanted.rank_logs)):
         if is_function and path is not None:
-            raise SpecError(option, (), f"{task!r} is a training function, whose steps are its own. Name a task")
+            raise SpecError(
+                option, (), f"{task!r} is a training function, and this option works only for tasks. Name a task"
+            )
     if wanted.tensorboard is not None and find_spec("tensorboard") is None:
         cure = f"the package tensorboard is not installed. Install it: {install_command('tensorboard')}"
         raise SpecError("--tensorboard", (), f"found {wanted.tensorboard!r}, but {cure}")
@@ -128,7 +130,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
         raise SpecError(
             task,
             (),
-            "a shell command can only be trained by a study. Name a task or a training function",
+            "only a study can run a shell command. Name a task or a training function",
         )
     check_params(params, None if isinstance(found, TrainingFunction) else parameters_of(found))
     try:

@@ -50,7 +50,7 @@ def compare(
         raise SpecError("automl compare", (), problem)
     asked = asked_for(task, given, task_options=task_options, device=device)
     if asked.is_function:
-        problem = f"{task!r} is a training function, whose steps are its own. Name a task"
+        problem = f"{task!r} is a training function, and `automl compare` works only for tasks. Name a task"
         raise SpecError("automl compare", (), problem)
     if "world_size" in asked.params:
         raise SpecError(

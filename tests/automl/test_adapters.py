@@ -221,9 +221,9 @@ def test_a_wrong_constraint_and_a_missing_metric_are_named() -> None:
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": "five"}])
     policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
     policy.started(0, {})
-    with pytest.raises(ValueError, match=r"constraints: found 'latency_ms', .*did you mean 'latency_s'"):
+    with pytest.raises(ValueError, match=r"did not report the metric 'latency_ms'\. Did you mean 'latency_s'"):
         policy.measured(0, 1, {"accuracy": 0.9, "latency_s": 0.004})
-    with pytest.raises(ValueError, match="objectives: found 'accuracy', allowed: a metric that trials report"):
+    with pytest.raises(ValueError, match="objectives: the trial did not report the metric 'accuracy'"):
         policy.measured(0, 1, {"latency_ms": 4.0})
 
 
@@ -268,7 +268,7 @@ def test_an_optuna_study_completes_what_keeps_its_constraints_and_hears_of_metri
     assert 0 < max(late(constraints=[{"metric": "gap", "max": 0.002}])) <= 0.002
     study = optuna.create_study(directions=["minimize", "minimize"])
     pruning = MultiObjectivePruning(study, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
-    with pytest.raises(ValueError, match="constraints: found 'latency_ms'"):
+    with pytest.raises(ValueError, match="constraints: the trial did not report the metric 'latency_ms'"):
         pruning.should_prune(study.ask(), 1, (0.5, 0.1))
 
 
@@ -323,7 +323,7 @@ def test_a_suggestion_learns_from_what_was_measured() -> None:
             policy.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
         policy.ended(number)
     assert abs(math.log10(float(policy.suggestion()["rate"])) + 1.5) < 1.0
-    with pytest.raises(ValueError, match="Space"):
+    with pytest.raises(ValueError, match="need a search space"):
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS).suggestion()
 
 

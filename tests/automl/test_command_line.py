@@ -390,7 +390,7 @@ def test_a_second_launch_says_which_of_its_changes_are_ignored(mistyped, monkeyp
     [
         (("learningrate=3",), "--param learningrate: found 'learningrate', allowed: the parameters learning_rate"),
         (("learning_rate=30",), "--param learning_rate: found 30, allowed: a number from 0.01 to 1"),
-        (("width=32", "width=32"), "--param width: width is given twice, again as 'width=32'"),
+        (("width=32", "width=32"), "--param width: width is given twice, the second time as 'width=32'"),
         (("width",), "--param: found 'width', allowed: NAME=VALUE"),
     ],
 )
@@ -427,8 +427,8 @@ def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
         assert code == 2
         return err
 
-    assert "found 0@4, which has no saved model; allowed: 0@3 of this trial" in refused("0@4")
-    assert "found 1, which has no saved model; allowed: a model of the archive (0@3)" in refused("1")
+    assert "0@4 has no saved model; name one of 0@3" in refused("0@4")
+    assert "1 has no saved model; name one of 0@3" in refused("1")
 
 
 @pytest.mark.medium

@@ -104,7 +104,7 @@ def test_every_poor_world_size_is_named() -> None:
     [
         (
             ["--world-sizes", "1,two"],
-            "found '1,two', allowed: whole numbers of at least 1 with commas between, for example 1,2",
+            "found '1,two', allowed: whole numbers from 1, separated by commas, for example 1,2",
         ),
         (["--world-sizes", "0,1"], "found '0,1', allowed: whole numbers"),
         (["--backend", "nccl"], "--backend: nccl is chosen for a CPU, but NCCL connects only GPUs. Choose gloo"),

@@ -359,7 +359,7 @@ def test_a_study_that_is_driven_is_left_alone(tmp_path, capsys, monkeypatch):
     study.taken_by(os.getpid())
     code, out, err = place.run("confirm", "small", "0")
     assert (code, out) == (2, "")
-    assert f"the study is running: process {os.getpid()} on" in err.splitlines()[-2]
+    assert f"the study still runs in process {os.getpid()} on" in err.splitlines()[-2]
     assert load_study(study.store, "small").charges == ()
 
 
@@ -380,10 +380,10 @@ def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["7"], "small has no trial 7: its trials are 0 to 0"),
-        (["0@0"], "0@0: a training of small has epochs 1 to 6, for example 0@6"),
-        (["0@9"], "0@9: a training of small has epochs 1 to 6, for example 0@6"),
-        (["best"], "'best' cannot be chosen: small has no saved models yet"),
+        (["7"], "the study small has no trial 7\nName a trial from 0 to 0"),
+        (["0@0"], "0@0: small trains epochs 1 to 6\nName for example 0@6"),
+        (["0@9"], "0@9: small trains epochs 1 to 6\nName for example 0@6"),
+        (["best"], "'best' cannot be chosen, because small has no saved models yet"),
         (["worst"], "trial: found 'worst', allowed: TRIAL"),
         ([], "small has no saved models to choose from\nName the trials to confirm"),
         (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),

@@ -64,7 +64,7 @@ def test_eight_lines_say_most_and_stand_first(place: InProcess) -> None:
         "unknown until the first epoch, because no study of this store has trained this task; at most $1.00"
     )
     assert [line.split()[:2] for line in lines[8:11]] == [["trial", str(number)] for number in range(3)]
-    assert lines[-1] == "nothing is written; --verbose shows the whole spec"
+    assert lines[-1] == "dry run: nothing was stored; --verbose shows the whole spec"
     assert not any(line.startswith("training:") for line in lines)
 
 

@@ -244,7 +244,7 @@ def test_python_sees_the_same_study(finished, monkeypatch):
     assert [point.trial for point in study.front] == [point["trial"] for point in summary["front"]]
     point = study.archive[0]
     assert not study.load_model(point.trial, point.epoch).training
-    with pytest.raises(StoreError, match=r"load_state: .* is a task, not a training function. Use load_model"):
+    with pytest.raises(StoreError, match=r"load_state\(\) needs a training function, but .* is a task. Use load_model"):
         study.load_state(point.trial, point.epoch)
 
 
@@ -441,7 +441,7 @@ def test_an_own_task_is_known_by_its_code_and_what_its_ranks_print_is_kept(place
     assert "allowed: 0, 1" in place.run("logs", "own", "0", "--rank", "2", code=2).stderr
     second = place.run("launch", place.spec(mapping)).stderr
     assert "changed" not in second
-    assert "own had ended already (budget: " in second
+    assert "own had already ended (budget: " in second
     more = "`automl resume own --set 'budget=$1, 60 min, 2 trials'`"
     assert more in second
     larger = place.run("launch", place.spec(mapping | {"budget": {"trials": 2}}), code=2).stderr

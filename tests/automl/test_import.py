@@ -139,7 +139,7 @@ WANDB = ("--from", "runs.csv", "--from", "curves.csv")
     ("arguments", "says"),
     [
         (WANDB, "has no learning_rate. It has Name, State, User, Created, Runtime, lr, model.width, optimizer"),
-        (WANDB, "Add --map lr=learning_rate. If all runs had one value: --param learning_rate=VALUE"),
+        (WANDB, "Add --map lr=learning_rate. If all runs had the same value, pass --param learning_rate=VALUE"),
         ((*WANDB, *NAMES[:2]), "has no width"),
         ((*WANDB, *NAMES[:2]), "Add --map model.width=width"),
         ((*WANDB, *NAMES), "has no val_error"),
@@ -153,7 +153,7 @@ WANDB = ("--from", "runs.csv", "--from", "curves.csv")
         (("--from", "run.csv", *USUAL), "run.csv"),
         (("--from", "optuna:sqlite:///no.db#mine", *USUAL), "found 'mine', allowed: an Optuna study (there is none)"),
         (("--from", "optuna:mine", *USUAL), "Pass --from optuna:URL#NAME"),
-        (("--from", "mlflow:sqlite:///no.db#mine", *USUAL), "no file no.db. Pass --from mlflow:URI#EXPERIMENT"),
+        (("--from", "mlflow:sqlite:///no.db#mine", *USUAL), "no MLflow database no.db. Pass --from mlflow:URI#"),
         (("--from", "ray:.", *USUAL), "found no folder with a result.json"),
         (("--from", "ray:.", "--from", "runs.csv"), "found 2 sources, allowed: one"),
     ],
@@ -176,7 +176,7 @@ def test_percent_is_refused_until_it_is_said_and_a_loss_cannot_be_turned(here: I
     said = here.refused(
         "import", "b", "--for", "loss.yaml", *source, *terms[:4], "--map", "val_acc=val_loss:max", "--price", "1"
     )
-    assert "found maximize, but new has to minimize val_loss. Map a metric that is better in the same direction" in said
+    assert "found maximize, but new has to minimize val_loss. Map a metric with the same direction" in said
 
 
 def table(here: InProcess, *rows: str) -> tuple[str, str]:
@@ -195,7 +195,7 @@ def test_runs_that_cannot_be_used_are_counted_with_their_reason(here: InProcess)
     assert said[1:8] == [
         "left out: 1 run outside the space of new (learning_rate: found 2.0, allowed: a number from 0.0001 to 1.0)",
         "left out: 2 runs without val_error",
-        "left out: 1 run without a duration (--map THEIRS=seconds names its column)",
+        "left out: 1 run without a duration (name the column with --map THEIRS=seconds)",
         "left out: 1 run failed",
         "left out: 1 run unfinished",
         "left out: 1 run without a curve",
@@ -207,8 +207,8 @@ def test_runs_that_cannot_be_used_are_counted_with_their_reason(here: InProcess)
     said_none = here.refused(
         "import", "none", "--for", "spec.yaml", *source, "--param", "optimizer=adam", "--price", "1"
     )
-    assert "trials.csv: has no usable run: " in said_none
-    assert "without a duration (--map THEIRS=seconds names its column)" in said_none
+    assert "trials.csv: no run can be imported: " in said_none
+    assert "without a duration (name the column with --map THEIRS=seconds)" in said_none
 
 
 def test_long_curves_are_thinned(here: InProcess) -> None:

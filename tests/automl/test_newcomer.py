@@ -307,5 +307,5 @@ def test_limits_and_a_backup(tmp_path, capsys, monkeypatch) -> None:
     assert [code for code, _, _ in answers] == [0] * 4, answers
     *_, (_, listed, _), (_, out, err) = answers
     assert listed.splitlines() == ["project vision: $0 of $400 are spent", "user ann: $0 of $50 are spent"]
-    assert "compared row by row" in out + err
+    assert "and compared each row" in out + err
     assert (tmp_path / "backup-2026-11-25.db").exists()

@@ -68,19 +68,19 @@ def test_reports_are_epochs_which_wait_for_a_decision_or_are_measured_where_nobo
 @pytest.mark.parametrize(
     ("objective", "settings", "words"),
     [
-        (objectives.silent, {}, "the objective's result is None. Return a number for each of error"),
-        (objectives.without_reports, {}, "result: found 2 values, allowed: 1: error"),
+        (objectives.silent, {}, "the objective's result is None. Return a number for each objective: error"),
+        (objectives.without_reports, {}, "result has 2 values, but the study has 1 objectives: error"),
         (objectives.asks_for_more, {}, "trial.suggest_float: found 'rates', allowed: .* rate; did you mean 'rate'"),
         (
             objectives.asks_for_less,
             {},
-            "the space gives rate = 0.5, allowed by the objective: a number from 0.0 to 0.1",
+            "the space sets rate to 0.5, but this call allows only a number from 0.0 to 0.1",
         ),
         (objectives.keeps_notes, {}, "trial.set_user_attr does not exist for an objective in automl.search"),
         (
             objectives.reports_without_asking,
             {"epochs": 2},
-            "more than 2 reports. Set training.epochs to the number of reports",
+            "called more than 2 times. Set training.epochs to the number of calls",
         ),
     ],
 )
@@ -92,10 +92,10 @@ def test_what_does_not_fit_fails_the_trial_with_one_line(objective: Any, setting
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("beta", 0.35, r"beta = 0.35, allowed by the objective: a number from 0.0 to 0.9 in steps of 0.1"),
-        ("layers", 4, "layers = 4, allowed by the objective: a whole number from 1 to 3"),
-        ("kind", "adamw", "kind = 'adamw', allowed by the objective: one of 'sgd', 'adam'"),
-        ("rate", "0.1", r"rate = '0.1', allowed by the objective: a number from 0.0001 to 1.0 \(log\)"),
+        ("beta", 0.35, r"beta to 0.35, but this call allows only a number from 0.0 to 0.9 in steps of 0.1"),
+        ("layers", 4, "layers to 4, but this call allows only a whole number from 1 to 3"),
+        ("kind", "adamw", "kind to 'adamw', but this call allows only one of 'sgd', 'adam'"),
+        ("rate", "0.1", r"rate to '0.1', but this call allows only a number from 0.0001 to 1.0 \(log\)"),
     ],
 )
 def test_values_are_checked_against_the_range_of_the_objective(name: str, value: object, words: str) -> None:
@@ -160,11 +160,14 @@ def test_a_space_is_whole_unless_it_is_to_be_learnt() -> None:
             objectives.of_old_optuna,
             (
                 "automl.search: space: trial.suggest_loguniform('rate', 0.001, 1.0): found suggest_loguniform, "
-                "allowed: suggest_float, suggest_int, suggest_categorical, in of_old_optuna, an objective for Optuna"
+                "allowed: suggest_float, suggest_int, suggest_categorical, in the Optuna objective of_old_optuna"
             ),
         ),
         (objectives.wrong_way_round, "trial.suggest_int('width', 9, 1): low: found 9, allowed: a number below high"),
-        (objectives.without_choices, "choices: found [], allowed: at least one value, in without_choices"),
+        (
+            objectives.without_choices,
+            "choices: found [], allowed: at least one value, in the Optuna objective without_choices",
+        ),
     ],
 )
 def test_calls_that_no_trial_can_answer_are_refused(driven, tmp_path, objective, words):
@@ -198,7 +201,7 @@ def test_an_objective_without_a_source_has_its_space_learnt() -> None:
 
 
 def test_what_an_objective_cannot_do_is_refused(driven: list[StudySpec], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"^automl.search: space.world_size: objective is an objective for Optuna"):
+    with pytest.raises(SpecError, match=r"^automl.search: space.world_size: the Optuna objective objective does"):
         automl.search(objectives.objective, space={"world_size": 2}, budget=automl.Budget(trials=3))
     ranks = spec_of(space={"world_size": 2})
     assert with_space_of(objectives.on_several_ranks, ranks, "automl.search") is ranks, "it prepares a model"

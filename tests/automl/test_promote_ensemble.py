@@ -30,8 +30,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, shared_pool: LentPool) -> Wo
     place.spec(DIGITS, training={"epochs": 3}, budget={"usd": 1.0, "trials": 3}, promotion={"val_error": 0.9})
     place.run("launch", "small.yaml")
     refused = message_of(place.run("promote", "small", "ensemble", code=2).stderr)
-    assert "'ensemble' needs saved models of two seeds of a trial" in refused
-    assert "there are none. Train some with `automl confirm small" in refused
+    assert "'ensemble' needs a trial with saved models of at least two seeds" in refused
+    assert "seeds. Train some with `automl confirm small" in refused
     place.run("confirm", "small", "best", "--seeds", "3", "--keep-models")
     return place
 
@@ -122,7 +122,9 @@ def test_an_ensemble_keeps_thresholds_and_meets_champions_like_a_single_model(pl
     again = place.json("promote", "small", f"ensemble:{trial}", "--force", "a test")
     assert "samples of the test part its val_error" in again["comparison"]
     said = message_of(place.run("promote", "small", f"ensemble:{trial + 100}", code=2).stderr)
-    assert f"{trial + 100}' needs saved models of two seeds, and has none. Name one of ensemble:{trial}" in said
+    assert (
+        f"{trial + 100}' needs saved models of at least two seeds, but has none. Name one of ensemble:{trial}" in said
+    )
     versions = Registry(f"sqlite:///{place.folder}/mlflow.db").versions("small")
     errors = [json.loads(one.tags["automl.confirmed"])["metrics"]["val_error"]["mean"] for one in versions]
     assert errors[0] == errors[2]

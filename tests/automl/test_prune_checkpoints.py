@@ -83,8 +83,10 @@ def test_what_would_go_is_listed_and_nothing_is_deleted(place: Place) -> None:
     assert len(lines) == 6
     assert f"      0.25 MiB  {place.beaten[0]}  (1@2)" in lines
     assert f"      0.25 MiB  {place.early[1]}  (trial 2, to go on from epoch 1)" in lines
-    assert lines[-2] == ("4 files, 1.00 MiB; 1 checkpoint kept; `automl prune-checkpoints small --yes` deletes them")
-    assert lines[-1] == "more budget cannot reopen trials 1, 2, paused at the end, because they lose their checkpoints"
+    assert lines[-2] == (
+        "unneeded: 4 files, 1.00 MiB; kept: 1 checkpoint; `automl prune-checkpoints small --yes` deletes them"
+    )
+    assert lines[-1] == "more budget cannot continue the paused trials 1, 2, because they lose their checkpoints"
     assert place.left() == before
     assert load_study(place.store, "small") == rows
 
@@ -109,7 +111,9 @@ def test_the_archive_is_kept_and_the_rest_goes(place: Place) -> None:
     assert [point.checkpoint for point in analysis.archive(record)] == [str(place.best[0])]
     found = audit(place.store, "small")["findings"]
     assert not [one for one in found if one["check"] in {"orphans", "views"} or "missing" in one["found"]]
-    assert place.run("prune-checkpoints", "small", "--yes")[1].startswith("0 files, 0.00 MiB; 1 checkpoint kept")
+    assert place.run("prune-checkpoints", "small", "--yes")[1].startswith(
+        "unneeded: 0 files, 0.00 MiB; kept: 1 checkpoint"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_named_models_and_trials_are_kept_alone(place, keep, left):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("0@3", "found 0@3, which has no saved model; allowed: 0@4 of this trial"),
+        ("0@3", "0@3 has no saved model; name one of 0@4"),
         ("9", "trial: found 9, allowed: 0 to 2"),
         ("all", "trial: found 'all', allowed: TRIAL or TRIAL@EPOCH"),
     ],

@@ -168,7 +168,7 @@ def test_what_is_no_training_function_is_refused_in_one_line(tmp_path: Path) -> 
         lock.acquire()
 
     cases: list[tuple[Any, str]] = [
-        (lambda trial: None, "a lambda has no name to record"),
+        (lambda trial: None, "a study cannot store a lambda, which has no name"),
         (len, "the first parameter of len is not called trial"),
         (training_functions.waits, "found waits: it is an async function"),
         (holds_a_lock, "refers to something that cannot be saved"),

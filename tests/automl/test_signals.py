@@ -117,7 +117,7 @@ def test_a_full_disk_under_the_output_is_said_at_the_end() -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         process = subprocess.run([AUTOML, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert process.returncode == 1
-    assert process.stderr == "automl: a part of the output could not be written (No space left on device)\n"
+    assert process.stderr == "automl: some of the output could not be written (No space left on device)\n"
 
 
 @pytest.mark.medium

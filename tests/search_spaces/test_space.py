@@ -311,10 +311,10 @@ NUMBER = {"type": "float", "low": 0, "high": 1}
         ({"optimizer": CHOICE, "x": {**NUMBER, "when": {"optimizer": []}}}, "x.when.optimizer", ["found []"]),
         ({"n": {**NUMBER, "type": "int"}, "x": {**NUMBER, "when": {"n": 2}}}, "x.when.n", ["found 2", "0 to 1"]),
         ({"n": {**NUMBER, "type": "int"}, "x": {**NUMBER, "when": {"n": True}}}, "x.when.n", ["found true"]),
-        ({"y": NUMBER, "x": {**NUMBER, "when": {"y": 1}}}, "x.when.y", ["type float", "a categorical or an int"]),
-        ({"x": {**CHOICE, "when": {"x": "sgd"}}}, "x.when.x", ["found the cycle x -> x"]),
+        ({"y": NUMBER, "x": {**NUMBER, "when": {"y": 1}}}, "x.when.y", ["the parent is a float", "categorical or int"]),
+        ({"x": {**CHOICE, "when": {"x": "sgd"}}}, "x.when.x", ["need each other: x -> x"]),
         ({"c": {**NUMBER, "when": {"a": "sgd"}}, "a": {**CHOICE, "when": {"b": "sgd"}},
-          "b": {**CHOICE, "when": {"a": "sgd"}}}, "a.when.b", ["found the cycle a -> b -> a"]),
+          "b": {**CHOICE, "when": {"a": "sgd"}}}, "a.when.b", ["need each other: a -> b -> a"]),
     ],
 )  # fmt: skip
 def test_a_wrong_space_cannot_be_made(form: object, path: str, parts: list[str]) -> None:

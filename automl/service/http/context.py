@@ -29,7 +29,7 @@ def context_of(request: Request) -> ServiceContext:
 def refuse_other_sites(request: Request) -> None:
     """Raise ForbiddenError if another site's page sent the request. For routes that do more than read."""
     if header(request.scope, "sec-fetch-site") not in OWN_SITE:
-        raise ForbiddenError("header Sec-Fetch-Site: found another site, allowed: this service's own pages")
+        raise ForbiddenError("the request comes from a page of another site. Use the pages of this service")
 
 
 def identity_of(request: Request) -> Identity:

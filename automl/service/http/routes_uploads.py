@@ -48,7 +48,7 @@ async def upload(request: Request, uploads: Writable, name: FileName) -> dict[st
     try:
         return asdict(await uploads.keep(name, request.stream(), length=length))
     except ClientDisconnect:
-        raise UserError("upload: the connection ended before the whole file had come") from None
+        raise UserError("upload: the connection ended before the whole file had arrived") from None
 
 
 @router.delete(UPLOADS + "/{name}", tags=["uploads"])

@@ -211,7 +211,9 @@ def _from_table(uploads: Uploads, studies: TeamStudies, form: Mapping[str, str])
     # The operator's rules come before the table is read, since changes may name other files.
     admitted, base_folder = studies.admitted(apply_overrides({**draft, **given}, changes))
     if admitted.task != "tabular":
-        raise SpecError("form", ("changes",), f"found the task {admitted.task}, allowed: tabular. Submit it as a form")
+        raise SpecError(
+            "form", ("changes",), f"found the task {admitted.task}, allowed: tabular. Use the form for other tasks"
+        )
     spec, notes = table_spec(options, changes, base_folder)
     spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}
     told = tuple(note for note in notes if note.partition(" ")[0] not in _CHANGED_BY_FORM)

@@ -90,7 +90,7 @@ def _head_of_parquet(path: Path) -> dict[str, Any]:
         file = pa_parquet.ParquetFile(path)
         batch = next(file.iter_batches(_ROWS), None)
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path.name}: no Parquet file ({' '.join(str(error).split())[:200]})") from None
+        raise UserError(f"{path.name}: not a Parquet file ({' '.join(str(error).split())[:200]})") from None
     names = [name for name in file.schema_arrow.names if not is_index(name)]
     rows = [] if batch is None else [[row[name] for name in names] for row in batch.to_pylist()]
     return _plain(names, rows, f"{file.metadata.num_rows:,} rows; Parquet")

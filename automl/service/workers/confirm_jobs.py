@@ -82,13 +82,13 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
 def _confirmable(studies: TeamStudies, name: str) -> Job:
     job = studies.job(name)
     if job.kind == "confirm":
-        raise ConflictError(f"the job {job.study!r} confirms models of another study. Name that study")
+        raise ConflictError(f"the job {job.study!r} confirms models of another study. Name the other study")
     if job.state not in ENDED:
         raise ConflictError(f"the study {job.study!r} is {job.state}. Wait for its end, or stop it")
     for one in JobQueue(studies.store).jobs(project=job.project):
         if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in OVER:
             raise ConflictError(
-                f"{job.study!r} is being confirmed by {one.study!r}, which is {one.state}. Wait until that has ended"
+                f"{job.study!r} is being confirmed by {one.study!r}, which is {one.state}. Wait for its end"
             )
     return job
 
@@ -98,7 +98,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
     asked, job_folder = queue.spec_of(job)
     study = str(asked["study"])
     if job.run is None or job.run.cap_nano_usd is None:
-        raise AssertionError("a confirm job has a run, and its own money")
+        raise AssertionError("a confirm job must have a run and its own budget")
     cap = job.run.cap_nano_usd
     try:
         done = confirm(

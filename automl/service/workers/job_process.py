@@ -49,7 +49,7 @@ def run(store: Store, run_id: int) -> RunOutcome:
     queue = JobQueue(store)
     job = next((one for one in queue.jobs(states=("running",)) if one.run is not None and one.run.id == run_id), None)
     if job is None:
-        raise StoreError(f"run: found {run_id}, allowed: a run that is open")
+        raise StoreError(f"the queue has no open run {run_id}")
     log = writer(study=job.study, project=job.project, user=job.user)
     warn = partial(log, level="warning")
 

@@ -164,7 +164,7 @@ class Worker:
     def _start(self, turn: Start) -> None:
         run = turn.job.run
         if run is None:
-            raise AssertionError("a job that starts has a run")
+            raise AssertionError("a job that starts must have a run")
         self.log("the job starts", study=turn.job.study, worker=self.name, slots=list(turn.slot_numbers))
         try:
             process = self._process(turn, run)

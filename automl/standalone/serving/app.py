@@ -110,7 +110,7 @@ class _Endpoints:
                 answers = await self._batcher.answers(served, rows)
         except TimeoutError:
             if not is_read:
-                raise RequestError(408, f"body: incomplete after {seconds:g} seconds") from None
+                raise RequestError(408, f"body: the request was still incomplete after {seconds:g} seconds") from None
             raise RequestError(503, f"no answer within {seconds:g} seconds. Try again", 1) from None
         content = answers[0] if key == "row" else {"answers": answers}
         given = request.headers.get(_REQUEST_ID, "")
@@ -127,20 +127,24 @@ class _Endpoints:
         most = self._settings.body_bytes
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > most:
-            raise RequestError(413, f"body: {told} bytes, but at most {most} are allowed")
+            raise RequestError(413, f"body: it has {told} bytes, but at most {most} are allowed")
         parts = bytearray()
         try:
             async for part in request.stream():
                 parts += part
                 self._held_bytes += len(part)
                 if len(parts) > most:
-                    raise RequestError(413, f"body: more than {most} bytes, the most that are allowed")
+                    raise RequestError(413, f"body: it has more than the allowed {most} bytes")
                 if self._held_bytes > _BODIES_TOGETHER * most:
-                    allowed = f"the most is {_BODIES_TOGETHER * most}"
-                    raise RequestError(429, f"body: {self._held_bytes} bytes of requests are under way; {allowed}", 1)
+                    allowed = f"the limit is {_BODIES_TOGETHER * most}"
+                    raise RequestError(
+                        429, f"body: all open requests together have {self._held_bytes} bytes; {allowed}", 1
+                    )
             yield bytes(parts)
         except ClientDisconnect:
-            raise RequestError(400, f"body: ended after {len(parts)} bytes, before the end of the request") from None
+            raise RequestError(
+                400, f"body: the connection ended after {len(parts)} bytes, before the end of the request"
+            ) from None
         finally:
             self._held_bytes -= len(parts)
 

@@ -84,7 +84,7 @@ class Batcher:
         size = self._batch_rows
         with self._changed:
             if self._rows + len(rows) > self._queue_rows:
-                raise RequestError(429, f"{self._rows} rows wait already, of at most {self._queue_rows}", 1)
+                raise RequestError(429, f"{self._rows} rows wait already, and at most {self._queue_rows} may wait", 1)
             starts = range(0, len(rows), size)
             jobs = [_Job(served, rows[start : start + size], self._loop.create_future()) for start in starts]
             before = self._rows

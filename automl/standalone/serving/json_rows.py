@@ -70,9 +70,9 @@ def _json(body: bytes) -> Any:
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # refuses halves of surrogate pairs
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise _refused(f"body: this is no JSON ({error.msg} at {where})") from None
+        raise _refused(f"body: this is not JSON ({error.msg} at {where})") from None
     except UnicodeEncodeError:
-        raise _refused("body: half of a surrogate pair. Send whole characters") from None
+        raise _refused("body: a text has half of a surrogate pair. Send whole characters") from None
     except UnicodeDecodeError:
         raise _refused("body: some bytes are not UTF-8. Send JSON in UTF-8") from None
     except RecursionError:
@@ -129,13 +129,13 @@ def _image_row(row: Any, number: int) -> bytes:
     try:
         content = base64.b64decode(row, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InputError(number, f"{where}: this is no base64 ({error}). Send {allowed}") from None
+        raise InputError(number, f"{where}: this is not base64 ({error}). Send {allowed}") from None
     try:
         with opened_image(io.BytesIO(content)) as opened:
             pixels = opened.width * opened.height
     except Exception:  # noqa: BLE001 - Pillow's readers may raise any exception
         formats = ", ".join(IMAGE_FORMATS)
-        raise InputError(number, f"{where}: this is no image. Send {allowed} ({formats})") from None
+        raise InputError(number, f"{where}: this is not an image. Send {allowed} ({formats})") from None
     if pixels > MOST_PIXELS:
         raise InputError(number, f"{where}: the image has {pixels} pixels, more than {MOST_PIXELS}")
     return content

@@ -34,7 +34,7 @@ _ERRORS: Mapping[str, tuple[str, str]] = {
     "408": ("The body did not arrive in time.", "body: incomplete after 30 seconds"),
     "413": ("The body is too large.", "body: 20000000 bytes, but at most 16777216 are allowed"),
     "422": ("The body does not fit the model.", "row 1, column 'age': found 'old', allowed: a finite number"),
-    "429": ("Too many rows wait.", "4096 rows wait already, of at most 4096"),
+    "429": ("Too many rows wait.", "4096 rows wait already, and at most 4096 may wait"),
     "500": ("The server failed.", "the server failed: RuntimeError"),
     "503": ("There was no answer in time.", "no answer within 30 seconds. Try again"),
 }

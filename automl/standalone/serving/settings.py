@@ -23,28 +23,28 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", validate_default=True)
 
-    host: str = Field("127.0.0.1", description="Listening address; addresses that others reach need a token.")
-    port: int = Field(8000, ge=0, le=65535, description="Listening port; 0 takes a free port.")
+    host: str = Field("127.0.0.1", description="Listening address. Public addresses need a token.")
+    port: int = Field(8000, ge=0, le=65535, description="Listening port; 0 picks a free port.")
     workers: int = Field(1, ge=1, le=256, description="Number of worker processes.")
     threads: int | None = Field(
-        None, ge=1, description="Threads of torch in each worker; by default its share of the CPUs minus 1."
+        None, ge=1, description="PyTorch threads per worker process. Default: its share of the CPUs, minus 1."
     )
-    device: str = Field("cpu", description="Device to compute on, such as cuda.")
-    batch_rows: Positive = Field(64, description="Most rows in one forward pass.")
+    device: str = Field("cpu", description="Device that computes the predictions, such as cuda.")
+    batch_rows: Positive = Field(64, description="Largest number of rows in one forward pass.")
     batch_wait_ms: float = Field(
-        5.0, ge=0, le=10_000, description="Most milliseconds that a row waits for rows of other requests."
+        5.0, ge=0, le=10_000, description="Longest wait of a row for rows of other requests, in milliseconds."
     )
-    queue_rows: Positive = Field(4096, description="Most rows that wait in a worker; further rows get status 429.")
-    request_rows: Positive = Field(1000, description="Most rows in one request.")
+    queue_rows: Positive = Field(4096, description="Rows that may wait in a worker. Further rows get status 429.")
+    request_rows: Positive = Field(1000, description="Largest number of rows in one request.")
     body_mib: float = Field(16.0, gt=0, le=1024, description="Largest body of a request in MiB; more gets status 413.")
-    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until a request gets status 503.")
+    timeout_seconds: float = Field(30.0, gt=0, le=3600, description="Seconds until an unanswered request gets 503.")
     poll_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds between checks for a replaced model.")
-    trust: bool = Field(False, description="Load a .pt2 file of someone else, which runs code that the file names.")
+    trust: bool = Field(False, description="Load a .pt2 file of another author, which can run any code.")
     challenger: str | None = None
     share: str | None = None
     answers: str | None = None
     answers_mib: str | None = None
-    token_file: Path | None = Field(None, description="File with the token that requests need.")
+    token_file: Path | None = Field(None, description="File with the token that clients must send.")
     token: SecretStr | None = Field(None, description="The token itself, only from the environment.")
 
     @field_validator("*", mode="before")
@@ -56,7 +56,9 @@ class Settings(BaseSettings):
     @classmethod
     def _is_gone(cls, value: Any) -> Any:
         if value is not None:
-            raise PydanticCustomError("gone", "nothing: it was removed; share requests in front of two servers")
+            raise PydanticCustomError(
+                "gone", "this option was removed; to compare models, split requests between two servers"
+            )
         return value
 
     @property
@@ -78,14 +80,14 @@ class Settings(BaseSettings):
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
     """Read the settings from `given`, the environment, or a file. Raises ServeError if a setting is wrong."""
     if file is not None and not file.is_file():
-        raise ServeError(f"--settings: {str(file)!r} is no file. Name a file with lines {PREFIX}NAME=VALUE")
+        raise ServeError(f"--settings: {str(file)!r} is not a file. Name a file with lines {PREFIX}NAME=VALUE")
     try:
         found = Settings(_env_file=file, **{name: one for name, one in given.items() if one is not None})
     except ValidationError as error:
         raise ServeError(_line(error)) from None
     found = _with_token(found)
     if found.request_rows > found.queue_rows:
-        raise ServeError(f"--queue-rows is {found.queue_rows}, less than the {found.request_rows} of --request-rows")
+        raise ServeError(f"--queue-rows is {found.queue_rows}, less than --request-rows, which is {found.request_rows}")
     if found.is_open and not is_loopback(found.host):
         raise ServeError(
             f"--host {found.host!r} needs a token. Use 127.0.0.1 or another loopback address, or pass "
@@ -125,4 +127,6 @@ def _line(error: ValidationError) -> str:
     name = str(first["loc"][0])
     where = f"--{name.replace('_', '-')} ({PREFIX}{name.upper()})"
     found = "a value" if name == "token" else repr(first["input"])
+    if name in GONE:
+        return f"{where}: {first['msg']}"
     return f"{where}: found {found}, allowed: {first['msg'].removeprefix('Input should be ')}"

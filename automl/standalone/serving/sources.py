@@ -62,7 +62,7 @@ class FollowedSource:
         if "problem" in content:
             raise ServeError(content["problem"])
         if time.time() - self._file.stat().st_mtime > _SILENT_SECONDS:
-            raise ServeError("MODEL: the process that polls for versions has ended. Start the server again")
+            raise ServeError("MODEL: the process that checks for new versions has ended. Start the server again")
         return Place(path=content["path"], version=content["version"], fingerprint=content["version"])
 
 

@@ -337,7 +337,7 @@ def test_a_worker_offers_what_its_container_was_given(target, machines, options,
 def test_compose_has_one_machine(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(yaml.safe_dump(DIGITS))
-    with pytest.raises(UserError, match="--nodes is 2, but this form has one worker on one machine"):
+    with pytest.raises(UserError, match="--nodes is 2, but compose starts one worker on one machine"):
         write_manifests("compose", spec_of(DIGITS), file=file, machines=MACHINES, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -467,7 +467,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "sections", "problem"), [
-    ("pytorchjob", {"task": {"command": ["true"]}}, "a shell command can only be trained by a study"),
+    ("pytorchjob", {"task": {"command": ["true"]}}, "only a study can run a shell command"),
     ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
 ])  # fmt: skip
 def test_what_a_target_cannot_do_is_said(target: Target, sections: Any, problem: str, tmp_path: Path) -> None:

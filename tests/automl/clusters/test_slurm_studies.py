@@ -109,7 +109,7 @@ def audited(place: Workplace, study: str) -> None:
 def test_a_study_over_two_nodes_survives_two_time_limits(cluster: Slurm, place: Workplace) -> None:
     study = Submitted(place, cluster, place.spec(SLOW, **STUDY, study="limits"), "--nodes", 2, "--cpus-per-task", 1)
     again = place.start("submit", place.folder / "limits.yaml", "--slurm", environment=cluster.environment)
-    assert f"SLURM job {study.job} runs limits already. End it first: `scancel" in again.communicate()[1]
+    assert f"SLURM job {study.job} already runs limits. End the job first: `scancel" in again.communicate()[1]
     assert again.returncode == 2
     for _ in range(2):
         before = study.epochs

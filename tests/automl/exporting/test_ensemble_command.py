@@ -55,7 +55,7 @@ def test_fewer_than_two_models_are_refused_in_one_line(tmp_path, capsys, monkeyp
     place = InProcess(tmp_path, capsys, monkeypatch)
     code, out, err = place.run("ensemble", "small")
     assert (code, out, err.count("\n")) == (2, "", 2)
-    assert "ensemble: small has 0 saved models, and an ensemble needs 2\nTrain more" in err
+    assert "ensemble: small has 0 saved models, but needs at least 2\nTrain more" in err
     code, out, err = place.run("ensemble", "small", "--out", "nowhere/there")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert not list(tmp_path.glob("*ensemble*"))

@@ -43,13 +43,13 @@ def test_a_device_or_a_fifo_is_no_file_of_a_model(tmp_path: Path, name: str, mak
     )
     (tmp_path / name).unlink(missing_ok=True)
     make(tmp_path / name)
-    with pytest.raises(ExportError, match=f"{name} is no regular file"):
+    with pytest.raises(ExportError, match=f"{name} is not a regular file"):
         opened_model(tmp_path)
 
 
 def test_an_image_is_a_regular_file_and_a_spec_that_never_ends_is_not_read_to_its_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.png")
-    with pytest.raises(InputError, match="it is no regular file"):
+    with pytest.raises(InputError, match="it is not a regular file"):
         ImageRows({"channels": 3, "height": 8, "width": 8}).encode(str(tmp_path / "a.png"), 0)
     zeros(tmp_path / "s.yaml")
     with pytest.raises(SpecError, match="found more than 1,000,000 characters"):

@@ -56,7 +56,7 @@ class Choosing(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Noisy(), r"--format onnx: answers of the file differ from the model's by .*, more than 0.0001"),
+        (Noisy(), r"--format onnx: predictions of file and model differ by .*, more than 0.0001"),
         (Choosing(), "--format onnx: ONNX Runtime cannot run the file: .*Where"),
     ],
 )
@@ -142,5 +142,5 @@ def test_an_answer_that_would_fill_the_memory_is_refused(doubling, monkeypatch):
     session = onnx_process._session(str(doubling()))
     numbers = onnx_process._written([torch.ones(3, 2).numpy()])
     monkeypatch.setattr(onnx_process, "MOST_ANSWER_BYTES", 20)
-    with pytest.raises(ValueError, match="the outputs of these rows have 24 bytes, allowed: 20"):
+    with pytest.raises(ValueError, match="the outputs of these rows have 24 bytes, more than the allowed 20"):
         onnx_process._reply(session, onnx_process.ARRAYS, numbers)

@@ -77,7 +77,9 @@ def test_one_seed_of_a_later_epoch_hides_no_ensemble(confirming: Confirming) -> 
     confirming.confirm(7, epoch=6, keeps=True)
     confirming.confirm(9, epoch=2, error=0.4)
     assert confirming.together() == confirming.together("ensemble") == ["/nowhere/7@2.pt", "/nowhere/8@2.pt"]
-    with pytest.raises(StoreError, match=r"'ensemble:0@6' needs saved models of two seeds, and has none\. Name one of"):
+    with pytest.raises(
+        StoreError, match=r"'ensemble:0@6' needs saved models of at least two seeds, but has none\. Name one of"
+    ):
         confirming.together("ensemble:0@6")
     confirming.confirm(8, epoch=6, keeps=True)
     assert confirming.together() == ["/nowhere/7@6.pt", "/nowhere/8@6.pt"]

@@ -205,7 +205,7 @@ def test_a_row_of_numbers_is_answered_alike_beside_a_longer_one(tmp_path: Path) 
 def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
     path.write_text('{"text": "good", "id": 1}\n{"id": 2}\n')
-    with pytest.raises(ExportError, match=r"new\.jsonl: line 2: no column 'text', which all rows need"):
+    with pytest.raises(ExportError, match=r"new\.jsonl: line 2: the column 'text' is missing, which the model needs"):
         list(rows_in(path, {"kind": "text", "column": "text"}))
 
 
@@ -215,7 +215,7 @@ def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
         ("age,city\n1,Rome\n", "line 2: found no column 'score', allowed: 'age', 'score', 'city'"),
         ("age,city,scor\n1,Rome,1\n", "found the unknown column 'scor' and no column 'score'"),
         ("age,city,score\n1,Rome,1\nold,Rome,1\n", "line 3, column 'age': found 'old', allowed: a finite number"),
-        ("age,city,score\n1,Rome\n", "line 2: 2 columns, but the first line has 3"),
+        ("age,city,score\n1,Rome\n", "line 2: found 2 columns, but the first line has 3"),
         ("age,age,score\n1,2,3\n", "line 1: the column 'age' appears twice"),
         ("", "is empty. Name a file with rows of a table"),
         (None, "does not exist. Did you mean 'news.csv'?"),

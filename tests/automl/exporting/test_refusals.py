@@ -76,7 +76,7 @@ def test_nested_inputs_and_outputs_leave_as_a_program(tmp_path: Path) -> None:
     many = {"a": torch.rand(9, 3), "b": torch.rand(9)}
     outputs = torch.export.load(str(tmp_path / "m.pt2")).module()(many, scale=scale)
     assert torch.equal(outputs["scaled"], many["a"] * 2)
-    with pytest.raises(ModelError, match="only the model's own code can turn rows into numbers"):
+    with pytest.raises(ModelError, match="only its training code can encode rows"):
         load(tmp_path / "m.pt2")
 
 
@@ -106,7 +106,7 @@ def test_a_model_of_several_outputs_leaves_without_rows(tmp_path: Path, containe
     if ending == ".onnx":
         optional.module("onnxruntime")
     (write_onnx if ending == ".onnx" else write_torch_export)([traced(call)], manifest, tmp_path / f"m{ending}")
-    with pytest.raises(ModelError, match="only the model's own code can turn rows into numbers"):
+    with pytest.raises(ModelError, match="only its training code can encode rows"):
         load(tmp_path / f"m{ending}")
 
 

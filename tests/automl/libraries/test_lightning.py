@@ -80,7 +80,7 @@ def test_a_module_that_has_enough_ends_its_trial():
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("path", "fit: the trial knows its checkpoint"),
+        ("path", "the trial chooses the checkpoint"),
         ("logs nothing", "epoch 1: Lightning's self.log measured nothing"),
         ("raises", "the user's own mistake"),
     ],

@@ -103,7 +103,7 @@ def test_a_study_is_submitted_listed_stopped_resumed_and_deleted(service: TeamSe
     listed = json.loads(run("queue", "--json").stdout)
     assert [one["study"] for one in listed] == ["red.tiny"]
     assert run("queue").stdout.startswith("red.tiny")
-    assert run("queue", as_user="bob").stdout == "no study waits or runs\n"
+    assert run("queue", as_user="bob").stdout == "no study is waiting or running\n"
 
     refused = run("launch", "spec.yaml", "--detach")
     assert isinstance(refused.exception, RefusedError)
@@ -170,7 +170,7 @@ def test_every_command_asks_a_service_or_says_that_it_does_not(service: TeamServ
     for command in set(COMMANDS) - OVER_HTTP:
         refused = run(command).exception
         assert isinstance(refused, UserError)
-        own = "checks this machine" if command == "doctor" else "does not run over HTTP, but --server is set"
+        own = "checks this machine" if command == "doctor" else "cannot use a service, but --server is set"
         assert str(refused).startswith(f"automl {command} {own}")
     assert set(COMMANDS) >= OVER_HTTP | HERE | BESIDE
 
@@ -196,7 +196,7 @@ def test_the_environment_names_a_service(service: TeamService, study: str, monke
     assert "small" in CliRunner().invoke(cli, ["list"]).stdout
     assert CliRunner().invoke(cli, ["init", "--help"]).exit_code == 0
     refused = CliRunner().invoke(cli, ["promote", "small", "0"]).exception
-    assert str(refused).startswith("automl promote does not run over HTTP, but AUTOML_SERVER is set")
+    assert str(refused).startswith("automl promote cannot use a service, but AUTOML_SERVER is set")
 
 
 def test_the_tokens_file_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_a_local_submission_waits_in_the_queue(tmp_path: Path, monkeypatch: pyte
     Path("spec.yaml").write_text(yaml.safe_dump(SPEC))
     store = f"sqlite:///{tmp_path}/own.db"
     done = CliRunner().invoke(cli, ["submit", "spec.yaml", "--priority", "5", "--store", store])
-    assert done.stdout == "tiny is queued; `automl queue` shows its turn\n"
+    assert done.stdout == "the study tiny is queued; `automl queue` shows its place\n"
     [job] = json.loads(CliRunner().invoke(cli, ["queue", "--store", store, "--json"]).stdout)
     assert (job["study"], job["priority"], job["project"], job["limit_usd"]) == ("tiny", 5, "local", 2.0)
     assert "priority    5" in CliRunner().invoke(cli, ["queue", "--store", store]).stdout

@@ -149,8 +149,8 @@ def answering(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str
 @pytest.mark.parametrize(
     ("status", "body", "headers", "words"),
     [
-        (200, b"no archive", {}, "the server's answer is no exported model"),
-        (200, b"cut", {"Content-Length": "1000"}, "has closed the connection"),
+        (200, b"no archive", {}, "the server's answer is not an exported model"),
+        (200, b"cut", {"Content-Length": "1000"}, "closed the connection"),
         (404, b'{"detail": "Not Found"}', {}, "it is another version of automl"),
     ],
 )

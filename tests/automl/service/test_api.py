@@ -32,7 +32,7 @@ def test_a_spec_may_be_the_text_of_a_file(client: TestClient) -> None:
         ({"spec": "study: [a"}, "spec: the text is not YAML"),
         ({"spec": "x: " + "[" * 900 + "]" * 900}, "values nested too deeply"),
         ({"spec": "study: a\nstudy: b"}, "found the key 'study' in line 2 and in line 1"),
-        ({"spec": "- a"}, "the YAML is no mapping. Send the text of a spec"),
+        ({"spec": "- a"}, "the YAML text is not a mapping. Send the text of a spec"),
         ({"spec": {"study": "a", "task": "digits", "bugdet": {}}}, "spec: bugdet: found"),
         ({"spec": {"study": "a", "task": "digit"}}, "spec: task: found 'digit'"),
         ({}, "body.spec: Field required"),

@@ -85,7 +85,7 @@ def test_strings_of_a_parquet_dictionary_count_as_often_as_they_are_used(tmp_pat
     column = arrow.DictionaryArray.from_arrays(arrow.array([0] * 5000, arrow.int32()), ["x" * 10_000])
     parquet.write_table(arrow.table({"a": column}), tmp_path / "a")
     assert (tmp_path / "a").stat().st_size < 20_000
-    with pytest.raises(TooLargeError, match=r"a\.parquet expands to more than 4.19 MB"):
+    with pytest.raises(TooLargeError, match=r"a\.parquet expands to more than the allowed 4.19 MB"):
         check_expanded(tmp_path / "a", "a.parquet", 2**20)
 
 

@@ -83,13 +83,13 @@ def test_all_is_well_around_a_service_with_a_worker(service: TestedService, plac
 
 def test_a_store_that_is_not_there_or_of_another_schema_is_left_as_it_is(place: InProcess) -> None:
     found, cure = wrong(place, "store")
-    assert "automl.db: has no automl tables" in found
+    assert "automl.db has no automl tables" in found
     assert "automl serve" in cure
     assert not (place.folder / "automl.db").exists()
     connection = sqlite3.connect(place.folder / "automl.db")
     connection.executescript(OLD_STORE.read_text())
     found, cure = wrong(place, "store")
-    assert re.search(r"schema 0016, this version knows 0016 to \d{4}$", found)
+    assert re.search(r"schema 0016, but this version of automl knows 0016 to \d{4}$", found)
     assert "automl list" in cure
     version = "SELECT version_num FROM automl_alembic_version"
     assert connection.execute(version).fetchone() == ("0016",)
@@ -109,11 +109,11 @@ def test_a_store_that_is_not_there_or_of_another_schema_is_left_as_it_is(place: 
 def test_tokens(service: TestedService, place: InProcess) -> None:
     assert "every user of its machine is an admin" in right(place, "tokens")
     service.token()
-    assert wrong(place, "tokens")[0] == "1 valid token of 1 user, but no admin has one"
+    assert wrong(place, "tokens")[0] == "1 valid token of 1 user, but no admin has a token"
     assert "--role admin" in wrong(place, "tokens")[1]
     _, root = access_tokens.create(service.store, name="root", user="root", project="ops", role="admin", days=3)
     found, cure = wrong(place, "tokens")
-    assert f"expiring soon: {root.id} (root of root) in 3 d" in found or "in 2 d 23 h" in found
+    assert f"these expire soon: {root.id} (root of root) in 3 d" in found or "in 2 d 23 h" in found
     assert cure == f"`automl token rotate {root.id}`"
     access_tokens.rotate(service.store, root.id, days=30, grace_seconds=60)
     assert right(place, "tokens") == "3 valid tokens of 2 users", "one that was rotated ends as it should"
@@ -259,7 +259,7 @@ def test_a_view_that_cannot_be_written_is_told(service: TestedService, place: In
         connection.execute(sa.update(t.view_cursors).values(error="MLflow does\nnot answer"))
     found, cure = wrong(place, "views")
     assert found == "1 view could not be written. Last error (study a, mlflow): MLflow does not answer"
-    assert cure == "remove the cause, then run `automl sync a`"
+    assert cure == "fix the cause, then run `automl sync a`"
 
 
 def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

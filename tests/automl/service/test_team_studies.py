@@ -260,7 +260,7 @@ def test_a_member_gives_another_budget_to_studies_of_their_own_alone(service: Te
     ann, bob = service.studies(), service.studies("bob")
     service.studies("root", "ops", "admin").set_limit("user", "bob", 0.0)
     ann.stop("a")
-    with pytest.raises(ForbiddenError, match="found a study of ann, allowed: your own studies; an admin"):
+    with pytest.raises(ForbiddenError, match=r"this study belongs to ann\. Only this user and admins"):
         bob.resume("a", ["faults.attempts=4", override])
     assert ann.job("a").state == "stopped"
     assert ann.record("a").spec["budget"]["usd"] == 1.0

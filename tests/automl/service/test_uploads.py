@@ -178,4 +178,4 @@ def test_an_operator_may_take_none(service: TestedService) -> None:
     with TestClient(service.app(), headers=bearer(service.token())) as client:
         answer = client.post(f"{URL}?name=a.csv", content=b"x")
     assert answer.status_code == 422
-    assert "takes no uploads" in answer.json()["detail"]
+    assert "accepts no uploads" in answer.json()["detail"]

@@ -133,7 +133,7 @@ def test_nothing_is_run_of_what_was_given_up_and_its_place_is_free() -> None:
         tasks = await begun(batcher, model, 1.0)
         given_up = asyncio.create_task(batcher.answers(model, rows(*[5.0] * 19)))
         await asyncio.sleep(0)
-        with pytest.raises(RequestError, match="20 rows wait already, of at most 20") as refused:
+        with pytest.raises(RequestError, match="20 rows wait already, and at most 20 may wait") as refused:
             await batcher.answers(model, rows(6.0))
         assert (refused.value.status, refused.value.retry_seconds) == (429, 1)
         given_up.cancel()

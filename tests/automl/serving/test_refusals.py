@@ -66,9 +66,9 @@ def test_an_archive_of_somebody_else(tmp_path: Path) -> None:
         (("--port", "70000"), "--port (AUTOML_SERVE_PORT): found '70000', allowed: less than or equal to 65535"),
         (("--workers", "0"), "--workers (AUTOML_SERVE_WORKERS): found '0', allowed: greater than or equal to 1"),
         (("--timeout-seconds", "nan"), "--timeout-seconds (AUTOML_SERVE_TIMEOUT_SECONDS): found 'nan', allowed: "),
-        (("--queue-rows", "10"), "--queue-rows is 10, less than the 1000 of --request-rows"),
+        (("--queue-rows", "10"), "--queue-rows is 10, less than --request-rows, which is 1000"),
         (("--host", "0.0.0.0"), "--host '0.0.0.0' needs a token. Use 127.0.0.1 or another loopback"),
-        (("--settings", "none.env"), "--settings: 'none.env' is no file. Name a file with lines AUTOML_SERVE"),
+        (("--settings", "none.env"), "--settings: 'none.env' is not a file. Name a file with lines AUTOML_SERVE"),
     ],
 )
 def test_settings_that_cannot_be(people_model: Path, tmp_path: Path, options: tuple[str, ...], words: str) -> None:
@@ -112,7 +112,7 @@ def test_a_model_that_could_run_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["challenger", "share", "answers", "answers-mib"])
 def test_what_was_removed(people_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     variable = f"AUTOML_SERVE_{name.replace('-', '_').upper()}"
-    told = f"--{name} ({variable}): found '1', allowed: nothing: it was removed; share requests in front of two servers"
+    told = f"--{name} ({variable}): this option was removed; to compare models, split requests between two servers"
     assert told in refused(tmp_path, people_model, f"--{name}", "1")
     monkeypatch.setenv(variable, "1")
     assert told in refused(tmp_path, people_model)

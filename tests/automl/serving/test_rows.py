@@ -39,8 +39,8 @@ def of(row: Any) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b'{"row": {"age": 39, "city": ', "body: this is no JSON (Expecting value at line 1, column 29)"),
-        (b"", "body: this is no JSON"),
+        (b'{"row": {"age": 39, "city": ', "body: this is not JSON (Expecting value at line 1, column 29)"),
+        (b"", "body: this is not JSON"),
         (b"\xff\xfe", "body: some bytes are not UTF-8"),
         (b"[1]", "body: found a list, allowed: an object with only the key 'row'"),
         (b'{"rows": []}', "body: found the keys 'rows', allowed: an object with only the key 'row'"),
@@ -53,7 +53,7 @@ def of(row: Any) -> bytes:
         (b'{"row": {"age": 1, "city": "Oslo"}}', "row 1: found no column 'score'"),
         (b'{"row": {"age": 1, "city": "Oslo", "scor": 1}}', "did you mean 'score'?"),
         (b'{"row": "Oslo"}', "row 1: found 'Oslo', allowed: a mapping"),
-        (b'{"row": {"age": 1, "city": "\\ud800", "score": 1}}', "body: half of a surrogate pair"),
+        (b'{"row": {"age": 1, "city": "\\ud800", "score": 1}}', "body: a text has half of a surrogate pair"),
         (b'{"row": ' + b"[" * 100_000, "body: lists or objects are nested too deeply"),
         (b'{"row": {"age": 1, "city": "' + b"x" * 10_001 + b'", "score": 1}}', "column 'city': found a text of 10001"),
     ],
@@ -105,12 +105,12 @@ def test_images_come_in_base64_and_nothing_else_does(kinds: Taken, image_model: 
     allowed = "Send the content of an image file in base64"
     cut = base64.b64encode(base64.b64decode(picture("PNG"))[:-30]).decode()
     cases = {
-        str(path): f"row 1: this is no base64 (Only base64 data is allowed). {allowed}",
-        "": f"row 1: this is no image. {allowed}",
-        "aGVsbG8=": f"row 1: this is no image. {allowed}",
-        "abc": "row 1: this is no base64 (Incorrect padding)",
-        picture("EPS"): f"row 1: this is no image. {allowed}",
-        cut: "row 1: the content of a file is no complete image",
+        str(path): f"row 1: this is not base64 (Only base64 data is allowed). {allowed}",
+        "": f"row 1: this is not an image. {allowed}",
+        "aGVsbG8=": f"row 1: this is not an image. {allowed}",
+        "abc": "row 1: this is not base64 (Incorrect padding)",
+        picture("EPS"): f"row 1: this is not an image. {allowed}",
+        cut: "row 1: the content of a file is not a complete image",
         picture("PNG", (8000, 7000), "1", 0): "row 1: the image has 56000000 pixels, more than 50000000",
     }
     for row, words in cases.items():

@@ -71,7 +71,7 @@ def test_of_several_rows_the_wrong_one_is_named(server: Server) -> None:
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
     reply = server.ask("/predict", raw=b" " * (2**19 + 1))
-    assert (reply.status, reply.body["detail"]) == (413, "body: 524289 bytes, but at most 524288 are allowed")
+    assert (reply.status, reply.body["detail"]) == (413, "body: it has 524289 bytes, but at most 524288 are allowed")
     chunked = server.client()
     chunked._connection.request("POST", "/predict", iter([b" " * 2**18] * 3), encode_chunked=True)
     assert chunked._connection.getresponse().status == 413
@@ -113,7 +113,7 @@ def test_a_full_queue_is_told_with_a_time_to_come_back(guarded_server: Server) -
     assert clients.statuses.keys() <= {200, 429, 503}
     assert not clients.broken
     assert all(reply.headers["retry-after"] == "1" for reply in refused)
-    assert refused[0].body["detail"].endswith("rows wait already, of at most 4")
+    assert refused[0].body["detail"].endswith("rows wait already, and at most 4 may wait")
 
 
 def test_a_request_that_takes_too_long_is_given_up_and_the_next_one_answered(guarded_server: Server) -> None:
@@ -141,7 +141,7 @@ def test_clients_that_send_half_a_request_stop_nobody(guarded_server: Server) ->
             assert more, answer
             answer += more
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"body: incomplete after 2 seconds" in answer
+    assert b"body: the request was still incomplete after 2 seconds" in answer
 
 
 def test_bodies_under_way_have_a_common_limit() -> None:
@@ -157,7 +157,9 @@ def test_bodies_under_way_have_a_common_limit() -> None:
         async with AsyncExitStack() as stack:
             for _ in range(4):
                 await stack.enter_async_context(endpoints._body(sent(b" " * 10)))
-            with pytest.raises(RequestError, match="41 bytes of requests are under way; the most is 40") as refused:
+            with pytest.raises(
+                RequestError, match="all open requests together have 41 bytes; the limit is 40"
+            ) as refused:
                 await stack.enter_async_context(endpoints._body(sent(b" ")))
             assert (refused.value.status, refused.value.retry_seconds) == (429, 1)
         async with endpoints._body(sent(b" ")) as body:

@@ -295,7 +295,7 @@ BAD = [
     ("task: d\nspace: {width: {type: categorical, choices: [1, on]}}", "space.width.choices", ["found true twice"]),
     ("task: d\nspace: {width: {type: int, low: 1, high: 2, when: {widht: 1}}}", "space.width.when.widht",
      ["found 'widht'", "a parent among"]),
-    (CIRCLE, "space.width.when.dropout", ["found the cycle width -> dropout -> width", "lead to a parameter without"]),
+    (CIRCLE, "space.width.when.dropout", ["need each other: width -> dropout -> width", "Remove `when` from one"]),
     ("task: d\nspace: {learningrate: {type: float, low: 0, high: 1}}", "space.learningrate",
      ["neither the trainer nor the task", "allowed: width, dropout, learning_rate, batch_per_rank",
       "did you mean 'learning_rate'?"]),

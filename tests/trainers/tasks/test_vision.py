@@ -217,7 +217,7 @@ def test_files_that_start_programs_or_fill_the_memory_are_refused(tmp_path: Path
     with pytest.raises(TaskError, match=r"a/0\.png: the file is no complete image"):
         Vision(str(tmp_path), reading=2)
     row = ImageRows({"channels": 3, "height": 8, "width": 8})
-    with pytest.raises(InputError, match="is no complete image"):
+    with pytest.raises(InputError, match="is not a complete image"):
         row.encode(str(path), 0)
 
 

@@ -60,7 +60,7 @@ def test_python_and_yaml_form_are_one() -> None:
         ({**RATE, "prior": {"center": True}}, "x.prior.center", "found true"),
         ({**RATE, "prior": {"center": math.nan}}, "x.prior.center", "found nan"),
         ({**RATE, "prior": 0.1}, "x.prior", "found 0.1, allowed: a mapping with center"),
-        ({**RATE, "prior": {}}, "x.prior.center", "found nothing, allowed: the value"),
+        ({**RATE, "prior": {}}, "x.prior.center", "the value is missing"),
         ({**RATE, "prior": {"center": 0.1, "confidence": "sure"}}, "x.prior.confidence", "allowed: low, medium, high"),
         ({**RATE, "prior": {"centre": 0.1}}, "x.prior.centre", "did you mean 'center'?"),
         ({"type": "int", "low": 1, "high": 3, "prior": {"center": 4}}, "x.prior.center", "a whole number from 1 to 3"),
