@@ -90,7 +90,7 @@ class StreamFeed:
         self.next_samples = sharing.batch_per_rank
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:  # noqa: ARG002 - a stream continues where it stopped
-        """Begin an epoch and return its work. An epoch that ends with the stream counts as long as the last pass."""
+        """Begin an epoch and return its work, taken from the last pass if the epoch ends with the stream."""
         self._steps = steps
         of_step = TRAIN_WORK * self._sharing.batch_per_rank * self._sharing.accumulate
         return float(self._planned() * of_step), float(min(steps, self._planned()) * of_step)

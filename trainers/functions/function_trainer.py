@@ -67,7 +67,7 @@ class FunctionTrainer:
             self._last: Callable[[], object] | None = None
 
     def run(self, course: Course) -> None:
-        """Call the training function, until it returns or the trial ends. Raises TrainingError if the function raised."""
+        """Call the training function, until it returns or the trial ends. Raises TrainingError if it raises."""
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             set_fast_math(self._settings, self._group.device)

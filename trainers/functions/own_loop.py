@@ -19,7 +19,7 @@ class Course(Protocol):
         """Report the trial's facts; its first epoch began `ago_seconds` ago."""
 
     def until(self, epoch: int) -> int | None:
-        """Wait until training beyond `epoch` is allowed, and return the epoch to train to; None once the trial is over."""
+        """Wait until the search allows more than `epoch` epochs; return the last one, or None to end the trial."""
 
     def seconds_left(self) -> float | None:
         """Return the seconds left in which to end the trial; None while the trial may continue."""

@@ -24,7 +24,7 @@ from trainers.protocol import TaskError
 
 USUAL_NAME = "model"
 _TRANSPARENT = (nn.Module, optim.Optimizer, LRScheduler, GradScaler)
-"""Classes whose state is known not to contain other objects. Any other class may hold a model or an optimizer."""
+"""Classes of known content. An object of any other class may also contain a model or an optimizer."""
 
 
 def line_that_loads(name: str) -> str:
@@ -78,7 +78,7 @@ class KeptState:
         return ""
 
     def content(self) -> dict[str, Any]:
-        """Return this rank's state for a checkpoint. The first call checks that it holds only plain values and tensors."""
+        """Return this rank's state for a checkpoint, checked once to hold only plain values and tensors."""
         states = {name: one[0]() if isinstance(one, tuple) else one.state_dict() for name, one in self._state.items()}
         content = {name: _given(state) for name, state in states.items()}
         if not self._is_checked:

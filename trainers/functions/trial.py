@@ -130,7 +130,7 @@ class Trial:
         return model
 
     def ddp_options(self) -> dict[str, Any]:
-        """Return the arguments for DistributedDataParallel that `prepare` uses. Libraries that wrap models need them."""
+        """Return the arguments for DistributedDataParallel that `prepare` uses, for libraries that wrap models."""
         return {
             "gradient_as_bucket_view": True,
             "broadcast_buffers": False,  # ranks may differ in passes for validation; see FunctionTrainer
@@ -368,7 +368,7 @@ class Asking:
         return value
 
     def _chosen(self, name: str, domain: Domain) -> Value:
-        """Return the proposed value if it is in the call's domain, which may differ by trial; otherwise draw a value."""
+        """Return the proposed value if this call's domain contains it; otherwise draw a value from the domain."""
         proposed = (self._proposed or {}).get(name)
         if proposed is not None and not are_compatible(proposed.domain, domain):
             problem = f"found {in_words(domain)}, but an earlier trial had {in_words(proposed.domain)}"

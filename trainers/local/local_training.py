@@ -245,7 +245,7 @@ def in_processes(
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
-    """Yield (rank, message) until all are done. If a rank is lost, wait briefly for another rank's error that caused it."""
+    """Yield (rank, message) until all are done. If a rank is lost, wait briefly for the error that caused it."""
     lost: tuple[int, LostError] | None = None
     while open_pipes:
         waiting: list[Any] = list(open_pipes)

@@ -37,7 +37,7 @@ class EpochResult(NamedTuple):
 
     Attributes:
         averages: `train_loss`, `val_loss` and the task's metrics, over all samples with their weights, and standard
-            errors of those measured after the epoch.
+            errors of the metrics that are measured after the epoch.
         rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times in seconds, booleans as 1 and 0.
         small_norms: Sum of squared gradient norms of single micro-batches, over measured steps and ranks.
         big_norms: Sum of squared norms of whole steps' gradients over measured steps.

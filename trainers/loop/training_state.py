@@ -231,7 +231,7 @@ def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
 def _model(
     spec: TrialSpec, task: Task, settings: Settings, group: Group
 ) -> tuple[nn.Module, Callable[[list[nn.Module]], None]]:
-    """Return the model, and `fill`, which sets its weights when it is sharded. Until then it is on CPU or meta device."""
+    """Return the model, and `fill`, which sets a sharded model's weights; before, it is on the CPU or meta device."""
     if shards_fully(settings, group):  # in effect until the network is closed
         return_freed_tensors(at_once=settings.shard_offload or group.device.type == "cpu")
     by_module = ModuleInit(task, spec.params, spec.seed) if settings.init_by_module else None

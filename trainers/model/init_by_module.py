@@ -1,8 +1,8 @@
-"""Models built without memory on torch's `meta` device, whose parameters get their first values block by block.
+"""Builds models without memory on torch's `meta` device, and gives parameters their first values block by block.
 
 Values come from each module's `reset_parameters` (or torch's `_reset_parameters`), seeded by the trial's seed and the
-module's name: they do not depend on ranks or sharding. Values that a constructor gives in other ways would be lost
-silently, so all writes to tensors are recorded while the model is built; a model with any other write is refused.
+module's name, so they do not depend on ranks or sharding. Values that a constructor sets in other ways would be lost
+silently. So all writes to tensors are recorded while the model is built, and a model with other writes is refused.
 """
 
 import sys
@@ -27,7 +27,7 @@ _SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  
 
 
 class ModuleInit:
-    """A model without values, and its `fill`; raises TaskError if values come from anything but its modules' resets."""
+    """A model without values, and `fill`, which sets them. TaskError if values come from elsewhere than module resets."""
 
     def __init__(self, task: Task, params: Params, seed: int) -> None:
         self._seed = seed
@@ -43,7 +43,7 @@ class ModuleInit:
         self._resets = frozenset(_resets(self.module, writes))
 
     def fill(self, modules: list[nn.Module]) -> None:
-        """Give modules' own parameters their first values, on the CPU."""
+        """Create the modules' own parameters on the CPU, with their first values."""
         made: dict[int, nn.Parameter] = {}
         for module in modules:
             own = module._parameters  # noqa: SLF001 - a parameter may have two names; public iterators yield one
