@@ -1,4 +1,4 @@
-"""Files that a program keeps for resuming: a folder while it runs, byte tensors by relative path in a checkpoint."""
+"""Files that a program keeps in a folder for resuming. A checkpoint stores them as byte tensors by relative path."""
 
 import os
 import time
@@ -19,9 +19,9 @@ _TRIES, _PAUSE_SECONDS = 5, 0.2
 
 
 def files_in(folder: Path) -> dict[str, Tensor]:
-    """Return the content of all files below a folder, by relative path; starts anew if a file changes.
+    """Return the content of all files below a folder, by relative path. Starts again if a file changes.
 
-    Reads instead of mapping: a mapped file that shrinks would kill the reader.
+    Files are read, not mapped into memory: a mapped file that shrinks would kill this process.
     """
     why = ""
     for _ in range(_TRIES):

@@ -42,7 +42,7 @@ class MicroBatch(Pass):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochLayout:
-    """How passes over the data are divided into epochs of whole steps. A pass may end with a shorter step and epoch."""
+    """Division of passes over the data into epochs of whole steps. A pass may end with a shorter step and epoch."""
 
     samples: int
     effective_batch: int

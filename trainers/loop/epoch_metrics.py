@@ -299,7 +299,7 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Summarised:
-    """Stands for a task whose only metric is the description of its answers."""
+    """Presents the description of answers as the only whole-set metric of a task."""
 
     def __init__(self, summary: Any) -> None:
         self.whole_metrics = lambda _params: {"answers": summary}

@@ -213,7 +213,7 @@ class EpochTraining:
 
 
 def _has_plain_gradients(state: TrainingState, settings: Settings, group: Group) -> bool:
-    """Return whether a step's gradient is that of its only pass: on one rank, unsharded and without fp16 scaling."""
+    """Return whether a step has the gradient of a single pass: on one rank, unsharded and without fp16 scaling."""
     is_single = group.world_size * settings.accumulate == 1
     return is_single and not state.network.is_sharded and state.precision.name != "fp16"
 

@@ -187,7 +187,7 @@ def owners(sizes: list[int], world_size: int) -> list[int]:
 
 
 def has_values(_: list[nn.Module]) -> None:
-    """Do nothing: stands for `fill` if the modules already have values."""
+    """Do nothing: the function `fill` for modules that have values already."""
 
 
 def shard_fully(
