@@ -1,7 +1,7 @@
 """Prepares arguments, environment and temporary folder of a program. Does not import torch.
 
 The process that created a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on the folder's file `lock` while it
-runs. A folder without a held lock is left over. Process ids do not tell: containers that share a folder may repeat them.
+runs. A folder without a held lock is left over. Process ids cannot show that: they repeat in other containers.
 """
 
 import fcntl
