@@ -79,7 +79,7 @@ def _number(default: ParameterValue, description: str, **more: Any) -> Any:
 
 
 def _words(default: ParameterValue) -> tuple[ParameterValue, ...]:
-    """Return the default as an allowed value if it is not a number, such as "auto" or null."""
+    """Return the allowed values that are not numbers: a default such as "auto" or null."""
     return () if isinstance(default, int | float) else (default,)
 
 

@@ -106,7 +106,7 @@ class Followed:
 
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the keys of the spec's `training` section that a training function ignores, with the helper for each."""
+    """Return the keys of the spec's `training` section that a training function ignores, each with its helper."""
     return {name: _HELPERS.get(name) for name, value in training.items() if not _is_followed_anyway(name, value)}
 
 

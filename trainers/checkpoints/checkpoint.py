@@ -247,7 +247,7 @@ def open_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[ShareFile, ShareFacts]]]:
-    """Return a checkpoint as `open_checkpoint` does, and its shares, which are none for a single file."""
+    """Return a checkpoint as `open_checkpoint` does, and its shares. A single file has none."""
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
     if content.get("format") == _FORMAT_OF_OLD_SHARES:

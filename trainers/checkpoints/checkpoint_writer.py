@@ -82,7 +82,7 @@ class Write:
 
 
 def written(size: int) -> Write:
-    """Return a finished write of `size` bytes."""
+    """Return a `Write` that has already ended, for a file of `size` bytes."""
     write = Write()
     write.run(lambda: size)
     return write
@@ -109,7 +109,7 @@ class FileWriter:
         self.last = written(0)
 
     def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
-        """Write a content after the last file is complete. `in_background`, a thread writes a copy of it.
+        """Wait for the last file, then write `content`. With `in_background`, a thread writes a copy of it.
 
         Raises the TrainingError of the last file, or of this file if the calling thread writes it.
         """
@@ -176,7 +176,7 @@ class CheckpointWriter:
     def write(
         self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint, and return its path and `Write`; None for what this trial or this rank does not write.
+        """Write a checkpoint. Returns its path and its `Write`, which is None if this rank writes nothing.
 
         `step` is the number of optimizer steps done, if the epoch has not ended.
         """

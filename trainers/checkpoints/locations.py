@@ -26,7 +26,7 @@ def share_path(main: str | Path, rank: int, world_size: int) -> str:
 
 
 def main_path(share: Path) -> Path | None:
-    """Return the main file of a checkpoint for the path of a rank's share; None if the file is not a share."""
+    """Return the path of the main file for the path of a rank's share; None if the path is not a share's."""
     named = _SHARE.fullmatch(share.name)
     return None if named is None else share.with_name(f"{named[1]}.pt")
 

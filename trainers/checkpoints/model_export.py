@@ -20,7 +20,7 @@ _KEYS = frozenset({"weights", "params", "task", "task_options"})
 
 
 def how_to_load(path: str | Path, task: str, python_path: Sequence[str] = ()) -> str:
-    """Return Python code that loads an exported model, with a user task by its name, and evaluates the model."""
+    """Return Python code that loads an exported model and evaluates it. The code names a user task."""
     own = f", task={task!r}, python_path={list(python_path)!r}" if ":" in task else ""
     return f"""\
 from trainers.loop.evaluation import evaluate
@@ -32,7 +32,7 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 
 
 def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str | None) -> str:
-    """Return code that extracts the model from a training function's state. `taking` has the checkpoint's own lines."""
+    """Return code that extracts the model from a training function's state. `taking`: the checkpoint's lines for it."""
     own = "" if taking is None else "# The checkpoint has the following lines: read them before you run them.\n"
     return f"""\
 import torch
@@ -44,7 +44,7 @@ state = exported["state"]  # {", ".join(map(repr, state))}, as passed to trial.e
 
 
 def _of_modules(state: Mapping[str, Any]) -> str:
-    """Return a line that extracts the model from a state of torch modules. For older checkpoints without own lines."""
+    """Return a line that extracts the model from saved torch modules, for older checkpoints without such a line."""
     name = USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME)
     return line_that_loads(name if name.isidentifier() else USUAL_NAME)
 

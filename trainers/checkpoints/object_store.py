@@ -158,7 +158,7 @@ class ObjectStore:
                 yield StoredObject(url=url, bytes=int(about.get("size") or 0), modified_at=_moment(about))
 
     def is_there(self, url: str) -> bool:
-        """Return whether an object exists, by asking for it instead of a listing."""
+        """Return whether an object exists, without using a listing, which may be out of date."""
         try:
             return bool(self._ask(url, "info", url).get("type") == "file")
         except FileNotFoundError:
@@ -166,7 +166,7 @@ class ObjectStore:
             return False
 
     def unfinished_uploads(self, folder: str) -> Iterator[StoredObject]:
-        """Yield unfinished uploads below a folder. Only S3 keeps them until they are ended; other stores for a week."""
+        """Yield unfinished uploads below a folder on S3, where they stay until they are ended."""
         if self._scheme != "s3":
             return
         bucket, _, key = folder.partition("://")[2].partition("/")

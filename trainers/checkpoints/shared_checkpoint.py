@@ -64,7 +64,7 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Ga
 
 
 def open_together(path: str, group: Group) -> dict[str, Any]:
-    """Return the content that `open_checkpoint` returns, after ranks have verified its shares. All raise any error."""
+    """Return a checkpoint's content after the ranks have verified its shares. All ranks raise any rank's error."""
     opened: list[dict[str, Any]] = []
 
     def look() -> None:
@@ -78,7 +78,7 @@ def open_together(path: str, group: Group) -> dict[str, Any]:
 
 
 def together(work: Callable[[], T], group: Group, gather: Gather | None = None) -> list[T]:
-    """Run `work` on each rank, and return all results. All ranks raise a CheckpointError of any rank. A collective."""
+    """Run `work` on each rank, which all must call, and return all results. All raise a CheckpointError of any rank."""
     own: T | CheckpointError
     try:
         own = work()
@@ -136,7 +136,7 @@ def _check_seen(path: str, facts: list[ShareFacts]) -> None:
 
 
 def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return this rank's rows of a tensor, all if it is unsharded, without copying, and the first row's number."""
+    """Return this rank's rows of a tensor (all if unsharded) without copying, and the number of the first row."""
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), 0
     sharded = cast("DTensor", tensor)
@@ -184,7 +184,7 @@ def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]
 
 
 def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = None) -> None:
-    """Copy this rank's rows of a checkpoint's tensor into `target`, or into `rows` in place of its own rows."""
+    """Copy this rank's rows of a checkpoint's tensor into `target`, or into `rows` if given."""
     if source.shape != target.shape:
         raise ValueError(f"a tensor has shape {list(source.shape)} in the checkpoint, {list(target.shape)} here")
     own, first = own_rows(target)
@@ -216,7 +216,7 @@ def _given_whole(tensor: Tensor) -> Piece:
 
 
 def _taken(value: Any, parameter: Tensor) -> Any:
-    """Return this rank's rows of a value that has the parameter's shape; return other values whole."""
+    """Return this rank's rows of an optimizer's value if it has the parameter's shape, otherwise the whole value."""
     if not isinstance(value, Tensor | StoredTensor):
         return value
     if value.shape != parameter.shape:

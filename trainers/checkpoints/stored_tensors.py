@@ -258,7 +258,7 @@ def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, Any]:
-    """Return weights; stored tensors are copied to `scratch` and mapped read-only. OSError, CheckpointError."""
+    """Return weights with stored tensors copied to `scratch` and mapped read-only. OSError or CheckpointError."""
     offsets: dict[str, int] = {}
     at = 0
     for name, value in weights.items():
@@ -283,7 +283,7 @@ def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, 
 
 
 def pieces_in(content: Mapping[Any, Any], at: Key = ()) -> Iterator[tuple[Key, Piece]]:
-    """Yield the pieces in nested mappings, each with its path of keys."""
+    """Yield each `Piece` in nested mappings, with its path of keys."""
     for name, value in content.items():
         if isinstance(value, Piece):
             yield (*at, name), value
@@ -292,7 +292,7 @@ def pieces_in(content: Mapping[Any, Any], at: Key = ()) -> Iterator[tuple[Key, P
 
 
 def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return nested mappings with None in place of each piece."""
+    """Return nested mappings with None in place of each `Piece`."""
     return {
         name: None if isinstance(value, Piece) else without_pieces(value) if isinstance(value, Mapping) else value
         for name, value in content.items()
@@ -300,7 +300,7 @@ def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFacts:
-    """Write a header and the pieces to a file. Only one tensor at a time is in host memory."""
+    """Write a header and the `Piece`s to a file. Only one tensor at a time is in host memory."""
     header: dict[str, Any] = {}
     rows, tensors, end = {}, [], 0
     for key, piece in pieces:

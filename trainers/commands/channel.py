@@ -1,4 +1,4 @@
-"""Questions of a program to the rank that started it, one line of JSON each way, over a Unix socket.
+"""Questions that a program asks the rank that started it, one line of JSON each way, over a Unix socket.
 
     {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
     {"ask": "checkpoint", "epoch": 3}, {"ask": "resume"}                           {"folder": "..."} or {"folder": null}

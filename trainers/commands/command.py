@@ -78,11 +78,11 @@ class Command:
 
     @property
     def has_own_folder(self) -> bool:
-        """Return whether the working folder has names in braces, so that each trial gets its own."""
+        """Return whether the working folder has names in braces, so that each trial gets its own folder."""
         return bool(names_in(self.folder))
 
     def script_folder(self, base_folder: Path) -> Path:
-        """Return the folder on which relative paths in the command are based."""
+        """Return the folder to which relative paths in the command refer."""
         return base_folder if self.has_own_folder else base_folder / self.folder
 
     @property

@@ -234,7 +234,7 @@ class CommandTrainer:
     # ------------------------------------------------------------------ what the program says, from other threads
 
     def _read_line(self, reader: Reader, line: str, stream: str) -> None:
-        """Read metrics from a line of the stream that had the first metrics, because loggers may write to two."""
+        """Read metrics from a line. After the first metrics, only their stream counts: loggers may write to two."""
         is_other = self._stream not in {None, stream}
         try:
             reported = reader(line)
@@ -376,7 +376,7 @@ class CommandTrainer:
         return end
 
     def _is_of_latest_line(self) -> bool:
-        """Return whether a stopped program's files fit this line: it has an epoch number, and no later report waits."""
+        """Return whether a stopped program's files belong to the reported epoch: it is numbered and the latest."""
         return self._command.numbers_epochs and not self._events.has_report()
 
     def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:

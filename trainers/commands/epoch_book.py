@@ -156,7 +156,7 @@ class EpochBook:
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether a program that asks should save a checkpoint in this epoch."""
+        """Return whether a program that asks before saving should save a checkpoint in this epoch."""
         number = _whole(epoch)
         self._asks = True
         wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()
@@ -166,7 +166,7 @@ class EpochBook:
 
     @property
     def may_end(self) -> bool:
-        """Return whether the trial may end after this epoch: a program that asks must have saved a checkpoint."""
+        """Return whether the trial may end after this epoch. A program that asks before saving must have saved."""
         return not self._asks or self._wanted_at == self.epoch
 
     def saves(self, spec: TrialSpec, *, ends: bool) -> bool:
@@ -224,7 +224,7 @@ _COUNTERS = {"epoch": "epoch", "epochs": "epoch", "step": "step", "steps": "step
 
 
 def likely_pattern(lines: Sequence[str]) -> str | None:
-    """Return a regular expression that reads metrics from the last line that has any, best with an epoch; else None.
+    """Return a regular expression for the last line with metrics, preferably with an epoch; None without metrics.
 
     In the expression, the number in `val loss 0.31` is called `val_loss`, the number after `Epoch` `epoch`, and the
     number after `iter` `step`.

@@ -190,7 +190,7 @@ class _Process:
         return b""
 
     def end(self) -> None:
-        """End this process. Call it in the thread that holds the lock."""
+        """Kill this process. Only the thread that holds the lock may call this."""
         _kept.remove(self)
         self.process.kill()
         self.process.wait()

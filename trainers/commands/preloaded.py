@@ -100,7 +100,7 @@ def _end_with(alive: int) -> None:
 
 
 def _imported(modules: list[str]) -> dict[str, Any]:
-    """Import the modules, and return the message for the owner."""
+    """Import the modules, and return the message for the process that started this one."""
     environments: list[Any] = [os.environ, os.environb]  # which share their content
     noting = environments[0]._data = environments[1]._data = _Noting(environments[1]._data)  # noqa: SLF001
     try:
@@ -138,7 +138,7 @@ def _open_files() -> set[int]:
 
 
 def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int, Any], mark: int) -> None:
-    """Make this process like a new interpreter. `changes` are the changes of imports to the environment."""
+    """Make this process like a new interpreter. `changes` are the changes that imports made to the environment."""
     os.environ.clear()
     os.environ.update(what["environment"])
     for name, value in changes.items():

@@ -18,7 +18,7 @@ from trainers.ranks.process_group import Group
 
 
 class Meeting:
-    """Exchanges texts between the ranks of one attempt. An error that leaves the block is sent to the other ranks.
+    """Exchanges texts between the ranks of one attempt. An error raised in the block is sent to the other ranks.
 
     Requests to the store are short, because a waiting request blocks requests of other threads.
     """
@@ -42,7 +42,7 @@ class Meeting:
                 self._store.delete_key(name)
 
     def gather(self, what: str, own: str) -> list[str] | None:
-        """Return all ranks' texts; None once the trial is over. LostError if a rank failed or is late. A collective."""
+        """Return all ranks' texts; None once the trial is over. LostError if a rank failed. All ranks must call it."""
         if self._store is None:
             return [own]
         gather = StoreGather(f"{self._prefix}/{what}", self._group, self._store, is_over=self._need_not_wait)
@@ -57,7 +57,7 @@ class Meeting:
     def pass_on(
         self, what: str, take: Callable[[str | None], None], take_error: Callable[[TrainingError], None]
     ) -> None:
-        """On other ranks than 0: wait in a thread for rank 0's text, and call `take` with it."""
+        """On ranks other than 0, wait in a thread for rank 0's text, and pass it to `take`."""
 
         def wait() -> None:
             try:
@@ -131,7 +131,7 @@ def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bo
 
 
 def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
-    """Return the addresses of all ranks; None once the trial is over. A collective."""
+    """Return the addresses of all ranks; None once the trial is over. All ranks must call it."""
     texts = meeting.gather("places", json.dumps(asdict(own)))
     return None if texts is None else [Place(**json.loads(text)) for text in texts]
 

@@ -113,7 +113,7 @@ def first_trials_of(task: Task) -> tuple[Params, ...]:
 
 
 def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
-    """Return the task's baselines: `name`, and `params` to train or known `metrics`. Raises TaskError for others."""
+    """Return the task's baselines: `name`, and either `params` to train or known `metrics`. May raise TaskError."""
     if not hasattr(task, "baselines"):
         return ()
     named = task.baselines()
@@ -159,7 +159,7 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
 
 
 def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
-    """Return the task's loss, or its `smoothed_loss` if `smoothing` is above 0. Raises TaskError if it has none."""
+    """Return the task's loss, or its `smoothed_loss` if `smoothing` is above 0. TaskError if the latter is missing."""
     if smoothing == 0:
         return task.loss
     smoothed = getattr(task, "smoothed_loss", None)

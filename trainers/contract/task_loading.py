@@ -212,7 +212,7 @@ def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
 
 
 def _check_shadows(folder: Path) -> None:
-    """Raise TaskLoadError if a folder's Python file or package would be imported instead of one of our packages."""
+    """Raise TaskLoadError if a folder has a Python file or package that hides one of our packages."""
     home = Path(__file__).resolve().parents[2]
     for name in OUR_PACKAGES:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):

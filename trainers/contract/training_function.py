@@ -58,7 +58,7 @@ def problem_of(function: Callable[..., object]) -> str | None:
 
 
 def space_of_function(function: Callable[..., object], module: object) -> Space | None:
-    """Return the search space: the function's attribute `space`, or the module's variable, or None."""
+    """Return the search space: the attribute `space` of the function, the variable `space` of its module, or None."""
     space = getattr(function, _SPACE, None)
     if space is None:
         space = getattr(module, _SPACE, None)

@@ -50,7 +50,7 @@ class EpochLayout:
     steps_per_epoch: int
 
     def place(self, epoch: int) -> tuple[int, int]:
-        """Return which pass over the data an epoch is part of (both from 1), and its first index in that pass."""
+        """Return which pass over the data an epoch belongs to (both count from 1), and its first index there."""
         passed, part = divmod(epoch - 1, math.ceil(self.steps_per_pass / self.steps_per_epoch))
         return passed + 1, part * self.steps_per_epoch * self.effective_batch
 
@@ -77,7 +77,7 @@ def epoch_layout(samples: int, effective_batch: int, samples_per_epoch: str | in
 
 
 def share(samples: int, rank: int, world_size: int) -> range:
-    """Return a rank's indices out of `samples`. Shares differ by at most one; earlier ranks get more."""
+    """Return the range of a rank's samples. Ranks differ by at most one sample; earlier ranks get more."""
     size, rest = divmod(samples, world_size)
     start = rank * size + min(rank, rest)
     return range(start, start + size + (rank < rest))

@@ -37,7 +37,7 @@ def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[A
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with its tensors copied to a device, asynchronously to a GPU. Objects with method `to` use it."""
+    """Return `value` with its tensors on a device, copied asynchronously to a GPU. Uses an object's method `to`."""
     return _mapped(lambda leaf: _moved(leaf, device), value, _moves_itself)
 
 

@@ -42,7 +42,7 @@ class TensorSamples:
             yield self._inputs.index_select(0, chunk), self._targets.index_select(0, chunk)
 
     def evaluation_batch(self, batch: int) -> int:
-        """Return the batch size for evaluation: larger for small samples, so that few steps fit into bounded memory."""
+        """Return the batch size for evaluation: larger for small samples, to take few steps in limited memory."""
         elements = max(1, self._inputs[0].numel())
         return min(_EVALUATION_FACTOR * batch, max(batch, _EVALUATION_ELEMENTS // elements))
 

@@ -131,7 +131,7 @@ class StreamSamples:
         return to_device(inputs, self.device), to_device(targets, self.device)
 
     def passes(self, sharing: Sharing) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield a rank's share of an evaluation. Ranks together see each sample once, in equally many passes."""
+        """Yield a rank's batches of an evaluation. Ranks see each sample once, and have the same number of passes."""
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())
         if self.is_shared_out and sharing.world_size > 1:
@@ -246,7 +246,7 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps, with the samples of all ranks, until a rank has no more. One collective per step."""
+    """Yield this rank's steps, with the number of samples of all ranks, until any rank has no more."""
     # With `even`, ranks with fewer passes repeat one without weight. Only the first step of a pass must not be empty;
     # `is_begun` means that the first step was taken before.
     iterator = iter(steps)

@@ -254,7 +254,7 @@ _WRITER = "_AsyncWriterThread"
 
 @contextmanager
 def closing_records(folders: Sequence[str]) -> Iterator[None]:
-    """Close writers, log handlers and clients that user code opened in the block; it lies below `folders`."""
+    """Close the writers, log handlers and clients that user code (files below `folders`) opened in the block."""
     threads, handlers, had_group = set(threading.enumerate()), _handlers(), dist.is_initialized()
     exits, register = list[Callable[[], object]](), atexit.register
 

@@ -19,7 +19,7 @@ class Course(Protocol):
         """Report the trial's facts; its first epoch began `ago_seconds` ago."""
 
     def until(self, epoch: int) -> int | None:
-        """Wait until the search allows more than `epoch` epochs; return the last one, or None to end the trial."""
+        """Wait until more than `epoch` epochs are allowed, and return how many; None ends the trial."""
 
     def seconds_left(self) -> float | None:
         """Return the seconds left in which to end the trial; None while the trial may continue."""
@@ -75,7 +75,7 @@ class OwnLoop:
         self.has_rate = same(spec.params.get("learning_rate", settings.learning_rate), settings.learning_rate)
 
     def follow(self, optimizers: Iterable[Any]) -> None:
-        """Scale learning rates by the rule for the class of optimizer, if the study names no optimizer and no rule.
+        """Scale learning rates by the optimizer's own rule, if the study names neither an optimizer nor a rule.
 
         If the first optimizer has the rate `learning_rate` in any group, all rates are taken to derive from it. Raises
         TaskError if a schedule already started from one of the rates.

@@ -61,7 +61,7 @@ class KeptState:
         return line_that_loads(name)
 
     def missing(self, prepared: Iterable[nn.Module]) -> str:
-        """Return a reason why a resumed trial would restart some state; empty if none is visible."""
+        """Return why a resumed trial would lose some state; empty if no reason is visible."""
         if not self._state:
             return "the function passes no state to trial.epochs(...)"
         handed = list(self._state.values())

@@ -297,7 +297,7 @@ class Trial:
 
 
 class _Tick:
-    """Counts passes through a model. Can be pickled with the model, without a reference to it."""
+    """Counts passes through a model. Can be pickled with the model, and holds no reference to it."""
 
     def __init__(self, counter: StepCounter) -> None:
         self._counter = counter

@@ -105,7 +105,7 @@ class Profiler:
         operations_path(self._trace).write_text(json.dumps(plain), encoding="utf-8")
 
     def _operations(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """Return operations, the most expensive first. `seconds` excludes nested operations; `share` is a fraction."""
+        """Return operations, the most expensive first: `seconds` without nested operations, and `share` of all."""
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         rows = [row for row in rows if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER]
         if self._on_gpu:  # kernels have their own rows, beside the operations that launched them

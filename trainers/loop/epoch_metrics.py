@@ -169,7 +169,7 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measured(self, samples: Samples | StreamSamples, whole: WholeMetrics | None = None) -> dict[str, float]:
-        """Return metrics averaged over all ranks. `whole` replaces the task's own metrics of the whole set."""
+        """Return metrics averaged over all ranks. `whole` replaces the task's own whole-set metrics."""
         names, sums, whole = self._evaluation_sums(samples, whole)
         self._state.network.end_evaluation()
         if self._group.world_size > 1:
@@ -299,7 +299,7 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Summarised:
-    """Presents the description of answers as the only whole-set metric of a task."""
+    """Task whose only whole-set metric is a description of answers."""
 
     def __init__(self, summary: Any) -> None:
         self.whole_metrics = lambda _params: {"answers": summary}

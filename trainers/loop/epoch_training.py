@@ -250,7 +250,7 @@ class EpochGrowth:
         return EpochSums.of_nothing(self._group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
-        """Grow the model by an epoch. Yields nothing; `further_work` follows, in forward passes of one sample."""
+        """Grow the model by an epoch. `further_work` is the evaluation that follows, in forward passes of a sample."""
         started = time.perf_counter()
         work = float(len(self._samples))
         self._counter.begin_epoch(epoch, work + further_work, 0.0)

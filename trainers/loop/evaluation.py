@@ -71,7 +71,7 @@ def has_weights(task: Task) -> bool:
 
 
 class StepWeights:
-    """Sample weights of a step. Turns gradients divided by the number of samples into gradients divided by weights."""
+    """Sample weights of a step. Gradients are divided by their sum instead of the number of samples."""
 
     def __init__(self, task: Task, group: Group) -> None:
         self._task, self._group = task, group
@@ -90,7 +90,7 @@ class StepWeights:
 
     @torch.no_grad()
     def divide(self, parameters: Iterable[nn.Parameter], step_samples: int) -> None:
-        """Divide gradients by the sum of weights, not the number of samples, and begin the next step. A collective."""
+        """Divide gradients by the sum of weights, not the number of samples. All ranks must call it after a step."""
         if self._group.world_size > 1:
             dist.all_reduce(self._sum)
         factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
@@ -167,7 +167,7 @@ def evaluation_sums(
     whole: WholeMetrics | None = None,
     passed: Callable[[nn.Module, Any, int], Any] = _outputs,
 ) -> tuple[tuple[str, ...], Tensor]:
-    """Return ("val_loss", *sorted metric names), and five sums for each over the samples `own`, float64 [5, names].
+    """Return metric names, "val_loss" first, and for each five sums over the samples `own`, float64 [5, names].
 
     The sums of values x with weights w are sum w x, sum w, sum w^2 x^2, sum w^2 x and sum w^2. A rank without samples
     evaluates one for the names, with zero sums.

@@ -17,7 +17,7 @@ _ALWAYS_TIMED = 10
 
 
 class ExchangeTimes:
-    """Mean times of DDP's gradient exchanges since the last reading, while torch's mean includes slow first steps."""
+    """Measures the mean time of DDP's gradient exchanges without the slow first steps, which torch's mean includes."""
 
     def __init__(self, ddp: DistributedDataParallel, *, on_cpu: bool) -> None:
         self._ddp, self._rate = ddp, _CPU_RATE if on_cpu else _DEVICE_RATE
@@ -109,7 +109,7 @@ TRAIN_WORK = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCount:
-    """A step counter's values at one moment. `epoch` is 0 before the first; `fraction` is the done part of its work.
+    """A step counter's values at one moment. `epoch` is 0 before the first; `fraction` of its work is done.
 
     Attributes:
         count: Number of batches loaded, trained and evaluated, and files written, in this attempt.

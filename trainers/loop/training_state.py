@@ -90,7 +90,7 @@ class Average:
             take(weights[name], parameter, averaged)
 
     def other_weights(self) -> dict[str, Tensor | Piece]:
-        """Return this rank's part of the other weights: inside `applied` the trained weights, outside the averages."""
+        """Return this rank's part of the weights outside the model: inside `applied`, the trained weights."""
         other = {
             id(parameter): averaged
             for parameter, averaged in zip(self._parameters.values(), self._averaged, strict=True)
@@ -231,7 +231,7 @@ def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
 def _model(
     spec: TrialSpec, task: Task, settings: Settings, group: Group
 ) -> tuple[nn.Module, Callable[[list[nn.Module]], None]]:
-    """Return the model, and `fill`, which sets a sharded model's weights; before, it is on the CPU or meta device."""
+    """Return the model, and `fill`, which sets the weights of a sharded model that is still on CPU or meta device."""
     if shards_fully(settings, group):  # in effect until the network is closed
         return_freed_tensors(at_once=settings.shard_offload or group.device.type == "cpu")
     by_module = ModuleInit(task, spec.params, spec.seed) if settings.init_by_module else None

@@ -27,7 +27,7 @@ _SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  
 
 
 class ModuleInit:
-    """A model without values, and `fill`, which sets them. TaskError if values do not come from module resets."""
+    """A model without values, and `fill`, which sets them. TaskError if a value is not set by reset_parameters()."""
 
     def __init__(self, task: Task, params: Params, seed: int) -> None:
         self._seed = seed

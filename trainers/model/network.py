@@ -234,7 +234,7 @@ class Network:
             ) from error
 
     def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
-        """Return the context of a forward and backward pass that exchanges gradients, or does not."""
+        """Return the context of a forward and backward pass, with or without an exchange of gradients."""
         if self._ddp is not None:
             return _AS_IT_IS if exchanges else self._ddp.no_sync()
         if self.is_sharded:
@@ -294,7 +294,7 @@ def shards_fully(settings: Settings, group: Group) -> bool:
 
 
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
-    """Normalise with running statistics, and join the other ranks' exchanges without samples, forward and backward."""
+    """Normalise by running statistics, and take part in the other ranks' exchanges without contributing samples."""
     # Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the
     # inputs' format, others in at least single precision: NCCL would wait for the missing bytes forever.
     nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))

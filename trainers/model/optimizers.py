@@ -111,7 +111,7 @@ def build_optimizer(
     group: Group,
     factors: Mapping[nn.Parameter, float] | None = None,
 ) -> Optimizer:
-    """Return the optimizer at its first learning rate, without frozen parameters. `shard` may divide its state.
+    """Return the optimizer at its first learning rate, without frozen parameters. `shard` divides its state.
 
     `factors` are multiples of the learning rate, default 1; None puts all parameters in one group.
     """

@@ -110,7 +110,7 @@ _CLIP_EPS = 1e-6  # epsilon that `torch.nn.utils.clip_grad_norm_` adds to the no
 
 
 class ShardedOptimizer:
-    """Optimizer that updates each parameter on the rank that holds its state. `own` numbers this rank's parameters."""
+    """Optimizer that updates each parameter on the rank that holds its state. `own` are this rank's parameters."""
 
     def __init__(
         self, groups: Iterable[Mapping[str, Any]], build: Callable[[list[dict[str, Any]]], optim.Optimizer], rank: int
@@ -178,7 +178,7 @@ def _numbers(groups: Iterable[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def owners(sizes: list[int], world_size: int) -> list[int]:
-    """Return each parameter's rank: the largest parameter first, each to the rank with the fewest elements so far."""
+    """Return the rank of each parameter. From the largest on, each goes to the rank with the fewest elements."""
     held, owner = [0] * world_size, [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         owner[index] = held.index(min(held))
@@ -187,7 +187,7 @@ def owners(sizes: list[int], world_size: int) -> list[int]:
 
 
 def has_values(_: list[nn.Module]) -> None:
-    """Do nothing: the function `fill` for modules that have values already."""
+    """Do nothing. Used as `fill` for modules that already have values."""
 
 
 def shard_fully(

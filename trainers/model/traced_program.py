@@ -35,7 +35,7 @@ _INSTEAD = "--out FILE.pt writes its saved state, with code that extracts the mo
 
 
 class _Called(BaseException):
-    """Ends the training function at its call of the model. A BaseException passes the user's `except Exception`."""
+    """Stops the training function when it calls the model. `except Exception` does not catch a BaseException."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()

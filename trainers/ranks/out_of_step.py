@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """A rank's place, and the number of collectives that it began before it came there."""
+    """A rank's place, and the number of collectives that it began before it arrived there."""
 
     epoch: int
     place: Place

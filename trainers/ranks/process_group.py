@@ -108,7 +108,7 @@ def destroy_group() -> None:
 
 
 def gathered(own: Any, group: Group) -> list[Any]:
-    """Return a picklable value of each rank, in order of ranks. A collective."""
+    """Return a picklable value of each rank, in order of ranks. All ranks must call it."""
     values: list[Any] = [None] * group.world_size
     dist.all_gather_object(values, own)
     return values

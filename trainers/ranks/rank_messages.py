@@ -19,7 +19,7 @@ each message costs CPU time here, in the controller and in the store."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Began:
-    """Message that rank 0 begins its first step. `seconds` is the time since its start and the previous trial's end."""
+    """Message that rank 0 begins its first step, `seconds` after the trial started and the previous one ended."""
 
     facts: dict[str, Any]
     seconds: float
@@ -34,7 +34,7 @@ class Failed:
 
     @classmethod
     def of(cls, error: BaseException, *, has_begun: bool) -> "Failed":
-        """Return the message for an error. Before the first step (`has_begun` false), checkpoints are only read."""
+        """Return the message for an error. `has_begun` false means that checkpoints have only been read so far."""
         failure = classify(error)
         # A store that does not answer still has the checkpoint: the trial must not go back to an earlier one.
         is_away = isinstance(failure, StorageError)

@@ -44,7 +44,7 @@ class Digits(BaseTask):
         return _mlp(cast("int", params.get("width", 64)), cast("int", params.get("depth", 1)))
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return as plain values that outputs are logits of the digits 0 to 9."""
+        """Return a description of the outputs as plain values: logits of the digits 0 to 9."""
         return {"kind": "classes", "labels": list(map(str, range(_CLASSES)))}
 
     def space(self) -> Space:

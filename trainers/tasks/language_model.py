@@ -126,7 +126,7 @@ class LanguageModel(SplitTask):
         return derived
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return a text's complete token sequences, int64 [n, length]. TaskError if it is shorter than one."""
+        """Return a text's complete token sequences, int64 [n, length]. TaskError if the text has not even one."""
         import torch
 
         texts = [Path(rows).read_text(encoding="utf-8")] if isinstance(rows, str | Path) else list(rows)
@@ -142,7 +142,7 @@ class LanguageModel(SplitTask):
         return form_of(self.tokenizer, longest=self.length, pad=None, keep="end", unknown=end, first=end)
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return as plain values that outputs are logits of the next token, at each place of the text."""
+        """Return a description of the outputs as plain values: logits of the next token, at each place."""
         return {"kind": "next_token", "count": _TOLD_TOKENS}
 
     def space(self) -> Space:
@@ -171,7 +171,7 @@ class LanguageModel(SplitTask):
         return sequences[:, :-1], sequences[:, 1:]
 
     def _cut(self, texts: Sequence[str], name: str) -> Tokens:
-        """Return tokens cut into sequences, int64 [n, length + 1]. Neighbours share their last and first token."""
+        """Return token sequences, int64 [n, length + 1]. Each begins with the last token of the sequence before."""
         tokens = joined(self.tokenizer, texts)
         count = (len(tokens) - 1) // self.length
         if count < 1:

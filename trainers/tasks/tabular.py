@@ -264,7 +264,7 @@ class Tabular(SplitTask):
         return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
 
     def model(self, params: Params) -> nn.Module:
-        """Return the model that `architecture` names, one for each fold. Outputs [n, classes], or standardised [n]."""
+        """Return one model of the kind `architecture` for each fold. Outputs: [n, classes], or standardised numbers."""
         from trainers.tasks.table.table_networks import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None

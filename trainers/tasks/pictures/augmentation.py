@@ -78,7 +78,7 @@ def beta_quantiles(alpha: float, count: int) -> NDArray[np.float32]:
 
 
 def mixed_loss(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the cross entropy in nats, shape [n]. `outputs` [n, 2, classes] are logits, and classes to mix in."""
+    """Return the cross entropy in nats, shape [n]. `outputs` [n, 2, classes]: logits, class weights of other images."""
     logits, counts = outputs.unbind(1)
     kept = 1 - counts.sum(dim=1, keepdim=True)
     both = one_hot(targets, logits.shape[1]) * kept + counts

@@ -125,7 +125,7 @@ def read_idx(source: Source) -> Images:
 
 
 def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
-    """Return the ranges of pixels in a folder's images of more than 8 bits. TaskError for infinite pixels."""
+    """Return the ranges of pixel values in a folder's images of more than 8 bits per pixel. TaskError if infinite."""
     image_library()
     found: dict[str, list[tuple[float, float]]] = {}
     for path in (one for name in classes for one in image_files(folder / name)):
@@ -260,7 +260,7 @@ def unread_files(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def without_copies(parts: Mapping[str, tuple[Pixels, Rows]]) -> tuple[dict[str, tuple[Pixels, Rows]], int, int]:
-    """Return the parts without training images that are copies of other parts' images, and how many go and stay.
+    """Return the parts without training images that other parts also have, and how many were removed and kept.
 
     Copies remain in the training part if their class has no other training image.
     """

@@ -6,7 +6,7 @@ METRIC_OF_RARE = "val_auprc"
 
 
 def rare_share(classes: int) -> float:
-    """Return the fraction of rows below which a class is rare: 5 %, or a quarter of its share if classes were equal."""
+    """Return the fraction of rows below which a class is rare: 5 %, or less if there are many classes."""
     return min(0.05, 0.25 / classes)
 
 

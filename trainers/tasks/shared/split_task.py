@@ -195,7 +195,7 @@ class SplitTask(BaseTask):
         return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return as plain values that outputs are logits of the classes."""
+        """Return a description of the outputs as plain values: logits of the classes."""
         return {"kind": "classes", "labels": list(self.classes)}
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table's columns, as Arrow arrays of equal length: trimmed strings, or Parquet's types. null is missing."""
+    """A table's columns, as Arrow arrays of equal length: trimmed strings, or Parquet's types. null means missing."""
 
     path: Path
     form: Form | None  # complete format of the file; None for Parquet and for rows from Python

@@ -23,7 +23,7 @@ from trainers.tasks.table.trees import BoostedTrees
 
 
 class FoldModel(nn.Module):
-    """One model for each fold, which trains on all other folds.
+    """Combines one model for each fold, trained on all other folds.
 
     For new rows, float32 [n, c], the answer is the mean of all models. Training and validation rows have the number of
     their fold in a last column. In training, the models that a row trains answer separately, [n, k - 1, o] or [n, k -
@@ -44,7 +44,7 @@ class FoldModel(nn.Module):
         return self._trained(answers, fold) if self.training else _of(answers, fold[:, None])[:, 0]
 
     def _trained(self, answers: Tensor, fold: Tensor) -> Tensor:
-        """Return the answers of the models that each row trains. Members of an ensemble are in the same dimension."""
+        """Return the answers of the models that each row trains. Members of an ensemble share the second dimension."""
         others = torch.arange(1, len(self.models), device=fold.device)
         chosen = _of(answers, (fold[:, None] + others) % len(self.models))
         return chosen.flatten(1, 2) if chosen.dim() > (2 if self._is_number else 3) else chosen
@@ -237,7 +237,7 @@ class _Bins(nn.Module):
         self.register_buffer("width", rising.diff(dim=1))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return the bins of all numbers, [n, numbers * b]; marks of missing values are left out."""
+        """Return the positions of all numbers in their bins, [n, numbers * b], without marks of missing values."""
         numbers = dense[:, : len(self.low), None]
         return ((numbers - self.low) / self.width).clamp(0.0, 1.0).flatten(1)
 
@@ -259,7 +259,7 @@ class Waves(nn.Module):
         self.bias = nn.Parameter(torch.empty(numbers, _SUMS).uniform_(-bound, bound))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return the sums for all numbers, [n, numbers * 3]; marks of missing values are left out."""
+        """Return the sums for all numbers, [n, numbers * 3], without marks of missing values."""
         numbers = dense[:, : len(self.frequencies), None]
         cosines = torch.cos(2 * math.pi * self.frequencies * numbers + self.phases)
         return (torch.einsum("ndf,dfs->nds", cosines, self.weight) + self.bias).flatten(1)
