@@ -194,7 +194,7 @@ def test_lines_that_a_checkpoint_brings_are_said_to_be_its_own_and_names_stay_te
     files = _lines_that_load("one.pt", content | {"files": {"a\nimport os": None}}, None, None)
     assert "\nimport os" not in files
     for name in ("../out.py", "/etc/cron.d/own", "a/../../b"):
-        with pytest.raises(CheckpointError, match="names inside its folder"):
+        with pytest.raises(CheckpointError, match="which is outside of its folder"):
             _lines_that_load("one.pt", content | {"files": {name: None}}, None, None)
 
 

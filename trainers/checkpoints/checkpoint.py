@@ -123,8 +123,8 @@ def task_of_file(
     if task is None and named not in built_in_tasks():
         shown = one_line(named[:100])
         raise UntrustedFileError(
-            f"{path} names the task {shown!r}, which is user code, and a file cannot permit running it. If you "
-            f"trust the code, pass task={shown!r}"
+            f"{path} needs the user task {shown!r}, whose code is not run without your permission. If you trust "
+            f"the code, pass task={shown!r}"
         )
     return load_task(task or named, options, python_path)
 
@@ -255,7 +255,9 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
             f"{path} is a checkpoint in an old format that this version cannot read. Train the trial again"
         )
     if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
-        raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
+        raise CheckpointError(
+            f"{path} is not a checkpoint of format {FORMAT}. Its keys are {sorted(map(str, content))}"
+        )
     shares = shares_of(content, path) if has_shares else []
     attach(content, shares)
     _check_form(content, path)
@@ -282,7 +284,7 @@ def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
     }
     wrong = [name for name, is_good in good.items() if not is_good]
     if wrong:
-        raise CheckpointError(f"checkpoint {path} is damaged: unknown form of {', '.join(wrong)}")
+        raise CheckpointError(f"checkpoint {path} is damaged: unknown content in {', '.join(wrong)}")
 
 
 def _is_named(value: object, kind: Any) -> bool:
@@ -341,7 +343,7 @@ def largest_difference(one: str | Path, other: str | Path) -> float:
     """Return the largest absolute difference between two checkpoints' weights. CheckpointError if the models differ."""
     mine, theirs = (open_checkpoint(path)["model"] for path in (one, other))
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
-        raise CheckpointError(f"checkpoints {one} and {other} are of different models")
+        raise CheckpointError(f"checkpoints {one} and {other} have different models")
     differences = [
         (whole(value).double() - whole(theirs[name]).double()).abs().max()
         for name, value in mine.items()
@@ -380,5 +382,5 @@ def fits_the_model(path: str | Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(found := classify(error), OutOfMemoryError | LostError):
             raise found from error
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise CheckpointError(f"checkpoint {path} does not fit the model: {said}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(f"checkpoint {path} does not fit the model: {reason}") from error

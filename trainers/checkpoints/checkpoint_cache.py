@@ -74,7 +74,7 @@ class CheckpointCache:
             if not fresh and (file := _whole(path, content)):
                 return file
             if path.exists() and not fresh:
-                log.warning("%s: the copy of %s is damaged, and is fetched again", path, url)
+                log.warning("%s: the copy of %s is damaged and will be fetched again", path, url)
             try:
                 return self._fetched(url, content, fetch)
             except DamagedObjectError:  # if it was damaged in transfer, the second try succeeds
@@ -85,7 +85,7 @@ class CheckpointCache:
             fetch(draft)
             file = _whole(draft, content)
             if file is None:
-                raise DamagedObjectError(f"{url} has other bytes than were written")
+                raise DamagedObjectError(f"{url} contains other bytes than were written")
             self.keep(draft, url, content)
             return file
 

@@ -67,7 +67,7 @@ class LocalPlace:
         file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
         if os.fstat(file.fileno()).st_size != content.bytes or sha256_of(file) != content.sha256:
             file.close()
-            raise DamagedObjectError(f"{path} has other bytes than were written")
+            raise DamagedObjectError(f"{path} contains other bytes than were written")
         file.seek(0)
         return file
 

@@ -53,7 +53,7 @@ def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
     """Return code that writes the files of a command. Raises CheckpointError if a name is outside of their folder."""
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise CheckpointError(f"checkpoint of {path}: found the file {name!r}, allowed: names inside its folder")
+            raise CheckpointError(f"the checkpoint of {path} names the file {name!r}, which is outside of its folder")
     return f"""\
 import pathlib, torch
 
@@ -130,7 +130,7 @@ def load_exported(path: str | Path) -> dict[str, Any]:
     """Return the content of an exported file. Raises CheckpointError if it is missing, damaged or not an export."""
     content = read_plain(path)
     if not content.keys() >= _KEYS:
-        raise CheckpointError(f"{path} is no exported model; it holds {sorted(map(str, content))}")
+        raise CheckpointError(f"{path} is not an exported model. Its keys are {sorted(map(str, content))}")
     if not isinstance(content["params"], dict) or not isinstance(content["weights"], dict):
         raise CheckpointError(f"{path} is damaged: its params or weights are not mappings")
     return content

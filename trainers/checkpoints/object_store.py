@@ -192,10 +192,10 @@ class ObjectStore:
             files = {name: Content(bytes=int(one["bytes"]), sha256=str(one["sha256"]))
                      for name, one in json.loads(text)["files"].items()}  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DamagedObjectError(f"{path}{MANIFEST} is no manifest ({type(error).__name__})") from error
+            raise DamagedObjectError(f"{path}{MANIFEST} is not a valid manifest ({type(error).__name__})") from error
         # A forged manifest could name any object, and all objects in a manifest are deleted with it.
         if own not in files or any("/" in name or not name.startswith(f"{stem}.") for name in files):
-            raise DamagedObjectError(f"{path}{MANIFEST} names other files than the checkpoint's")
+            raise DamagedObjectError(f"{path}{MANIFEST} does not list the files of this checkpoint")
         return files
 
     def _upload(self, path: str, save: Save, *, is_kept: bool = True) -> Content:
@@ -233,10 +233,10 @@ class ObjectStore:
         except FileNotFoundError:
             raise
         except FSTimeoutError as error:
-            raise ObjectStoreError(f"{_bucket_of(about)} gave no answer in {seconds:.0f} s") from error
+            raise ObjectStoreError(f"{_bucket_of(about)} did not answer within {seconds:.0f} s") from error
         except Exception as error:  # each library has errors of its own
             if "Checksum" in type(error).__name__:
-                raise DamagedObjectError(f"{about} came with other bytes than were written") from error
+                raise DamagedObjectError(f"{about} arrived with other bytes than were written") from error
             raise _fault(error, about) from error
 
 

@@ -178,7 +178,7 @@ def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]
     own = module.state_dict()
     if own.keys() != weights.keys():
         different = sorted(own.keys() ^ weights.keys())
-        raise ValueError(f"names in only one of model and checkpoint: {', '.join(different[:5])}")
+        raise ValueError(f"tensors that only the model or only the checkpoint has: {', '.join(different[:5])}")
     for name, value in own.items():
         take(weights[name], value)
 
@@ -186,7 +186,9 @@ def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]
 def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = None) -> None:
     """Copy this rank's rows of a checkpoint's tensor into `target`, or into `rows` if given."""
     if source.shape != target.shape:
-        raise ValueError(f"a tensor has shape {list(source.shape)} in the checkpoint, {list(target.shape)} here")
+        raise ValueError(
+            f"a tensor has shape {list(source.shape)} in the checkpoint, but {list(target.shape)} in the model"
+        )
     own, first = own_rows(target)
     copy_rows(source, own if rows is None else rows, first)
 
@@ -196,7 +198,7 @@ def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))
     if counts != own_counts:
-        raise ValueError(f"parameter groups have sizes {counts} in the checkpoint, {own_counts} in the optimizer")
+        raise ValueError(f"parameter groups have sizes {counts} in the checkpoint, but {own_counts} in the optimizer")
     parameters = [one for group in own_groups for one in group["params"]]
     numbers = optimizer.own if isinstance(optimizer, ShardedOptimizer) else range(len(parameters))
     own = {

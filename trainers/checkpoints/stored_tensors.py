@@ -46,7 +46,7 @@ def _facts(content: Mapping[str, Any], path: str | Path) -> "list[ShareFacts]":
     try:
         facts = [ShareFacts(bytes=size, crc32=crc, sha256=sha256) for size, crc, sha256 in content["shares"]]
         if not all([*map(type, row)] == [int, int, str] for row in content["shares"]):
-            raise TypeError("a share has size, CRC-32 and SHA-256")
+            raise TypeError("each share needs size, CRC-32 and SHA-256")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: its list of shares has an unknown form") from error
     return facts
@@ -181,7 +181,7 @@ class StoredTensor:
                 break
             at += extent.rows
         if at != self.rows or sum(one.rows for one in self._extents) != at:
-            raise CheckpointError(f"rows are missing or doubled in a tensor of shape {list(self.shape)}")
+            raise CheckpointError(f"rows are missing or stored twice in a tensor of shape {list(self.shape)}")
 
     def read_into(self, target: Tensor, first: int = 0) -> None:
         """Fill `target`, shape [n, ...] on any device, with n rows from row `first` on. Raises CheckpointError."""
@@ -330,7 +330,7 @@ def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts
         for key, dtype, shape, extent in _index_of(path, facts):
             tensor = found.setdefault(key, StoredTensor(shape, dtype))
             if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
-                raise CheckpointError(f"{path} is damaged: {key} has another shape or type in another share")
+                raise CheckpointError(f"{path} is damaged: {key} has different shapes or types in two shares")
             tensor.add(extent)
     for key, tensor in found.items():
         tensor.close()
@@ -338,7 +338,7 @@ def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts
         for name in key[:-1]:
             node = node.setdefault(name, {})
             if not isinstance(node, dict):
-                raise CheckpointError(f"{shares[0][0]} is damaged: the path {key} leads through a value")
+                raise CheckpointError(f"{shares[0][0]} is damaged: the path {key} continues below a plain value")
         node[key[-1]] = tensor
 
 
@@ -351,7 +351,7 @@ def check_share(share: ShareFile, facts: ShareFacts) -> None:
         share.read_into(at, memoryview(chunk))
         crc = zlib.crc32(chunk, crc)
     if crc != facts.crc32:
-        raise CheckpointError(f"{share} is damaged: its CRC-32 is {crc:08x}, and was {facts.crc32:08x}")
+        raise CheckpointError(f"{share} is damaged: its CRC-32 is {crc:08x} instead of {facts.crc32:08x}")
 
 
 def _check_size(share: ShareFile, facts: ShareFacts) -> None:
@@ -364,7 +364,7 @@ def _check_size(share: ShareFile, facts: ShareFacts) -> None:
     except OSError as error:
         raise of_unread_file(str(share), error) from error
     if size != facts.bytes:
-        raise CheckpointError(f"{share} is damaged: it has {size} bytes, and had {facts.bytes}")
+        raise CheckpointError(f"{share} is damaged: it has {size} bytes instead of {facts.bytes}")
 
 
 def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.dtype, list[int], _Extent]]:
@@ -375,12 +375,12 @@ def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.
         (length,) = _LENGTH.unpack(_read(share, 0, _LENGTH.size))
         start = _LENGTH.size + length
         if start > facts.bytes:
-            raise ValueError(f"a header of {length} bytes would end after the file")
+            raise ValueError(f"a header of {length} bytes would be longer than the file")
         header = json.loads(_read(share, _LENGTH.size, length))
         for name, (key, shape, first) in json.loads(header["__metadata__"]["rows"]).items():
             dtype, (begin, stop) = _DTYPES[header[name]["dtype"]], header[name]["data_offsets"]
             if not key or not all(type(one) in {str, int} for one in key):
-                raise ValueError(f"{key} is no path of names and numbers")
+                raise ValueError(f"{key} is not a path of names and numbers")
             if not all(type(one) is int and one >= 0 for one in (*shape, first, begin, stop)) or begin != end:
                 raise ValueError(f"{key} has a wrong shape or offset")  # a bool is no number
             end = stop

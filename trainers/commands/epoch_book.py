@@ -145,12 +145,12 @@ class EpochBook:
             raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
-                f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files belong to "
-                "a later epoch, so the trial goes back to an earlier checkpoint"
+                f"the command continued with epoch {epoch} from a checkpoint of epoch {self.epoch}, whose files belong "
+                "to a later epoch. So the trial returns to an earlier checkpoint"
             )
         if epoch != expected:
             cure = _cure_of_order(epoch, expected) if reported.is_printed else ""
-            raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}{cure}")
+            raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch} instead of {expected}{cure}")
         metrics = _numbers(reported)
         self.epoch, self.is_at_start, self.is_silent = epoch, False, False
         return metrics
@@ -196,7 +196,7 @@ def _whole(epoch: object, *, is_printed: bool = False) -> int:
             if is_printed
             else ""
         )
-        raise TaskError(f"the command reported epoch {epoch!r:.50}, allowed: whole numbers from 1{cure}")
+        raise TaskError(f"the command reported epoch {epoch!r:.50}, but epochs are whole numbers from 1{cure}")
     return int(number)
 
 
@@ -207,7 +207,7 @@ def _numbers(reported: Reported) -> dict[str, float]:
     metrics = {}
     for name, value in reported.metrics.items():
         if name in CONTROLLERS_METRICS:
-            raise TaskError(f"the command reported {name!r}, which every trial has. Choose another name")
+            raise TaskError(f"the command reported {name!r}, a metric that every trial has. Choose another name")
         try:
             metrics[name] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):

@@ -99,7 +99,7 @@ def space_of(task: Task) -> Space | None:
     if isinstance(space, Space):
         return space
     allowed = "a Space of search_spaces.space" + (", as Space.from_dict makes" if isinstance(space, Mapping) else "")
-    raise TaskError(f"{type(task).__name__}.space(): found {_a(space)}, allowed: {allowed}")
+    raise TaskError(f"{type(task).__name__}.space(): found {_kind_of(space)}, allowed: {allowed}")
 
 
 def first_trials_of(task: Task) -> tuple[Params, ...]:
@@ -107,7 +107,7 @@ def first_trials_of(task: Task) -> tuple[Params, ...]:
     named = task.first_trials() if hasattr(task, "first_trials") else ()
     if not _are_mappings(named):
         allowed = "a list of mappings from names to values"
-        raise TaskError(f"{type(task).__name__}.first_trials(): found {_a(named)}, allowed: {allowed}")
+        raise TaskError(f"{type(task).__name__}.first_trials(): found {_kind_of(named)}, allowed: {allowed}")
     tried = [one["params"] for one in baselines_of(task) if "params" in one]
     return (*tried, *(dict(one) for one in named if dict(one) not in tried))
 
@@ -120,7 +120,7 @@ def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
     where = f"{type(task).__name__}.baselines()"
     if not _are_mappings(named):
         allowed = "a list of mappings, each with a name, and either params or metrics"
-        raise TaskError(f"{where}: found {_a(named)}, allowed: {allowed}")
+        raise TaskError(f"{where}: found {_kind_of(named)}, allowed: {allowed}")
     return tuple(_checked_baseline(dict(one), f"{where}[{place}]") for place, one in enumerate(named))
 
 
@@ -135,7 +135,7 @@ def model_of(task: Task, params: Params) -> nn.Module:
     model: object = task.model(params)
     if isinstance(model, nn.Module):
         return model if any(part.training for part in model.modules()) else model.train()
-    raise TaskError(f"{type(task).__name__}.model(params): found {_a(model)}, allowed: a torch.nn.Module")
+    raise TaskError(f"{type(task).__name__}.model(params): found {_kind_of(model)}, allowed: a torch.nn.Module")
 
 
 def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
@@ -194,7 +194,7 @@ def _are_mappings(value: object) -> bool:
     return is_list and all(isinstance(one, Mapping) for one in value)  # type: ignore[attr-defined]
 
 
-def _a(value: object) -> str:
+def _kind_of(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 

@@ -58,7 +58,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     """
     found = import_task(name, python_path)
     if is_training_function(found):
-        raise TaskLoadError(f"task {name!r}: a training function has no method model(). Name a task")
+        raise TaskLoadError(f"task {name!r}: a training function has no model(). Name a class that has it")
     check_options(name, found, options or {})
     try:
         with within_free_memory(str((options or {}).get("train", "its data")), TaskError):
@@ -66,7 +66,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     except TaskError as error:
         raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:
-        raise TaskLoadError(f"task {name!r}: {_which(error, options or {})}{_error_line(error)}") from error
+        raise TaskLoadError(f"task {name!r}: {_option_named_in(error, options or {})}{_error_line(error)}") from error
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
@@ -122,7 +122,7 @@ def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> 
                     f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{meant(key, names)}"
                 )
     for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
-        raise TaskLoadError(f"task {name!r}: task_options: {needed!r} is missing, and the task needs it")
+        raise TaskLoadError(f"task {name!r}: task_options: {needed!r} is missing, but the task needs it")
 
 
 def _check_names(name: str, task: Any) -> None:
@@ -141,7 +141,7 @@ def _check_names(name: str, task: Any) -> None:
         raise TaskLoadError(f"task {name!r}: {error}") from None
 
 
-def _which(error: BaseException, options: Mapping[str, object]) -> str:
+def _option_named_in(error: BaseException, options: Mapping[str, object]) -> str:
     named = [key for key in options if re.search(rf"\b{re.escape(key)}\b", str(error))] or list(options)
     if not named:
         return ""

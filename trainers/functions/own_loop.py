@@ -69,7 +69,7 @@ class OwnLoop:
         self._is_known = named is not None or settings.lr_scaling != "auto"
         self._rule = resolve_rule(settings.lr_scaling, str(named or settings.optimizer))
         if self._rule == "adascale":
-            raise TaskError(f"training.lr_scaling: found 'adascale' with {form}, allowed: linear, sqrt, none")
+            raise TaskError(f"training.lr_scaling is 'adascale', which {form} cannot use. Choose linear, sqrt or none")
         self._ratio = settings.effective_batch / settings.reference_batch
         self.learning_rate = scale(settings.learning_rate, self._ratio, self._rule)
         self.has_rate = same(spec.params.get("learning_rate", settings.learning_rate), settings.learning_rate)
@@ -93,8 +93,8 @@ class OwnLoop:
         groups = [group for optimizer in given for group in optimizer.param_groups]
         if any("initial_lr" in group for group in groups):
             raise TaskError(
-                f"trial.epochs: a schedule starts from trial.learning_rate, which is scaled for SGD, and {name} needs "
-                f"another rate. Put `optimizer: {name.lower()}` into the space"
+                f"trial.epochs: a schedule already uses trial.learning_rate, which is scaled for SGD, but {name} needs "
+                f"another scaling. Put `optimizer: {name.lower()}` into the space"
             )
         for group in groups:
             group["lr"] *= rate / self.learning_rate

@@ -140,8 +140,8 @@ def _check_readable(content: Mapping[str, Any]) -> None:
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise TaskError(f"trial.epochs: a checkpoint cannot hold the state: {said}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise TaskError(f"trial.epochs: a checkpoint cannot hold the state: {reason}") from error
 
 
 def _without_values(tensor: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ class Trial:
         Raises TaskError if `training.shard` is "optimizer", which a training function has to do by itself.
         """
         if self._settings.shard == "optimizer":
-            raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
+            raise TaskError("training.shard is 'optimizer', which a training function cannot use. Choose none or full")
         self._followed.call("trial.prepare(model)")
         self.modules.append(model)
         model.register_forward_pre_hook(_Tick(self._counter))
@@ -252,7 +252,7 @@ class Trial:
         """
         if not self.is_within_epoch:
             raise TaskError(
-                f"trial.report: {', '.join(metrics)} outside the loop over trial.epochs. Call trial.report in the loop"
+                f"trial.report: {', '.join(metrics)} reported outside the loop over trial.epochs. Report in the loop"
             )
         for name, value in metrics.items():
             if name in CONTROLLERS_METRICS:
@@ -260,7 +260,7 @@ class Trial:
                     f"trial.report: {name!r} is measured in every trial. Choose another name for your metric"
                 )
             if name in self.reported:
-                raise TaskError(f"trial.report: {name!r} came twice in epoch {self.epoch}. Report it once an epoch")
+                raise TaskError(f"trial.report: {name!r} was reported twice in epoch {self.epoch}. Report it once")
             self.reported[name] = _number(name, value)
         self._counter.tick()
 
@@ -352,7 +352,7 @@ class Asking:
             raise TaskError(f"name: found {shown(name)}, allowed: a text that is not empty")
         if name == "world_size":
             raise TaskError(
-                "world_size: this range is computed while the trial runs, but the trial needs its ranks before. Write "
+                "world_size: this range is computed while the trial runs, but the trial needs its ranks earlier. Write "
                 "literal arguments in the call, or set space={'world_size': ...}"
             )
         before = self._answered.get(name)

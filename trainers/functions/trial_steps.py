@@ -82,7 +82,7 @@ class Steps:
             if passes and optimizer not in self._stepped:
                 raise TaskError(
                     f"accumulate is {self._settings.accumulate}, but an epoch had only {passes} backward passes. Set "
-                    "accumulate to that number or less"
+                    f"accumulate to {passes} or less"
                 )
             if passes:
                 optimizer.zero_grad()

@@ -96,7 +96,7 @@ class EpochSums:
 
 
 def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
-    """Return a checkpoint's `part`: all ranks' sums and generator states, and rank 0's times. All ranks must call it."""
+    """Return a checkpoint's `part`: all ranks' sums and generator states, rank 0's times. All ranks must call it."""
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
     summed = torch.cat([sums.losses_and_weight(), norms, sums.losses.new_tensor([sums.samples])])
     generators: list[Any] = [generators_of(group.device)]

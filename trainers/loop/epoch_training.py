@@ -236,8 +236,8 @@ class EpochGrowth:
     ) -> None:
         if layout is None or isinstance(samples, StreamSamples):
             raise TaskError(
-                "train_data is a stream, but a model that is not trained by gradient steps grows from all samples at "
-                "once. Return data with a length"
+                "train_data is a stream, but a model that is not trained by gradient steps needs all samples at once. "
+                "Return data with a length"
             )
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter

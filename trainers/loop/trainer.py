@@ -82,7 +82,7 @@ class Trainer:
         """
         with classified():
             if group.world_size != spec.world_size:
-                raise TaskError(f"the group's world_size {group.world_size} != the trial's {spec.world_size}")
+                raise TaskError(f"the process group has {group.world_size} ranks, but the trial has {spec.world_size}")
             set_threads(spec.cpus_per_rank)
             settings = settings_of(spec)
             set_fast_math(settings, group.device)

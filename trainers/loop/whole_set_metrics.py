@@ -65,7 +65,7 @@ def take_states(name: str, metric: nn.Module, states: Sequence[States], device: 
             try:
                 reduced = _reduced(of_ranks, reduction)
             except (RuntimeError, TypeError, ValueError) as error:
-                raise TaskError(f"whole_metrics: {name!r}: {state!r}: {' '.join(str(error).split())}") from error
+                raise TaskError(f"whole_metrics: {state!r} of {name!r}: {' '.join(str(error).split())}") from error
             setattr(part, state, to_device(reduced, device))
         part._computed = None  # noqa: SLF001 - a wrapper may have computed already
 
@@ -81,8 +81,8 @@ def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) ->
         if all(torch.equal(one, of_ranks[0]) for one in of_ranks):
             return of_ranks[0]
         raise ValueError(
-            "dist_reduce_fx='mean' is not the mean of all samples if ranks have unequal shares. Use 'sum' for the "
-            "values and for their number"
+            "dist_reduce_fx='mean' is not the mean of all samples if ranks have different numbers of them. Use "
+            "'sum' for the values and for their number"
         )
     stacked = torch.stack(list(of_ranks))
     return stacked if reduction is None else reduction(stacked)

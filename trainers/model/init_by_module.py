@@ -94,17 +94,17 @@ def _resets(module: nn.Module, writes: _Writes) -> Iterator[str]:
         inside = {id(one) for one in unit}
         for part in unit:
             for own, parameter in part.named_parameters(recurse=False):
-                what = f"{names[id(part)]}.{own}".lstrip(".")
+                tensor = f"{names[id(part)]}.{own}".lstrip(".")
                 if is_lazy(parameter):
-                    raise _refusal(f"{what} has no shape before the first pass")
+                    raise _refusal(f"{tensor} has no shape before the first forward pass")
                 if parameter.numel() == 0:
                     continue
                 givers = writes.of(parameter)
                 if not givers or None in givers:
-                    raise _refusal(f"{what} gets values outside of the reset_parameters() of {type(part).__name__}")
+                    raise _refusal(f"{tensor} gets values outside of the reset_parameters() of {type(part).__name__}")
                 for giver in givers:
                     if id(giver) not in inside:
-                        raise _refusal(f"{what} gets values from a reset_parameters() of more than its block")
+                        raise _refusal(f"{tensor} gets values from a reset_parameters() outside of its block")
                     yield names[id(giver)]
 
 

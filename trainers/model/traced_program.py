@@ -31,7 +31,7 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process_group import Group
 
 _USUAL = "model"
-_INSTEAD = "--out FILE.pt writes its saved state, with code that extracts the model"
+_INSTEAD = "Use --out FILE.pt, which writes its saved state and code that extracts the model"
 
 
 class _Called(BaseException):
@@ -81,8 +81,8 @@ def model_of_function(
             hooks[0].remove()
             return example_call(found[0], called.call_args, called.call_kwargs)
         raise TaskError(
-            "the training function ended without calling the model that it gave to trial.epochs, and the export needs "
-            f"such a call as an example; {_INSTEAD}"
+            "the training function ended without calling the model that it gave to trial.epochs, but the export needs "
+            f"such a call as an example. {_INSTEAD}"
         )
 
 
@@ -96,7 +96,7 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
     if name in models:
         return str(name)
     if not models:
-        raise TaskError(f"the training function gave trial.epochs no torch.nn.Module to export; {_INSTEAD}")
+        raise TaskError(f"the training function gave trial.epochs no torch.nn.Module to export. {_INSTEAD}")
     given = f"found {name!r}" if name is not None else "found no name"
     raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {listed(models)}")
 

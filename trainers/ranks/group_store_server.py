@@ -158,7 +158,7 @@ def receive_frame(connection: socket.socket) -> bytes:
     """Receive a payload from `send_frame`. ConnectionError if the connection is closed or the payload is too long."""
     (size,) = struct.unpack(">I", receive(connection, 4))
     if size > _LONGEST_FRAME:
-        raise ConnectionError(f"a frame of {size} bytes")
+        raise ConnectionError(f"a message of {size} bytes is too long")
     return receive(connection, size)
 
 

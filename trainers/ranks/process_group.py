@@ -95,7 +95,7 @@ def form_group(
 def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) -> None:
     come = store.add(what, 1)
     if come > world_size:  # gloo would find the earlier group's addresses
-        raise LostError(f"a group of {world_size} ranks has formed before under this identity")
+        raise LostError(f"a process group of {world_size} ranks with this identity has already formed")
     if come == world_size:
         store.set(f"all {what}", "yes")
     store.wait([f"all {what}"], timeout)

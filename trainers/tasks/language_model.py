@@ -91,7 +91,7 @@ class LanguageModel(SplitTask):
 
         width, heads = cast("int", params.get("width", 256)), cast("int", params.get("heads", 4))
         if width % (2 * heads):
-            raise TaskError(f"heads: found {heads}, allowed: a divisor of half the width, which is {width}")
+            raise TaskError(f"heads: found {heads}, allowed: a divisor of {width} / 2, half the width")
         return DecoderNetwork(
             tokens=self.tokenizer.get_vocab_size(),
             width=width,
@@ -207,7 +207,7 @@ class _Reader:
         except (OSError, LookupError, UnicodeError) as error:
             reason = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise TaskError(
-                f"{path}: no {self._encoding} text ({reason}). Correct the path, or set task_options.encoding"
+                f"{path}: not readable as {self._encoding} text ({reason}). Correct path or task_options.encoding"
             ) from None
         parts = text.split(self._separator) if self._separator else [text]
         return [part for part in parts if part.strip()]

@@ -178,7 +178,7 @@ class Tabular(SplitTask):
         if class_weight is not None:
             task_options.choice(class_weight, "class_weight", ("balanced",))
             if not self.classes:
-                raise TaskError(f"task_options.class_weight: found {class_weight!r} for a number. Leave it out")
+                raise TaskError(f"task_options.class_weight: found {class_weight!r}, but the target is a number")
             self.balance_classes()
 
     @property
@@ -407,7 +407,7 @@ def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bo
         raise TaskError(f"task_options.folds: found {given!r}, allowed: auto, or a whole number from 1 to {most}")
     if given > 1 and (has_validation or is_ranked):
         beside = "a validation file" if has_validation else "query, whose rows belong together"
-        raise TaskError(f"task_options.folds: found {given} beside {beside}, allowed: 1 or auto")
+        raise TaskError(f"task_options.folds: found {given} together with {beside}, allowed: 1 or auto")
     return given
 
 

@@ -182,7 +182,7 @@ class Text(SplitTask):
 
         width, heads = cast("int", params.get("width", 128)), cast("int", params.get("heads", 4))
         if width % heads:
-            raise TaskError(f"heads: found {heads}, allowed: a divisor of width, which is {width}")
+            raise TaskError(f"heads: found {heads}, allowed: a divisor of the width, {width}")
         return TextNetwork(
             vocabulary=vocabulary,
             longest=self._longest,
@@ -235,14 +235,14 @@ class Text(SplitTask):
             return CheckpointNetwork(checkpoint, outputs=len(self.classes), dropout=dropout, pad=self._pad)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise TaskError(f"task_options.checkpoint: found {checkpoint!r} ({reason}), allowed: a model") from None
+            raise TaskError(f"task_options.checkpoint: cannot load a model from {checkpoint!r} ({reason})") from None
 
 
 def find_text_and_label(table: Table, text: str | int = "auto", label: str | int = "auto") -> tuple[str, str]:
     """Return the columns of texts and of classes, as given or detected. Raises TaskError if there are none."""
     if len(table.names) < 2:
-        what = f"the only column is {shown(table.names[0])}"
-        raise TaskError(f"{table.path}: {what}. Name a column of texts and one of labels, and check the delimiter")
+        problem = f"the only column is {shown(table.names[0])}"
+        raise TaskError(f"{table.path}: {problem}. Name a column of texts and one of labels, and check the delimiter")
     sizes = {name: _mean_length(table, name) for name in table.names}
     label_name = None if label == "auto" else find_column(table, label, "task_options.label")
     if text == "auto":

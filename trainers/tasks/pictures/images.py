@@ -78,7 +78,7 @@ def find_sources(path: Path, *, is_new: bool) -> dict[str, Source]:
     found = {name for name, one in inner.items() if not _is_hidden(one.name) and one not in folders}
     if not found and len(parts) > 1:
         named = listed(one.name for one in folders)
-        raise TaskError(f"{path}: found {named}, but no folder train. Name the training images train")
+        raise TaskError(f"{path}: found {named}, but no folder train. Rename the folder of training images to train")
     own = {part: one for part, one in parts.items() if found & {inside.name.lower() for inside in one.images.iterdir()}}
     return {"train": Source(images=path, parts=tuple(one.images.name for one in own.values())), **own}
 
@@ -106,9 +106,9 @@ def class_folders(source: Source, *, with_hidden: bool) -> tuple[str, ...]:
         and any(image_files(one, with_hidden=with_hidden))
     ]
     if len(names) < 2:
-        what = f"found {len(names)} sub-folders with images ({', '.join(ENDINGS[:4])}, ...)"
+        kinds = ", ".join(ENDINGS[:4])
         allowed = "one for each of at least two classes, or idx files such as train-images-idx3-ubyte.gz"
-        raise TaskError(f"{path}: {what}, allowed: {allowed}")
+        raise TaskError(f"{path}: found {len(names)} sub-folders with images ({kinds}, ...), allowed: {allowed}")
     return tuple(sorted(names, key=int if all(name.isdigit() for name in names) else str))
 
 
@@ -134,7 +134,7 @@ def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
             with opened_image(path) as image:
                 pixels = np.asarray(image, dtype=np.float64)
             if not np.isfinite(pixels).all():
-                raise TaskError(f"{path}: a pixel is infinite or no number. Replace or remove it")
+                raise TaskError(f"{path}: a pixel is infinite or not a number. Replace or remove the file")
             found.setdefault(mode, []).append((float(pixels.min()), float(pixels.max())))
     return {
         mode: _range(mode, min(low for low, _ in all_of), max(high for _, high in all_of))

@@ -173,8 +173,8 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
     first, head = weights.get("layer1.0.conv1.weight"), weights.get("fc.weight")
     if first is None or first.dim() != 4 or not all(blocks) or sum(blocks) > 100:
         near = next(iter(weights), None)
-        said = "no weights" if near is None else f"weights of another network, such as {one_line(near)[:80]!r}"
-        raise TaskError(f"task_options.checkpoint: {path}: found {said}, allowed: {_ALLOWED}")
+        found_weights = "no weights" if near is None else f"weights of another network, such as {one_line(near)[:80]!r}"
+        raise TaskError(f"task_options.checkpoint: {path}: found {found_weights}, allowed: {_ALLOWED}")
     layout = Layout(
         blocks=tuple(blocks),
         has_bottlenecks="layer1.0.conv3.weight" in weights,
@@ -188,9 +188,11 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
         (name for name in own if name in weights and own[name].shape != weights[name].shape), None
     )
     if problem is not None:
-        has = f"{problem!r} {list(weights[problem].shape)}" if problem in weights else f"no {problem!r}"
-        wanted = f"a tensor of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
-        raise TaskError(f"task_options.checkpoint: {path}: found {has}, allowed: {wanted} in {layout.layers} layers")
+        found_tensor = f"{problem!r} {list(weights[problem].shape)}" if problem in weights else f"no {problem!r}"
+        needed_tensor = f"a tensor of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
+        raise TaskError(
+            f"task_options.checkpoint: {path}: found {found_tensor}, allowed: {needed_tensor} in {layout.layers} layers"
+        )
     return layout
 
 

@@ -43,7 +43,7 @@ def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0
         parts[0].append(group[for_validation + for_test :])
     joined = tuple(np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
     if len(joined[0]) == 0 or (validation > 0 and len(joined[1]) == 0):
-        raise TaskError(f"{rows} rows leave none for training or validation. Give more rows")
+        raise TaskError(f"{rows} rows are too few for training and validation. Give more rows")
     return joined[0], joined[1], joined[2]
 
 

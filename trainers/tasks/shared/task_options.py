@@ -86,8 +86,8 @@ def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], ne
     """
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
-            what = f"found {shown(row)}, allowed: a mapping from each column to its value: {listed(needed)}"
-            raise TaskError(f"rows: row {number}: {what}")
+            problem = f"found {shown(row)}, allowed: a mapping from each column to its value: {listed(needed)}"
+            raise TaskError(f"rows: row {number}: {problem}")
         check_columns(f"rows: row {number}", list(row), known=known, needed=needed, absent="None for a missing value")
 
 

@@ -193,7 +193,7 @@ def _read_parquet(path: Path, form: Form) -> Table:
     try:
         read = pa_parquet.read_table(_existing(path)).combine_chunks()
     except (pa.ArrowInvalid, OSError) as error:
-        raise TaskError(f"{path}: the file is no valid Parquet ({_line(error)})") from None
+        raise TaskError(f"{path}: the file is not valid Parquet ({_line(error)})") from None
     if read.num_rows == 0 or read.num_columns == 0:
         raise TaskError(f"{path}: there are no rows. Give a table with at least two rows")
     names = [name for name in read.column_names if not is_index(name)]
@@ -279,7 +279,7 @@ def _text(path: Path, form: Form) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         problem = f"found the byte 0x{content[error.start]:02x} (byte {error.start} of the file)"
         cure = f"Probably it is {(likely := _likely_encoding(content))}: --set task_options.encoding={likely}"
-        raise TaskError(f"{path}: line {line}: {problem}, which is no {form.encoding}. {cure}") from None
+        raise TaskError(f"{path}: line {line}: {problem}, which is not valid {form.encoding}. {cure}") from None
     except LookupError:
         raise TaskError(f"task_options.encoding: found {form.encoding!r}, allowed: utf-8, latin-1, ...") from None
     if "\0" in text[:1000] and form.reading != 1:

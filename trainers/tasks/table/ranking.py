@@ -31,7 +31,7 @@ def split_queries(queries: Rows, *, validation: Share, test: Share) -> tuple[Row
     try:
         parts = split(None, len(different), validation=validation, test=test)
     except TaskError:
-        problem = f"{len(different)} queries leave none for training or validation"
+        problem = f"{len(different)} queries are too few for training and validation"
         raise TaskError(f"{problem}. Give more queries") from None
     train, judged, tested = (np.flatnonzero(np.isin(queries, different[part])) for part in parts)
     return train, judged, tested

@@ -205,7 +205,9 @@ def _set_dropout(config: Any, dropout: float) -> None:
     named = [(name, value) for name, value in config.to_dict().items() if _DROPOUT.search(name)]
     names = [name for name, value in named if isinstance(value, int | float) and not isinstance(value, bool)]
     if not names:
-        problem = f"found {dropout}, but the architecture {config.model_type!r} of the checkpoint has no dropout to set"
-        raise TaskError(f"dropout: {problem}. Take dropout out of the space")
+        kind = config.model_type
+        raise TaskError(
+            f"dropout: found {dropout}, but the architecture {kind!r} has no dropout. Take dropout out of the space"
+        )
     for name in names:
         setattr(config, name, dropout)
