@@ -213,7 +213,7 @@ def test_checkpoints_and_names_of_something_else_are_refused(tmp_path):
         trained(Group(), wider)
     with pytest.raises(TaskLoadError, match="async function"):
         load_trainable(f"{MODULE}:waits", {}, FOLDERS)
-    with pytest.raises(TaskLoadError, match="a training function has no model\(\)"):
+    with pytest.raises(TaskLoadError, match=r"a training function has no model\(\)"):
         load_task(f"{MODULE}:train", {}, FOLDERS)
     with pytest.raises(TaskLoadError, match="unknown key 'step'"):
         load_trainable(f"{MODULE}:train", {"step": 1}, FOLDERS)
