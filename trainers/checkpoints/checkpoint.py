@@ -163,7 +163,7 @@ def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint in a folder that has trained longest, or None."""
+    """Return the checkpoint with the most training in a folder, or None."""
     return max((path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name)), key=_progress, default=None)
 
 

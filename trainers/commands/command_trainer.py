@@ -234,7 +234,7 @@ class CommandTrainer:
     # ------------------------------------------------------------------ what the program says, from other threads
 
     def _read_line(self, reader: Reader, line: str, stream: str) -> None:
-        """Read metrics from a line. After the first metrics, only their stream counts: loggers may write to two."""
+        """Read metrics from a line. Once one output stream has had metrics, lines of the other are ignored."""
         is_other = self._stream not in {None, stream}
         try:
             reported = reader(line)

@@ -123,7 +123,7 @@ class Fork:
 
     @property
     def importing(self) -> int | None:
-        """Id of the process that is importing modules; None if no process is."""
+        """Id of the process that is importing modules; None if there is no such process."""
         return None if self._awaited is None or self._awaited.said else self._awaited.process.pid
 
     def give_up(self) -> None:

@@ -70,7 +70,7 @@ class BaseTask:
         return cross_entropy(outputs, targets, reduction="none")
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each sample's cross entropy, shape [n]. The part `smoothing` of a target goes to all classes."""
+        """Return each sample's cross entropy, shape [n], with `smoothing` of its target spread over all classes."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)

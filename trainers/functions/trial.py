@@ -98,9 +98,10 @@ class Trial:
     # ------------------------------------------------------------------ model and data
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        """Return the model on this rank's device, for several ranks in DDP or sharded. Create the optimizer afterwards.
+        """Return the model on this rank's device, wrapped in DDP or sharded if there are several ranks.
 
-        Raises TaskError if `training.shard` is "optimizer", which a training function has to do by itself.
+        Create the optimizer from the returned model. Raises TaskError if `training.shard` is "optimizer", which a
+        training function has to do by itself.
         """
         if self._settings.shard == "optimizer":
             raise TaskError("training.shard is 'optimizer', which a training function cannot use. Choose none or full")

@@ -66,7 +66,7 @@ class _TaskCache:
         return self._task is not None and self._key == _key_of(spec)
 
     def _import_module(self, spec: TrialSpec) -> None:
-        """Import the task's module; on later calls, which run no code, restore the first import's global state."""
+        """Import the task's module. Later imports run no code, so they restore the first import's global state."""
         module = (spec.task, spec.python_path)
         if module in self._with_module:
             self._with_module[module].restore()

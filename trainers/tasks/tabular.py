@@ -414,7 +414,7 @@ def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bo
 def with_folds(
     parts: Mapping[str, tuple[Matrix, Any]], classes: Rows | None, folds: int
 ) -> dict[str, tuple[Matrix, Any]]:
-    """Return the parts with the number of each row's fold as a last column. Training and validation are the same rows.
+    """Return the parts with each row's fold number as a last column. Training and validation are the same rows.
 
     Each class of the training rows' `classes` [n], or None, is divided evenly among the folds.
     """

@@ -51,7 +51,7 @@ def mean_of_targets(validation: Vector, *, deviation: float, variance: float) ->
 
 
 def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[str, Any]:
-    """Return the baseline that predicts the mean, for standardised targets [n], or for ranked rows [n, 3]."""
+    """Return the baseline that predicts the mean, for standardised targets: [n], or [n, 3] for ranked rows."""
     numbers = validation[:, 0] if is_ranked else validation
     found = mean_of_targets(numbers, deviation=target.deviation, variance=target.variance)
     if is_ranked:

@@ -300,7 +300,7 @@ def _without_target(raw: Table, table: Table, target: str) -> list[str]:
 
 
 def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> list[str]:
-    """Return lines about equal rows; none if no column has many values, because rows are then equal by chance."""
+    """Return lines about equal rows; none if all columns have few values, because rows are then equal by chance."""
     (own,) = _comparable([table], names)
     distinct = _distinct(own)
     levels = [float(pc.count_distinct(column).as_py()) for column in own.columns[:-1]]

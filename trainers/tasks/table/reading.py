@@ -121,7 +121,7 @@ def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFor
 
 
 def usual_words(table: Table, target: str) -> Mapping[str, int]:
-    """Return how many rows have a label that usually means a missing value, by label."""
+    """Return for each label that usually means a missing value how many rows have it."""
     cells = texts(table.columns[target]).drop_null()
     return {one["values"]: one["counts"] for one in pc.value_counts(cells).to_pylist() if is_missing(one["values"])}
 
@@ -199,6 +199,6 @@ def _row_number(values: Vector, *, is_named: bool, is_unnamed: bool, is_quantity
 
 
 def identifiers(table: Table, names: Sequence[str], *, others: int) -> dict[str, str]:
-    """Return the columns that only number or name the rows, with reasons; none if no other column would be left."""
+    """Return the columns that only number or name the rows, with reasons; none if all columns would be left out."""
     found = {name: why for name in names if (why := identifier(table, name)) is not None}
     return found if len(found) < len(names) + others else {}

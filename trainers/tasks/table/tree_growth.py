@@ -110,7 +110,7 @@ class Growth:
         return self.margins[:, 0] if self.margins.shape[1] == 1 else self.margins
 
     def grow(self, trees: int, *, seed: int, threads: int, tick: Callable[[], None]) -> Iterator[Tree]:
-        """Yield new trees, `trees` for each margin. The caller adds them to `margins`."""
+        """Yield new trees, `trees` for each output. The caller adds the trees' outputs to `margins`."""
         if trees == 0:
             return
         params = self._params | {"seed": seed & 0x7FFF_FFFF, "num_threads": threads}

@@ -219,7 +219,7 @@ class TfidfRegression(nn.Module):
 def _penalised_loss(
     flat: _Array, features: Any, targets: _Array, l2: float, tick: Callable[[], None]
 ) -> tuple[float, _Array]:
-    """Return mean cross entropy plus penalty, and its flat gradient by weights [used, k] and biases [k]."""
+    """Return the loss, mean cross entropy plus penalty, and its gradient as one array: weights, then biases."""
     from scipy.special import log_softmax
 
     tick()
