@@ -78,10 +78,10 @@ class TrialSpec:
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
         test_at: Further epochs with test metrics; a trial that ends earlier has them at its end. A trial that resumes
             at one of them is not trained: its saved model is measured on the test part.
-        explain_seconds: Time to describe such a model's answers, see `trainers.loop.epoch_metrics`; 0 describes none.
+        explain_seconds: Time to describe a tested model's answers, see `trainers.loop.epoch_metrics`; 0 describes none.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
-        proposed: Values of parameters that the trial may request at run time; it draws others. None forbids requests.
+        proposed: Values for parameters requested at run time; the trial draws others itself. None forbids requests.
     """
 
     study: str

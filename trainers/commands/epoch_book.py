@@ -166,7 +166,7 @@ class EpochBook:
 
     @property
     def may_end(self) -> bool:
-        """Return whether the trial may end after this epoch. If the program asks before it saves, it must have saved."""
+        """Return whether the trial may end after this epoch. A program that asks before it saves must have saved."""
         return not self._asks or self._wanted_at == self.epoch
 
     def saves(self, spec: TrialSpec, *, ends: bool) -> bool:

@@ -173,9 +173,9 @@ def evaluation_sums(
     evaluates one for the names, with zero sums.
 
     Args:
-        fewest: Samples that set the least number of passes: ranks with sharded weights need equally many.
+        fewest: Least number of samples by which to count passes: ranks with sharded weights need equally many passes.
         whole: Metrics to update with the batches of `own`.
-        passed: Returns the outputs for a model, inputs and their number.
+        passed: Function that returns the outputs for a model, inputs and their number.
     """
     names: tuple[str, ...] = ()
     totals: Tensor | None = None

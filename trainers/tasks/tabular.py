@@ -105,8 +105,8 @@ class Tabular(SplitTask):
             numeric: Columns that must be numbers.
             test_share: Share of the rows of `train` for testing, when there is no `test`; "auto" takes 15 % of at least
                 2,000 rows, and at most 5,000 rows.
-            folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 takes
-                a validation part instead, "auto" (of new studies) 5 folds below 2,000 rows.
+            folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 means
+                a separate validation part, "auto" (default of new studies) 5 folds below 2,000 rows.
             class_weight: "balanced" weighs each class in the loss by 1 / its number of training rows.
             scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
                 bends.

@@ -69,8 +69,8 @@ class Vision(SplitTask):
             checkpoint: A file of weights of torchvision's residual networks, to fine-tune; images of folders are then
                 128 x 128 unless `size` is given.
             reading: 1 reads folders as existing studies do. 2 leaves out hidden folders and training images that are
-                copies of validation or test images, takes whole numbers and floats as bright as they are, and makes
-                transparent pixels white.
+                copies of validation or test images, keeps the brightness of images of whole numbers or floats,
+                and makes transparent pixels white.
         """
         self._reading = task_options.whole(reading, "reading", low=1, high=2)
         is_new = reading > 1

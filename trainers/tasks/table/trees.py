@@ -22,7 +22,7 @@ class BoostedTrees(nn.Module):
     """Boosted trees, grown epoch by epoch, whose outputs are summed; see `trainers.contract.task`.
 
     Input: float32 [n, d + c] from `Encoding.encode`; output: [n, outputs], or [n] for a number (`outputs` None). Trees
-    that have not been grown yet are stored as zeros, so that tensors keep their shapes.
+    that have not been grown yet add 0, so that tensors have the same shapes from the start.
     """
 
     branches: Tensor
