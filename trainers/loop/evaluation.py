@@ -173,7 +173,7 @@ def evaluation_sums(
     evaluates one for the names, with zero sums.
 
     Args:
-        fewest: Least number of samples by which to count passes: ranks with sharded weights need equally many passes.
+        fewest: Samples that set the least number of passes, which must be equal on ranks with sharded weights.
         whole: Metrics to update with the batches of `own`.
         passed: Function that returns the outputs for a model, inputs and their number.
     """
