@@ -85,7 +85,7 @@ class Followed:
             problem = TRAINER_PARAMETERS[name].problem(given[name]) if name in given else None
             if problem is not None:
                 cure = "Correct the value, rename your parameter, or do without the call"
-                raise TaskError(f"{name}: {problem}, since {helper} follows it. {cure}")
+                raise TaskError(f"{name}: {problem}, because {helper} uses this option. {cure}")
         names = {name for called in self._helpers for name in chain(*_FOLLOWED[called])}
         values = {name: given.get(name, TRAINER_PARAMETERS[name].default) for name in names}
         if (clash := clashes(values, self._spec.device)) is not None:

@@ -55,7 +55,7 @@ OnFacts = Callable[[RankFacts], None]
 
 
 class Callbacks(NamedTuple):
-    """Functions to call for each kind of a rank's messages."""
+    """Functions that are called with a rank's messages, one for each kind of message."""
 
     facts: OnFacts
     measurement: OnMeasurement

@@ -142,10 +142,10 @@ def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: 
     if number is not None and -len(names) <= number < len(names):
         return names[number]
     hint = meant(wanted, names)
-    what = f"{listed(names[:40])}, a number from 0 to {len(names) - 1}, or last"
+    columns = f"{listed(names[:40])}, a number from 0 to {len(names) - 1}, or last"
     if table.form is not None and len(names) <= 2 and table.form.delimiter:
         hint += f" (delimiter {table.form.delimiter!r}; task_options.delimiter names another)"
-    raise TaskError(f"{table.path}: found no column {shown(wanted)}, which {option} names; allowed: {what}{hint}")
+    raise TaskError(f"{table.path}: found no column {shown(wanted)}, which {option} names; allowed: {columns}{hint}")
 
 
 def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) -> Table:
