@@ -1,1 +1,1 @@
-"""One trial, from parameters to measurements. Torch lives here; `protocol` and `task` do not import it."""
+"""Trains one trial: hyperparameters in, measurements out. `protocol` and `contract.task` do not import torch."""

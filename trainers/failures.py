@@ -1,4 +1,4 @@
-"""Maps exceptions to `TrainingError`s, which are picklable. Only this module reads the texts of torch's errors."""
+"""Turns exceptions into picklable `TrainingError`s. No other module parses the messages of torch's errors."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ _OUT_OF_MEMORY = re.compile(
 _KILLED_READER = (
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (exited unexpectedly|is killed by signal: (Killed|Terminated))"
 )
-"""A loader's message about a worker killed from outside, mostly for lack of host memory."""
+"""A DataLoader's message about a killed worker process; the usual cause is too little host memory."""
 _LOST = re.compile(
     r"connection (closed|reset|refused|was likely closed)|broken pipe|socket (closed|timeout)|timed out (waiting|after)"
     r"|connectFullMesh|failed to (connect|recv|send)|gloo/transport|NCCL error"
@@ -33,17 +33,17 @@ _LOST_BY_A_PROGRAM = re.compile(
     r"torch\.distributed\.Dist\w*Error|connectFullMesh|gloo/transport|NCCL error|ncclRemoteError|ncclSystemError"
     rf"|CUDA error|{_KILLED_READER}"
 )
-"""Messages of torch only: a program may lose other connections that do not concern its ranks."""
+"""Only torch's own messages: a program may also lose connections that its ranks do not use."""
 _USERS_FAULT_ON_DEVICE = re.compile(
     r"device-side assert|no kernel image|kernel image is invalid|invalid (configuration )?argument"
     r"|invalid device (function|ordinal)|invalid resource handle|initialization error|unsupported toolchain"
     r"|too many resources requested|CUBLAS_STATUS_(NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH)",
     re.IGNORECASE,
 )
-"""Requests that a device can never fulfil: another attempt fails in the same way."""
+"""Device errors caused by the user's code: another attempt would fail in the same way."""
 _NOT_MAPPED = re.compile(r"unable to (open|stat|mmap)\b.* file <")
 _OF_THE_FILE = frozenset({None, errno.EINVAL, errno.EISDIR, errno.ENOTDIR})
-"""Codes of `OSError`s caused by a path's content: a folder, or bad offsets."""
+"""Codes of `OSError`s caused by the path itself: it is a folder, or the file's offsets are wrong."""
 
 
 class CheckpointError(TrainingError):
@@ -51,21 +51,21 @@ class CheckpointError(TrainingError):
 
 
 class UnreadablePartError(CheckpointError):
-    """A saved part of an epoch does not fit: resume from an earlier checkpoint."""
+    """A checkpoint written within an epoch does not fit the trial. Resume from an earlier checkpoint."""
 
     failure: Failure = "unreadable"
 
 
 class StorageError(CheckpointError):
-    """The disk or folder of checkpoints refuses writes: the trial is intact, and goes on once it accepts them."""
+    """The checkpoint folder or its disk does not work. The trial is intact, and continues once the disk works again."""
 
     failure: Failure = "storage"
 
 
 def classify(exception: BaseException) -> TrainingError:
-    """Return the `TrainingError` for `exception`, or `exception` itself if it is one.
+    """Return `exception` itself if it is a `TrainingError`, otherwise the `TrainingError` for its type and message.
 
-    A broken connection counts as lost only if torch says so: a task may read data over a network, and fail with
+    A broken connection counts as lost only if torch reports it: a task may read data over a network, and fail with
     `OSError`.
     """
     if isinstance(exception, TrainingError):
@@ -87,9 +87,10 @@ def classify(exception: BaseException) -> TrainingError:
 
 
 def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
-    """Return the error for an unread file of a checkpoint: missing, damaged, or on an unavailable disk.
+    """Return the error for a checkpoint file that cannot be read: it is missing or damaged, or its disk is unavailable.
 
-    A file counts as missing only if its grandparent folder exists, which vanishes with an unmounted disk.
+    The file counts as missing only if its grandparent folder exists, because that folder vanishes with an unmounted
+    disk.
     """
     if isinstance(error, FileNotFoundError) and _is_folder(Path(path).parent.parent):
         return CheckpointError(f"checkpoint {path} is missing")
@@ -107,7 +108,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def error_of_text(what: str, last_words: str, last_lines: Sequence[str]) -> TrainingError:
-    """Return the error of a failed program, from its last words and lines of output."""
+    """Return the `TrainingError` for a failed program; its last lines of output decide the class of the error."""
     text = "\n".join(last_lines)
     message = storable(f"{what}: {last_words}" if last_words else what)
     if _OUT_OF_MEMORY.search(text):
@@ -119,7 +120,7 @@ def error_of_text(what: str, last_words: str, last_lines: Sequence[str]) -> Trai
 
 @contextmanager
 def classified() -> Iterator[None]:
-    """Turn any exception in the block into a `TrainingError`; interrupts pass."""
+    """Turn any exception in the block into a `TrainingError`, except interrupts such as Ctrl-C."""
     try:
         yield
     except TrainingError:

@@ -1,10 +1,10 @@
-"""Data exchanged between a study and a trial: a frozen `TrialSpec` in, `Measurement`s out, and the errors. No torch.
+"""Data that a study and its trials exchange: `TrialSpec` in, `Measurement`s and errors out. Does not import torch.
 
 TrainingError
 ├── TaskError          the user's code raised                     the trial fails as `error`
 ├── DivergedError      the loss or a metric is not finite         the trial fails as `diverged`
 ├── OutOfMemoryError   the device or the process ran out          the trial fails as `out_of_memory`
-└── LostError          a rank or its connection died              the trial goes on from its checkpoint
+└── LostError          a rank or its connection died          the trial continues from its checkpoint
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ BACKENDS: Mapping[str, Backend] = {"cpu": "gloo", "cuda": "nccl"}
 ParameterValue = bool | int | float | str | None
 Params = Mapping[str, ParameterValue]
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable", "storage"]
-"""Reasons of an attempt's failure. `unreadable` (checkpoint) and `storage` (full or broken disk) fail no trial."""
+"""Kinds of a failed attempt. `unreadable` (checkpoint) and `storage` (full or broken disk) do not fail the trial."""
 
 ALWAYS_MEASURED = (
     "cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss", "samples_per_second",
@@ -39,7 +39,7 @@ OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))  # names forbid
 
 
 GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
-"""Environment variable with the network interface over which all ranks of a pool reach each other, if known."""
+"""Environment variable with the network interface through which all ranks of a pool reach each other, if known."""
 
 TEST_PREFIX = "test."  # prefix of metrics measured on the test part
 
@@ -51,7 +51,7 @@ EXPLAINING_SECONDS = 5.0  # most seconds that the description of a model's answe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnostics:
-    """Diagnostic files of a single training: rank 0's profile, folders of batch losses and of TensorBoard's files."""
+    """Paths of diagnostic files for a single training: rank 0's profile, batch losses, and TensorBoard's folder."""
 
     trace: str | None = None
     rank_logs: str | None = None
@@ -59,29 +59,29 @@ class Diagnostics:
 
 
 def operations_path(trace: str | Path) -> Path:
-    """Return the JSON file beside a profile's trace with the most expensive operations."""
+    """Return the path of the JSON file, beside a profiler's trace, that lists the most expensive operations."""
     return Path(f"{trace}.operations")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSpec:
-    """Everything that the ranks of one attempt need to know.
+    """Settings of one attempt of a trial, which each of its ranks receives.
 
     Attributes:
         trial: Number of the trial within its study, from 0.
         attempt: Number of the attempt within its trial, from 1.
-        params: The search's choice, without inactive parameters.
+        params: Parameters chosen by the search, without inactive ones.
         training: The spec's `training` section; a parameter of the same name takes precedence.
-        milestones: Epochs whose checkpoint is kept, ascending.
+        milestones: Epochs whose checkpoints are kept as models, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
-        checkpoint_every_seconds: Time after which the next step or epoch writes a checkpoint.
+        checkpoint_every_seconds: Time after a checkpoint until a step or epoch writes the next one.
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
         test_at: Further epochs with test metrics; a trial that ends earlier has them at its end. A trial that resumes
             at one of them is not trained: its saved model is measured on the test part.
-        explain_seconds: Time to describe such a model's answers, see `trainers.loop.epoch_metrics`; 0 describes none.
+        explain_seconds: Time to describe a tested model's answers, see `trainers.loop.epoch_metrics`; 0 describes none.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
-        proposed: Values of parameters that the trial may request at run time; it draws others. None forbids requests.
+        proposed: Values for parameters requested at run time; the trial draws others itself. None forbids requests.
     """
 
     study: str
@@ -110,7 +110,7 @@ class TrialSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankAssignment:
-    """A process's rank and gang.
+    """A process's rank, and how it reaches the other ranks of its trial.
 
     Attributes:
         key: Identity of the attempt; orders with another key are ignored.
@@ -130,7 +130,7 @@ class RankAssignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialFacts:
-    """Facts known once model and data are built, before the first step.
+    """Facts about an attempt that are known once model and data are built, before the first step.
 
     Attributes:
         base_learning_rate: The searched learning rate, for `reference_batch` samples a step.
@@ -158,12 +158,12 @@ class TrialFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """A trial's message after an epoch.
+    """Message of a trial after an epoch, with metrics, duration and checkpoint.
 
     Attributes:
         metrics: Averages over all ranks' samples; may be non-finite, the controller judges them.
         wall_seconds: Duration on rank 0, with validation and waiting for its checkpoint, without earlier saved parts.
-        ended: True if the ranks stopped here on a drain order.
+        ended: True if the ranks stopped here because the study ordered an end with a checkpoint.
         complete: True if patience ran out (`early_stop_patience`): the trial's last epoch.
         unsaved: True if a program that saves on request ended early with an unsaved epoch: it is no milestone, and
             replaces no kept model.
@@ -186,33 +186,33 @@ class Measurement:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Return all figures of the epoch by name; a task's metric replaces our figure of the same name."""
+        """Return all numbers of the epoch by name. A task's metric replaces the trainer's number of the same name."""
         return {**self.optimizer, "wall_seconds": self.wall_seconds, **self.metrics}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochPart:
-    """A trial's message about a saved part of an epoch."""
+    """Message of a trial after it saved a checkpoint within an epoch."""
 
     epoch: int
     fraction: float  # part of that epoch's work that is done, between 0 and 1
     wall_seconds: float  # time on rank 0 since the epoch, or its previous part, began
     checkpoint: str
     checkpoint_bytes: int
-    ended: bool = False  # true if the ranks stopped here on a drain order
+    ended: bool = False  # true if the ranks stopped here by order
     age_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedFor:
-    """A trial's message about a parameter requested at run time, with its value."""
+    """Message of a trial about a parameter that it requested at run time, with the parameter's value."""
 
     name: str
     asked: Asked
 
 
 class TrainingError(RunError):
-    """A trial cannot go on; the trial's record stores `failure`."""
+    """The trial cannot continue. Its record stores `failure`, the kind of the error."""
 
     failure: Failure = "error"
 
@@ -224,7 +224,7 @@ class TaskError(TrainingError):
 
 
 class NoTestPartError(TaskError):
-    """The task has a method `test_data`, but no test part was given."""
+    """The task has a method `test_data`, but its options name no test samples."""
 
 
 class DivergedError(TrainingError):
@@ -240,6 +240,6 @@ class OutOfMemoryError(TrainingError):
 
 
 class LostError(TrainingError):
-    """A rank died, or ranks lost each other; another attempt may succeed."""
+    """A rank died, or the connection between ranks broke. Another attempt may succeed."""
 
     failure: Failure = "lost"

@@ -1,4 +1,4 @@
-"""The trainer's own parameters: meaning and allowed values. No torch: the spec is checked against this table first."""
+"""Options of the trainer: meaning and allowed values. Does not import torch, so that checking a spec is quick."""
 
 import sys
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _KEY = "parameter"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerParameter:
-    """One parameter of the trainer."""
+    """Meaning, default and allowed values of one trainer option."""
 
     description: str
     default: ParameterValue
@@ -37,7 +37,7 @@ class TrainerParameter:
         return f"{words} or {number}" if words else number
 
     def problem(self, value: object) -> str | None:
-        """Return the reason why a value is not allowed, on one line; None if it is."""
+        """Return the reason why a value is not allowed, on one line; None if it is allowed."""
         if any(same(choice, value) for choice in self.choices):
             return None
         if self.kind == "choice":
@@ -79,13 +79,13 @@ def _number(default: ParameterValue, description: str, **more: Any) -> Any:
 
 
 def _words(default: ParameterValue) -> tuple[ParameterValue, ...]:
-    """Return the value allowed in place of a number: a default such as "auto" or null."""
+    """Return the allowed values that are not numbers: a default such as "auto" or null."""
     return () if isinstance(default, int | float) else (default,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerOptions:
-    """All trainer parameters with their defaults: the only declaration, from which all other tables are derived."""
+    """All trainer options with their defaults. Every other table of options is derived from this class."""
 
     learning_rate: float = _number(
         0.1, "learning rate at reference_batch samples per optimizer step", above=0, only_in_space=True
@@ -191,15 +191,15 @@ def training_keys() -> Mapping[str, tuple[Any, ParameterValue]]:
 
 
 def related() -> tuple[tuple[str, ...], ...]:
-    """Return the names of parameters that `clashes` checks together, in pairs or alone."""
+    """Return the names of the options that `clashes` checks, in pairs or alone."""
     pairs = ((one, other) for one, _, other, _, _ in _CLASHES)
     return tuple(dict.fromkeys([*pairs, *((name,) for name, _, _ in _NOT_ON_CPU)]))
 
 
 def clashes(values: Mapping[str, object], device: str | None = None) -> str | None:
-    """Return the reason why resolved values are incompatible, and the cure, on one line; None if they are compatible.
+    """Return one line that says which option values are incompatible, and what to do; None if all are compatible.
 
-    Missing parameters are not checked. `device` is "cpu" or "cuda"; None skips checks that depend on it.
+    Missing options are not checked. `device` is "cpu" or "cuda"; None skips checks that depend on the device.
     """
     for one, its_values, other, allowed, reason in _CLASHES:
         if one not in values or other not in values or values[one] not in its_values:
@@ -216,7 +216,7 @@ def clashes(values: Mapping[str, object], device: str | None = None) -> str | No
 
 
 def stream_problem(values: Mapping[str, object], *, has_own_schedule: bool) -> str | None:
-    """Return the reason why a stream of unknown length cannot be trained with these values; None if it can."""
+    """Return why a stream of unknown length cannot be trained on with these option values; None if it can."""
     if not same("auto", values["samples_per_epoch"]):
         return None
     needs, cure = "needs the number of steps, which is unknown for a stream", "Set samples_per_epoch: N"

@@ -1,7 +1,8 @@
-"""Resolved options of a trial: its parameters first, then the spec's `training` section, then the defaults.
+"""Options of a trial, looked up in its parameters, then in the spec's `training` section, then in the defaults.
 
-A training function must not ignore a searched parameter: it has to call a helper of `automl.Trial`, or read the value.
-Ignored keys of the section `training` are reported at launch, since they are equal for all trials.
+A training function must use each searched parameter: call a helper of `automl.Trial` that applies it, or read its
+value. A key of the section `training` that the function ignores is only reported, at launch, since it is equal for all
+trials.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FOLLOWED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trial.batch_per_rank": ((), ("batch_per_rank",)),
     "trial.loader(dataset)": ((), ("single_sample_batches",)),
 }  # fmt: skip
-"""Options that a helper follows, and others that it reads, which does not make the function follow them."""
+"""For each helper of `automl.Trial`: the options that it applies, and the options that it only reads."""
 _HELPERS = {name: helper for helper, (names, _) in reversed(_FOLLOWED.items()) for name in names}
 _ALWAYS_FOLLOWED = frozenset(
     {
@@ -37,11 +38,11 @@ _ALWAYS_FOLLOWED = frozenset(
         "cudnn_benchmark", "find_unused_parameters", "checkpoint_async",
     }
 )  # fmt: skip
-"""Options that act before the function is called, or that helpers always pass on."""
+"""Options that take effect before the training function is called, or in any helper."""
 
 
 def _noting(method: str, *, takes_name: bool = False) -> Any:
-    """Return a dict method that records the name it takes, or all names, as read."""
+    """Return a method of dict that also records the key that it is called with, or all keys, as read."""
     inherited = getattr(dict, method)
 
     def call(self: ReadParams, *arguments: Any, **named: Any) -> Any:
@@ -52,7 +53,7 @@ def _noting(method: str, *, takes_name: bool = False) -> Any:
 
 
 class ReadParams(dict[str, Any]):
-    """A trial's parameters by name; `read` has the names that were read."""
+    """A trial's parameters as a dict. `read` has the names of the parameters that the training function has read."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
@@ -65,9 +66,9 @@ class ReadParams(dict[str, Any]):
 
 
 class Followed:
-    """The options that a training function follows, by the helpers that it has called and the `params` it has read.
+    """Options that a training function uses: it has called a helper that applies them, or read them from `params`.
 
-    A searched value that the trainer refuses is the function's own until a helper would follow it.
+    A searched value that the trainer refuses is accepted as the function's own until it calls a helper for that option.
     """
 
     def __init__(self, spec: TrialSpec, params: ReadParams) -> None:
@@ -75,7 +76,7 @@ class Followed:
         self._helpers: dict[str, None] = {}
 
     def call(self, helper: str) -> None:
-        """Record a call of a helper; TaskError for values that it cannot follow, alone or with the other helpers."""
+        """Record a helper's call. Raises TaskError for values that it cannot apply, alone or with other helpers."""
         if helper in self._helpers:
             return
         self._helpers[helper] = None
@@ -84,14 +85,14 @@ class Followed:
             problem = TRAINER_PARAMETERS[name].problem(given[name]) if name in given else None
             if problem is not None:
                 cure = "Correct the value, rename your parameter, or do without the call"
-                raise TaskError(f"{name}: {problem}, since {helper} follows it. {cure}")
+                raise TaskError(f"{name}: {problem}, because {helper} uses this option. {cure}")
         names = {name for called in self._helpers for name in chain(*_FOLLOWED[called])}
         values = {name: given.get(name, TRAINER_PARAMETERS[name].default) for name in names}
         if (clash := clashes(values, self._spec.device)) is not None:
             raise TaskError(clash)
 
     def check(self, precision: str) -> None:
-        """Raise TaskError for a searched trainer option, not at its default, that the function ignores.
+        """Raise TaskError if the training function ignores a searched trainer option that is not at its default.
 
         `precision` is the trial's resolved number format.
         """
@@ -105,12 +106,12 @@ class Followed:
 
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the options of the section `training` that a training function ignores, with their helpers."""
+    """Return the keys of the spec's `training` section that a training function ignores, each with its helper."""
     return {name: _HELPERS.get(name) for name, value in training.items() if not _is_followed_anyway(name, value)}
 
 
 def _is_followed_anyway(name: str, value: Any) -> bool:
-    """Return whether an option needs no attention: the user's own, at its default, or always followed."""
+    """Return whether a training function may ignore an option: the user's own, at its default, or always applied."""
     option = TRAINER_PARAMETERS.get(name)
     if option is None or value == option.default:
         return True
@@ -119,7 +120,7 @@ def _is_followed_anyway(name: str, value: Any) -> bool:
 
 _DEFAULT_EPOCHS = 20
 _MOST_DATA_PROCESSES = 8
-"""Most processes of `data_workers: auto`: more would hold more batches in memory, and seldom read faster."""
+"""Limit for `data_workers: auto`: more processes would hold more batches in memory, and seldom read faster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,23 +135,23 @@ class Settings(TrainerOptions):
         return self.batch_per_rank * self.world_size * self.accumulate
 
     def writes_in_background(self, device: str) -> bool:
-        """Return whether a thread writes checkpoints; on a CPU it would take the core that trains."""
+        """Return whether a thread writes checkpoints. On a CPU, such a thread would take the core that trains."""
         if not isinstance(self.checkpoint_async, str):
             return self.checkpoint_async
         return device == "cuda" and not self.shard_offload
 
     def data_processes(self, cpus_beside_device: int) -> int:
-        """Return the number of processes that read a Dataset; `cpus_beside_device` is 0 on a CPU."""
+        """Return the number of processes that read a Dataset. `cpus_beside_device` is 0 if the rank trains on a CPU."""
         if not isinstance(self.data_workers, str):
             return self.data_workers
         return min(max(0, cpus_beside_device - 1), _MOST_DATA_PROCESSES)
 
 
 def settings_of(spec: TrialSpec, *, has_own_loop: bool = False) -> Settings:
-    """Return the settings of a trial; `world_size` is its actual number of ranks. TaskError for wrong values.
+    """Return the settings of a trial, with its actual `world_size`. Raises TaskError for wrong values.
 
-    With its own loop, a function or command may give its parameters the names of options and any values: the settings
-    have the defaults of options whose values the trainer refuses.
+    A training function or command (`has_own_loop`) may use the name of an option for a parameter with other values. The
+    settings then have the option's default.
     """
     given: dict[str, Any] = {**spec.training, **spec.params}
     for name, parameter in TRAINER_PARAMETERS.items():

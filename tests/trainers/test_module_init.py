@@ -135,8 +135,8 @@ class OfAll(nn.Module):
         (lambda: Scaled(torch.full((3,), 0.1)), "scale gets values outside of .* of Scaled"),
         (Assigned, "cannot be built without values"),
         (Reads, "cannot be built without values"),
-        (OfAll, r"blocks\.0\.0\.weight gets values from a reset_parameters\(\) of more than its block"),
-        (lambda: nn.LazyLinear(3), "no shape before the first pass"),
+        (OfAll, r"blocks\.0\.0\.weight gets values from a reset_parameters\(\) outside of its block"),
+        (lambda: nn.LazyLinear(3), "no shape before the first forward pass"),
     ],
 )
 def test_a_model_that_would_lose_values_is_refused(make, words):

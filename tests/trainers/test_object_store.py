@@ -220,7 +220,7 @@ def test_copies_that_are_damaged_or_of_an_object_written_again_are_not_read(obje
         copy.write_bytes(damage)
         assert content_of(URL) == b"weights"
         assert copy.read_bytes() == b"weights"
-    assert caplog.text.count("is damaged, and is fetched again") == 3
+    assert caplog.text.count("is damaged and will be fetched again") == 3
     assert data_fetches(object_store) == 3
 
 
@@ -354,7 +354,7 @@ def test_a_store_that_throttles_is_asked_again_and_one_without_an_answer_told(ob
     assert read_plain(URL) == {"a": 1}
     monkeypatch.setattr(stores, "ANSWER_SECONDS", 0.5)
     object_store.faults.stalls = lambda _method, _path: True
-    with pytest.raises(StorageError, match=f"s3://{BUCKET} gave no answer in 0 s|gave no answer in 1 s"):
+    with pytest.raises(StorageError, match=f"s3://{BUCKET} did not answer within 0 s|did not answer within 1 s"):
         write_atomically({"a": 1}, URL)
 
 

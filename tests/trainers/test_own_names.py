@@ -68,7 +68,7 @@ def test_a_helper_that_follows_an_option_refuses_a_value_that_is_not_the_trainer
         for _ in trial.epochs():
             FOLLOWING[name](trial)
 
-    with pytest.raises(TaskError, match=rf"^{name}: found 'mine', allowed: .*trial\.\w+.* follows it") as refused:
+    with pytest.raises(TaskError, match=rf"^{name}: found 'mine', allowed: .*trial\.\w+.* uses this option") as refused:
         trained(train, {name: "mine"})
     assert "\n" not in str(refused.value)
 

@@ -142,5 +142,5 @@ def _same_group_twice(group, address):
     store = StoreClient(address)
     form_group(store, "once", group.rank, 2, timeout_seconds=20)
     destroy_group()
-    with pytest.raises(LostError, match="has formed before"):
+    with pytest.raises(LostError, match="has already formed"):
         form_group(store, "once", group.rank, 2, timeout_seconds=20)

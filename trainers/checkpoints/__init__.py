@@ -1,1 +1,1 @@
-"""Checkpoints: their content and their places, writing and reading."""
+"""Checkpoints: what they contain, where they are stored, and how they are written and read."""

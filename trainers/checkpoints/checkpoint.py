@@ -1,16 +1,16 @@
-"""Checkpoints: everything a trial needs to go on as if it had never stopped.
+"""Checkpoints: all that a trial needs to continue as if it had never been interrupted.
 
-    format      1; 3 if it has shares
+    format      1, or 3 with shares
     model       state dict (averaged weights, if any)  rng       seed and scheme of all randomness
     optimizer   state dict                             position  {epoch, step} done, and the `StreamPlace` in a stream
     scheduler   state of the learning rate's rule      spec      essentials of the TrialSpec
     static      entries that never change              metrics   metrics of the epoch that ended
-    engine      weights before averaging, loss scale, gradient statistics, if the training has them
-    function    state of a training function; `how_to_load` prints the lines that take the model out of it
+    engine      weights before averaging, loss scale and gradient statistics, if the training uses them
+    function    state of a training function; `how_to_load` has lines of Python that extract its model
     part        sums and random generators of an unfinished epoch (`trainers.loop.epoch_parts`)
     shares      sizes and checksums of the ranks' files (`trainers.checkpoints.shared_checkpoint`)
 
-Readers see whole tensors, also of sharded ones. A path may be a URL.
+Readers get whole tensors, even if ranks stored them in shares. A path may be a URL.
 """
 
 import json
@@ -58,7 +58,7 @@ S = TypeVar("S")
 
 
 def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Callable[[Save], S]) -> tuple[T, S]:
-    """Write a file at `path` atomically with `write`; errors as in `write_atomically`."""
+    """Write a file at `path` atomically with the function `write`. Raises the errors of `write_atomically`."""
     noting: _NotingWriter | None = None
     written: list[T] = []
 
@@ -79,7 +79,7 @@ def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Cal
 
 
 class _NotingWriter:
-    """Remembers the error of a failed write, which torch hides behind a RuntimeError."""
+    """Keeps the error of a failed write, because torch hides it behind a RuntimeError."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._tick = file, tick()
@@ -94,24 +94,24 @@ class _NotingWriter:
             raise
 
     def flush(self) -> None:
-        """Do nothing: the file is flushed once it is complete."""
+        """Do nothing, because the file is flushed once it is complete."""
 
 
 class UntrustedFileError(TaskLoadError):
-    """A file names user code; the message says how the caller allows it."""
+    """A file names user code. The message says how the caller permits running it."""
 
 
 def task_of_file(
     path: str | Path, content: Mapping[str, Any], task: str | Task | None, python_path: Sequence[str]
 ) -> Task:
-    """Return the task of a file's model; a task that only the file names is never imported.
+    """Return the task of a file's model. A user task is imported only if the caller names it.
 
     Args:
         content: The file's `task` (a name) and `task_options` (constructor arguments).
-        task: Task, or its name, that the caller trusts; None trusts the built-in tasks only.
+        task: Task that the caller trusts, or its name; None trusts only built-in tasks.
 
     Raises:
-        UntrustedFileError: The file names a task that is not built in, and the caller names none.
+        UntrustedFileError: The file names a task that is not built in, and `task` is None.
         CheckpointError: The file's task or options are malformed.
         TaskLoadError: The caller's task cannot be found, or refuses the options.
     """
@@ -123,8 +123,8 @@ def task_of_file(
     if task is None and named not in built_in_tasks():
         shown = one_line(named[:100])
         raise UntrustedFileError(
-            f"{path} names the task {shown!r}, which is user code, and a file cannot permit running it. If you "
-            f"trust the code, pass task={shown!r}"
+            f"{path} needs the user task {shown!r}, whose code is not run without your permission. If you trust "
+            f"the code, pass task={shown!r}"
         )
     return load_task(task or named, options, python_path)
 
@@ -145,7 +145,7 @@ HOW_NOT_WHAT = frozenset({
     "accumulate", "activation_checkpointing", "batch_per_rank", "bucket_mb", "checkpoint_async", "compile",
     "data_workers", "find_unused_parameters", "shard", "shard_offload", "world_size",
 })  # fmt: skip
-"""Parameters that spread the same steps over other ranks, passes or memory: a resumed trial may change them."""
+"""Parameters that divide the same steps among other ranks, passes or memory. A resumed trial may change them."""
 
 _NAME = re.compile(r"epoch-(\d+)(?:\.step-(\d+))?\.attempt-\d+\.pt")
 _LATEST = "latest"  # name of the object that names the checkpoint to resume from
@@ -154,7 +154,7 @@ _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position
 
 
 def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str | None:
-    """Return the checkpoint's path or URL after `epoch`, or after `step` steps in it; None without checkpoints."""
+    """Return the path or URL of the checkpoint after `epoch`, or after `step` steps in it; None without checkpoints."""
     if spec.checkpoint_folder is None:
         return None
     part = "" if step is None else f".step-{step:08d}"
@@ -168,9 +168,9 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def latest_checkpoint(folder: str) -> str | None:
-    """Return the checkpoint to resume from in the folder of a single training, or None; raises OSError.
+    """Return the checkpoint from which a single training resumes, or None. Raises OSError.
 
-    In an object store, the checkpoint comes from `note_latest`, because listings may lag.
+    In an object store, the name comes from `note_latest`, because listings may be out of date.
     """
     if not is_url(folder):
         found = last_checkpoint(Path(folder))
@@ -183,7 +183,7 @@ def latest_checkpoint(folder: str) -> str | None:
 
 
 def note_latest(path: str) -> None:
-    """Note in an object store the checkpoint to resume from; does nothing in a folder. Raises OSError."""
+    """Store in an object store the name of the checkpoint to resume from; not needed in a folder. Raises OSError."""
     if is_url(path):
         name = name_of(path)
         place_of(path).write_note(joined(path.removesuffix(f"/{name}"), _LATEST), name)
@@ -195,13 +195,13 @@ def _progress(path: Path) -> tuple[int, float]:
 
 
 def epoch_of(path: Path | str) -> int:
-    """Return the number of whole epochs in a checkpoint's name, or 0."""
+    """Return the number of complete epochs according to a checkpoint's name, or 0."""
     named = _NAME.fullmatch(name_of(path))
     return int(named[1]) - bool(named[2]) if named else 0
 
 
 def essentials(spec: TrialSpec) -> dict[str, Any]:
-    """Return the fields of a TrialSpec that identify the model, as plain values."""
+    """Return the fields of a TrialSpec that identify the trained model, as plain values."""
     return {
         "study": spec.study,
         "trial": spec.trial,
@@ -217,7 +217,7 @@ def essentials(spec: TrialSpec) -> dict[str, Any]:
 
 
 def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts = NO_PARTS) -> int:
-    """Save `content` at `path` beside `parts` that are written already, and return the size of all files in bytes.
+    """Save `content` at `path`, after its `parts` were written. Returns the size of all files in bytes.
 
     No reader ever finds half a file, even after a power loss.
 
@@ -242,12 +242,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def open_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return a checkpoint without reading its tensors, mapped or as `StoredTensor`s; errors as in `read_checkpoint`."""
+    """Return a checkpoint whose tensors are mapped or `StoredTensor`s, not yet read. Errors as in `read_checkpoint`."""
     return open_with_shares(path)[0]
 
 
 def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[ShareFile, ShareFacts]]]:
-    """Return a checkpoint as `open_checkpoint` does, and its shares (none for a single file)."""
+    """Return a checkpoint as `open_checkpoint` does, and its shares. A single file has none."""
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
     if content.get("format") == _FORMAT_OF_OLD_SHARES:
@@ -255,7 +255,9 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
             f"{path} is a checkpoint in an old format that this version cannot read. Train the trial again"
         )
     if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
-        raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
+        raise CheckpointError(
+            f"{path} is not a checkpoint of format {FORMAT}. Its keys are {sorted(map(str, content))}"
+        )
     shares = shares_of(content, path) if has_shares else []
     attach(content, shares)
     _check_form(content, path)
@@ -263,7 +265,7 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
 
 
 def check_checkpoint(path: str | Path) -> None:
-    """Read all files of a checkpoint; raises CheckpointError if one is missing or damaged."""
+    """Read all files of a checkpoint. Raises CheckpointError if any is missing or damaged."""
     content = read_plain(path, mapped=False, fresh=True)
     check_shares(path, content)
 
@@ -282,7 +284,7 @@ def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
     }
     wrong = [name for name, is_good in good.items() if not is_good]
     if wrong:
-        raise CheckpointError(f"checkpoint {path} is damaged: unknown form of {', '.join(wrong)}")
+        raise CheckpointError(f"checkpoint {path} is damaged: unknown content in {', '.join(wrong)}")
 
 
 def _is_named(value: object, kind: Any) -> bool:
@@ -290,9 +292,10 @@ def _is_named(value: object, kind: Any) -> bool:
 
 
 def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) -> dict[str, Any]:
-    """Return the dict saved at `path`, with tensors on the CPU; executes nothing in the file.
+    """Return the dict saved at `path`, with tensors on the CPU. Executes no code from the file.
 
-    StorageError if disk or store do not answer, CheckpointError for a missing or damaged file, OutOfMemoryError.
+    Raises StorageError if disk or store do not answer, CheckpointError for a missing or damaged file, or
+    OutOfMemoryError.
     """
     with closing(_opened(str(path), fresh=fresh)) if is_url(path) else nullcontext(path) as source:
         try:
@@ -317,7 +320,7 @@ def _opened(path: str, *, fresh: bool) -> BinaryIO:
 
 
 def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str, effective_batch: int) -> None:
-    """Raise CheckpointError unless task, parameters, seed and effective batch are the trial's."""
+    """Raise CheckpointError unless a checkpoint has the task, parameters, seed and effective batch of the trial."""
     mine, theirs = essentials(spec), content["spec"]
     for key in ("task", "params", "seed"):
         if _what(mine[key]) != _what(theirs[key]):
@@ -337,10 +340,10 @@ def _what(value: Any) -> Any:
 
 
 def largest_difference(one: str | Path, other: str | Path) -> float:
-    """Return the largest absolute difference of two checkpoints' weights; raises CheckpointError if models differ."""
+    """Return the largest absolute difference between two checkpoints' weights. CheckpointError if the models differ."""
     mine, theirs = (open_checkpoint(path)["model"] for path in (one, other))
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
-        raise CheckpointError(f"checkpoints {one} and {other} are of different models")
+        raise CheckpointError(f"checkpoints {one} and {other} have different models")
     differences = [
         (whole(value).double() - whole(theirs[name]).double()).abs().max()
         for name, value in mine.items()
@@ -352,8 +355,9 @@ def largest_difference(one: str | Path, other: str | Path) -> float:
 def load_model(path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
-    `task` is required for user tasks, since a file's claim is not trusted. CheckpointError if the file cannot be read,
-    or its weights no longer fit; TaskLoadError if the task cannot be found, or only the file names it.
+    `task` is required for user tasks, because the name in a file is not trusted. Raises CheckpointError if the file
+    cannot be read or its weights no longer fit, and TaskLoadError if the task cannot be found, or is required and
+    missing.
     """
     content = open_checkpoint(path)
     spec = content["spec"]
@@ -361,7 +365,7 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
 
 
 def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Mapping[str, Any]) -> nn.Module:
-    """Return the task's model with `weights`, in evaluation mode; raises CheckpointError if they do not fit."""
+    """Return the task's model with `weights`, in evaluation mode. Raises CheckpointError if the weights do not fit."""
     with fits_the_model(path):
         model = model_of(task, params)
         model.load_state_dict(in_memory(weights))
@@ -370,7 +374,7 @@ def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Ma
 
 @contextmanager
 def fits_the_model(path: str | Path) -> Iterator[None]:
-    """Turn errors of torch or the task about a file's content into `CheckpointError`; device errors pass through."""
+    """Turn errors of torch or the task into `CheckpointError`s about the file, except errors of the device."""
     try:
         yield
     except TrainingError:
@@ -378,5 +382,5 @@ def fits_the_model(path: str | Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(found := classify(error), OutOfMemoryError | LostError):
             raise found from error
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise CheckpointError(f"checkpoint {path} does not fit the model: {said}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(f"checkpoint {path} does not fit the model: {reason}") from error

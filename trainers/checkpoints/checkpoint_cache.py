@@ -1,7 +1,7 @@
-"""Local copies of a store's objects: each is fetched once per machine, and verified at each opening.
+"""Local copies of checkpoints in an object store. Each is fetched once per machine, and verified whenever it is opened.
 
 AUTOML_CACHE_FOLDER   folder of the copies; default ~/.cache/automl/checkpoints
-AUTOML_CACHE_GIB      their limit in GiB; default 20, and never more than the free space
+AUTOML_CACHE_GIB      limit of the copies in GiB; default 20, and never more than the free space
 """
 
 import fcntl
@@ -27,28 +27,29 @@ log = logging.getLogger(__name__)
 
 
 class DamagedObjectError(Exception):
-    """The store holds other bytes than were written."""
+    """An object's content differs from the content that was written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """Size and checksum of an object."""
+    """Size and checksum of an object in an object store."""
 
     bytes: int
     sha256: str
 
 
 class CheckpointCache:
-    """A folder of copies for all processes of this machine; the newest copy stays even if it exceeds `most_bytes`."""
+    """Folder of copies for all processes of this machine. The newest copy is kept even if it exceeds `most_bytes`."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most_bytes = folder, most_bytes
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """Yield an empty file in the folder, deleted at the end unless `keep` took it; raises OSError.
+        """Yield an empty file in the folder, which is deleted after the block unless `keep` took it. Raises OSError.
 
-        Evicts even the newest copy: a disk that others have filled must not refuse a checkpoint.
+        Deletes copies over the limit first, even the newest, so that a disk filled by others does not refuse a
+        checkpoint.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._evict(spares=0)
@@ -60,12 +61,12 @@ class CheckpointCache:
             Path(name).unlink(missing_ok=True)
 
     def keep(self, draft: Path, url: str, content: Content) -> None:
-        """Make a draft the copy of an object, and evict the oldest copies over the limit."""
+        """Turn a draft into the copy of an object, and delete the oldest copies over the limit."""
         draft.replace(self._path(url, content))
         self._evict(spares=1)
 
     def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
-        """Open the copy of an object, readable until closed; raises DamagedObjectError, OSError or `fetch`'s errors."""
+        """Open the copy of an object, fetched if necessary. Raises DamagedObjectError, OSError or `fetch`'s errors."""
         path = self._path(url, content)
         if not fresh and (file := _whole(path, content)):
             return file
@@ -73,7 +74,7 @@ class CheckpointCache:
             if not fresh and (file := _whole(path, content)):
                 return file
             if path.exists() and not fresh:
-                log.warning("%s: the copy of %s is damaged, and is fetched again", path, url)
+                log.warning("%s: the copy of %s is damaged and will be fetched again", path, url)
             try:
                 return self._fetched(url, content, fetch)
             except DamagedObjectError:  # if it was damaged in transfer, the second try succeeds
@@ -84,12 +85,12 @@ class CheckpointCache:
             fetch(draft)
             file = _whole(draft, content)
             if file is None:
-                raise DamagedObjectError(f"{url} has other bytes than were written")
+                raise DamagedObjectError(f"{url} contains other bytes than were written")
             self.keep(draft, url, content)
             return file
 
     def forget(self, url: str) -> None:
-        """Delete the copies of a deleted object."""
+        """Delete the copies of an object that was deleted."""
         with suppress(OSError):
             for path in self._folder.glob(f"{_digest(url)}-*{_COPY}"):
                 path.unlink(missing_ok=True)
@@ -99,7 +100,7 @@ class CheckpointCache:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Wait for the lock of a name; the kernel frees it if its holder dies."""
+        """Hold the lock of a name in the block. The kernel frees the lock if its holder dies."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         number = int(_digest(name), 16) % _LOCKS
         with (self._folder / f"lock-{number}").open("wb") as file:
@@ -127,7 +128,7 @@ class CheckpointCache:
 
 
 def cache_of_this_machine() -> CheckpointCache:
-    """Return the cache that the environment names; raises OSError if AUTOML_CACHE_GIB is no number."""
+    """Return the cache that environment variables describe. Raises OSError if AUTOML_CACHE_GIB is not a number."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = Path(os.environ.get(FOLDER_VARIABLE) or home / "automl" / "checkpoints").absolute()
     given = os.environ.get(GIB_VARIABLE) or DEFAULT_GIB
@@ -140,7 +141,7 @@ def cache_of_this_machine() -> CheckpointCache:
 
 
 def _whole(path: Path, content: Content) -> BinaryIO | None:
-    """Open an intact copy and note the read; None if it is missing or damaged."""
+    """Open a copy if it is intact, and mark it as used; None if it is missing or damaged."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -159,7 +160,7 @@ def _whole(path: Path, content: Content) -> BinaryIO | None:
 
 
 def hashed(save: Callable[[BinaryIO], object], file: BinaryIO) -> Content:
-    """Let `save` write a file; returns its size and checksum."""
+    """Let `save` write a file, and return the file's size and checksum."""
     writer = _HashingWriter(file)
     save(cast("BinaryIO", writer))
     return writer.content()
@@ -182,7 +183,7 @@ class _HashingWriter:
 
 
 def sha256_of(file: BinaryIO) -> str:
-    """Return the checksum of the rest of a file."""
+    """Return the checksum of the rest of an open file."""
     return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
 
 

@@ -1,8 +1,8 @@
-"""Places of checkpoints: a folder of this machine or of a file server, or an object store.
+"""Places where checkpoints are stored: a folder of this machine or of a file server, or an object store.
 
-A checkpoint exists completely or not at all, even if its writer dies: any rank writes its part (`write_part`), then
-`write` makes the checkpoint visible; `delete` removes it first, then its parts. Errors are `OSError`s. Libraries of
-stores are loaded on first use: the controller imports this module.
+A checkpoint exists completely or not at all, even if its writer dies: ranks write parts (`write_part`), then `write`
+makes the checkpoint visible. `delete` removes the main file first, then the parts. Errors are `OSError`s. Libraries of
+object stores are loaded on first use, because the controller imports this module.
 """
 
 import os
@@ -15,7 +15,7 @@ from trainers.checkpoints.locations import NO_PARTS, Parts, Place, Save, check_l
 
 
 def place_of(path: str | Path) -> Place:
-    """Return the place of a path or URL; raises MissingLibraryError if the object store's library is not installed."""
+    """Return the place for a path or URL. Raises MissingLibraryError if an object store's library is not installed."""
     return _object_store(str(path)) if is_url(path) else LocalPlace()
 
 
@@ -30,7 +30,7 @@ class LocalPlace:
     """Folders of this machine, or of a file server that is mounted on it."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a file that a power loss cannot leave half written; see `Place`."""
+        """Write a file that even a power loss cannot leave half written; see `Place`."""
         final = Path(path)
         draft = final.with_name(f".{final.name}.{os.getpid()}.tmp")
         try:
@@ -67,7 +67,7 @@ class LocalPlace:
         file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
         if os.fstat(file.fileno()).st_size != content.bytes or sha256_of(file) != content.sha256:
             file.close()
-            raise DamagedObjectError(f"{path} has other bytes than were written")
+            raise DamagedObjectError(f"{path} contains other bytes than were written")
         file.seek(0)
         return file
 
@@ -79,11 +79,11 @@ class LocalPlace:
             share.unlink(missing_ok=True)
 
     def withdraw(self, path: str) -> None:
-        """Delete the main file alone; see `Place`."""
+        """Delete only the main file; see `Place`."""
         Path(path).unlink(missing_ok=True)
 
     def size(self, path: str) -> int:
-        """Add up the sizes of a file and of the parts beside it; see `Place`."""
+        """Return the size of a file and of the parts beside it; see `Place`."""
         main = Path(path)
         return sum(file.stat().st_size for file in (main, *shares_of(main)))
 
@@ -100,7 +100,7 @@ class LocalPlace:
         Path(path).unlink(missing_ok=True)
 
     def try_out(self, folder: str, size: int) -> None:
-        """Write a file and remove it; see `Place`."""
+        """Write a file to find out whether there is room, and remove it; see `Place`."""
         file = Path(folder) / f".room.{os.getpid()}.tmp"
         self.write(str(file), lambda opened: opened.write(bytes(size)))
         file.unlink()

@@ -1,6 +1,6 @@
-"""Decides when a trial writes a checkpoint, what is in it, and which ranks write.
+"""Decides when a trial writes a checkpoint, what it contains, and which ranks write.
 
-A thread writes files while training goes on; messages that name a file wait until it is whole (`Pending`).
+A thread writes files while training continues. Messages that name a file wait until the file is complete (`Pending`).
 """
 
 import copy
@@ -44,7 +44,7 @@ class Write:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the write has ended, with success or not."""
+        """Return whether the write has ended, with or without an error."""
         return self._done.is_set()
 
     @property
@@ -53,7 +53,7 @@ class Write:
         return self.is_done and self._error is not None
 
     def run(self, work: Callable[[], int]) -> None:
-        """Write the file, in this thread."""
+        """Write the file in the calling thread."""
         try:
             with counting(self._count):
                 self._size = work()
@@ -63,7 +63,7 @@ class Write:
             self._done.set()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> int:
-        """Return the size of the file in bytes, once it is complete."""
+        """Wait until the file is complete, and return its size in bytes. Raises the TrainingError of a failed write."""
         seen = 0
         while not self._done.wait(LOOK_SECONDS):
             if self._parts != seen:
@@ -74,7 +74,7 @@ class Write:
         return self._size
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the end of the write; returns whether it has ended."""
+        """Wait at most `seconds` for the end of the write, and return whether it has ended."""
         return self._done.wait(max(seconds, 0.0))
 
     def _count(self) -> None:
@@ -82,7 +82,7 @@ class Write:
 
 
 def written(size: int) -> Write:
-    """Return a finished write of `size` bytes."""
+    """Return a `Write` that has already ended, for a file of `size` bytes."""
     write = Write()
     write.run(lambda: size)
     return write
@@ -90,18 +90,18 @@ def written(size: int) -> Write:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending(Generic[N]):
-    """A message to be sent once its file is complete; `write` is None without a file, or if another rank writes it."""
+    """Message that is sent once its file is complete. `write` is None if this rank writes no file."""
 
     news: N
     write: Write | None = None
 
     def told(self) -> N:
-        """Return the message once the file is complete."""
+        """Wait until the file is complete, and return the message."""
         return self.news if self.write is None else replace(self.news, checkpoint_bytes=self.write.wait())
 
 
 class FileWriter:
-    """Writes one content after the other: in this thread, or from a copy in another thread."""
+    """Writes one file after another, either in the calling thread, or from a copy of the content in a second thread."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
@@ -109,9 +109,9 @@ class FileWriter:
         self.last = written(0)
 
     def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
-        """Write a content after the last file, `in_background` from a copy; else the file is complete on return.
+        """Wait for the last file, then write `content`. With `in_background`, a thread writes a copy of it.
 
-        Raises the TrainingError of the last file, or of this one.
+        Raises the TrainingError of the last file, or of this file if the calling thread writes it.
         """
         self.last.wait(self._tick)
         if not in_background:
@@ -125,17 +125,17 @@ class FileWriter:
         return write
 
     def close(self) -> None:
-        """Wait for the last file; its error is raised where the `Write` is waited for."""
+        """Wait for the last file. Its error is raised only by `Write.wait`."""
         with suppress(TrainingError):
             self.last.wait(self._tick)
 
 
 _RESTS = 20
-"""Minimum ratio of training time to the time lost on the last checkpoint, before the next one within an epoch."""
+"""Within an epoch: least ratio of training time to the time that the last checkpoint took, before the next one."""
 
 
 class CheckpointWriter:
-    """Writes a trial's checkpoints: rank 0 alone, or with sharded state every rank its share."""
+    """Writes a trial's checkpoints: on rank 0, or with sharded state on every rank a share."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class CheckpointWriter:
         self._written_at, self._wait_seconds = time.monotonic(), 0.0
 
     def is_due(self, *, within_epoch: bool = False) -> bool:
-        """Return whether `checkpoint_every_seconds` have passed since the last checkpoint, and it is complete.
+        """Return whether a checkpoint is due: the last one is complete, and `checkpoint_every_seconds` have passed.
 
-        Within an epoch checkpoints take at most a twentieth of the time. After a failed write the next is due at once,
-        so that all ranks raise the reason together.
+        Within an epoch, checkpoints take at most a twentieth of the time. After a failed write the next checkpoint is
+        due at once, so that all ranks raise the error together.
         """
         if self._files.last.has_failed:
             return True
@@ -166,7 +166,7 @@ class CheckpointWriter:
         return self._files.last.is_done and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
     def read(self, path: str, *, together: bool) -> dict[str, Any]:
-        """Return the checkpoint to resume from; with `together` all ranks read at once, and all raise any error."""
+        """Return the checkpoint to resume from. With `together`, all ranks read it at once, and all raise any error."""
         content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
         checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
         if self._memory is not None:
@@ -176,7 +176,7 @@ class CheckpointWriter:
     def write(
         self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint after the last one; return its path and the file, None where nothing is written.
+        """Write a checkpoint. Returns its path and its `Write`, which is None if this rank writes nothing.
 
         `step` is the number of optimizer steps done, if the epoch has not ended.
         """
@@ -197,7 +197,7 @@ class CheckpointWriter:
         return partial(write_shared, path=path, group=self._group, gather=gather)
 
     def content(self, epoch: int, metrics: Mapping[str, float], **parts: Any) -> dict[str, Any]:
-        """Return this rank's content of a checkpoint after `epoch` epochs, with the trial's `parts` of it."""
+        """Return this rank's content for a checkpoint after `epoch` epochs; `parts` are added to it."""
         static = {"latency_ms": 0.0, "effective_batch": self._effective_batch} | parts.pop("static", {})
         if self._memory is not None:
             static["peak_memory_bytes"] = max(self._memory.peak_bytes(), metrics.get("peak_memory_bytes", 0.0))
@@ -224,16 +224,17 @@ _UNCHANGING = (bool, int, float, complex, str, bytes, type(None), torch.dtype, t
 
 
 class StateCopies:
-    """Copies nested containers with their tensors, reusing the memory of the last copy.
+    """Copies nested containers with their tensors into the memory of the last copy.
 
-    Pinned memory lets the GPU send without the host waiting; reuse avoids page faults, slower than the copying itself.
+    On a GPU this memory is pinned, so that the host need not wait for the transfer. Reusing it avoids page faults,
+    which take longer than copying.
     """
 
     def __init__(self) -> None:
         self._kept: dict[_Form, list[Tensor]] = {}
 
     def of(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of `content` on the CPU in the memory of the last copy; identical tensors stay identical."""
+        """Return a copy of `content` on the CPU. Tensors that are identical in `content` are identical in the copy."""
         copying = _Copying(self._kept)
         copied = {name: copying.of(value) for name, value in content.items()}
         for device in copying.devices:

@@ -1,7 +1,7 @@
-"""Locations of checkpoints as text: folders of this machine, or URLs of an object store. Imports nothing heavy.
+"""Names checkpoints by paths of this machine or URLs of an object store. Imports only small modules.
 
-A checkpoint is named by its main file, written last, `epoch-0003.attempt-1.pt`; beside it lie the ranks' shares of
-sharded weights and optimizer state, `epoch-0003.attempt-1.rank-0-of-4.bin`.
+A checkpoint has the name of its main file, which is written last: `epoch-0003.attempt-1.pt`. Beside it are the ranks'
+shares of sharded weights and optimizer state, such as `epoch-0003.attempt-1.rank-0-of-4.bin`.
 """
 
 import glob
@@ -21,18 +21,18 @@ _SHARE = re.compile(r"(.+)\.rank-\d+-of-\d+\.bin")
 
 
 def share_path(main: str | Path, rank: int, world_size: int) -> str:
-    """Return the path or URL of the share of a rank."""
+    """Return the path or URL of the file in which a rank stores its share of a checkpoint."""
     return f"{str(main).removesuffix('.pt')}.rank-{rank}-of-{world_size}.bin"
 
 
 def main_path(share: Path) -> Path | None:
-    """Return the main file that a share belongs to by its name, None if the file is no share."""
+    """Return the path of the main file for the path of a rank's share; None if the path is not a share's."""
     named = _SHARE.fullmatch(share.name)
     return None if named is None else share.with_name(f"{named[1]}.pt")
 
 
 def shares_of(main: Path) -> Iterator[Path]:
-    """Return all shares beside a main file, even if it does not name them."""
+    """Yield all ranks' shares beside a main file, including shares that the main file does not name."""
     yield from main.parent.glob(f"{glob.escape(main.stem)}.rank-*-of-*.bin")
 
 
@@ -45,7 +45,7 @@ _FILE = "file"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheme:
-    """A kind of object store."""
+    """Library and environment variables of one kind of object store."""
 
     library: str
     environment: tuple[str, ...]
@@ -62,7 +62,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 TRIAL_FOLDER = re.compile(r"trial-\d{5,}(?:-seed-\d+)?")
-"""Name of a trial's folder, in the search or in a confirming training with a seed."""
+"""Pattern of names of a trial's folders, in the search or in a confirming training with a seed."""
 CONFIRMED_TRIAL_FOLDER = re.compile(r"trial-\d{5,}-seed-\d+")
 _UID_CHARS = 8
 
@@ -82,7 +82,7 @@ def scheme_of(url: str) -> str:
 
 
 def problem_of_folder(folder: str) -> str:
-    """Return the problem of a checkpoint folder as a user wrote it; empty if there is none."""
+    """Return what is wrong with a checkpoint folder that a user wrote; empty if nothing is."""
     url = _URL.fullmatch(folder)
     if url is None:
         return ""
@@ -107,14 +107,14 @@ def _problem_of_bucket(folder: str, scheme: str, rest: str) -> str:
 
 
 def check_library(url: str) -> None:
-    """Check that the library of a URL's object store is installed here."""
+    """Raise MissingLibraryError if the library for a URL's object store is not installed."""
     library = SCHEMES[scheme_of(url)].library
     if importlib.util.find_spec(library) is None:
         raise MissingLibraryError(f"{url!r} needs {library}, which is not installed. Install it: {INSTALL}")
 
 
 def absolute_folder(folder: str | Path, here: Path) -> str:
-    """Return the stored form of a valid folder: a URL, or an absolute path, relative to `here` before."""
+    """Return a valid folder as it is stored: a URL, or an absolute path. `here` is the base of relative paths."""
     if not is_url(folder):
         return str((here / folder).absolute())
     text = str(folder)
@@ -130,12 +130,12 @@ def joined(folder: str | Path, *names: str) -> str:
 
 
 def study_folder(folder: str | Path, here: Path, study: str, uid: str) -> str:
-    """Return a study's checkpoint folder, `STUDY-UID8` below `folder` (relative to `here`), unique for each study."""
+    """Return a study's checkpoint folder `STUDY-UID8` below `folder`, which may be relative to `here`."""
     return joined(absolute_folder(folder, here), f"{study}-{uid[:_UID_CHARS]}")
 
 
 def trial_folder(trial: int, seed: int | None = None) -> str:
-    """Return the name of a trial's folder for checkpoints or logs; with a seed, of its confirming training."""
+    """Return the name of a trial's folder for checkpoints or logs, or with a seed, of its confirming training."""
     return f"trial-{trial:05d}" if seed is None else f"trial-{trial:05d}-seed-{seed}"
 
 
@@ -145,7 +145,7 @@ def name_of(path: str | Path) -> str:
 
 
 def environment_of(folder: str) -> tuple[str, ...]:
-    """Return prefixes of the environment variables that give ranks access to a folder; none for a local folder."""
+    """Return prefixes of the environment variables with which ranks get access to a folder; none for a local folder."""
     return SCHEMES[scheme_of(folder)].environment if is_url(folder) else ()
 
 
@@ -156,45 +156,45 @@ _tick: ContextVar[Callable[[], None]] = ContextVar("_tick", default=lambda: None
 
 
 class Place(Protocol):
-    """Operations on checkpoints, local or remote. All paths are absolute, or URLs."""
+    """Interface for storing checkpoints in folders or object stores. All paths are absolute, or URLs."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a checkpoint after its parts, and return the bytes of all its files; after OSError none exists."""
+        """Write a checkpoint after its parts, and return the size of all files. After an OSError, none exists."""
 
     def write_part(self, path: str, save: Save) -> Content:
-        """Write a part of a checkpoint."""
+        """Write a part of a checkpoint, and return the part's size and checksum."""
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
-        """Open a checkpoint; FileNotFoundError if there is none, DamagedObjectError for other bytes than written."""
+        """Open a checkpoint. FileNotFoundError if it is missing, DamagedObjectError if its content has changed."""
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
-        """Open a part with the content that its checkpoint states; errors as in `open`."""
+        """Open a part whose size and checksum its checkpoint stores. Raises the errors of `open`."""
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint and then its parts; missing files are ignored."""
+        """Delete a checkpoint, then its parts. Missing files are ignored."""
 
     def withdraw(self, path: str) -> None:
-        """Delete the main file before its parts are replaced; any rank may call it."""
+        """Delete only the main file, before its parts are replaced. Any rank may call this."""
 
     def size(self, path: str) -> int:
-        """Return the size of a checkpoint in bytes, its parts included."""
+        """Return the size of a checkpoint with its parts, in bytes."""
 
     def write_note(self, path: str, text: str) -> None:
-        """Write a short text, replacing the earlier one."""
+        """Write a short text to a path, replacing an earlier text."""
 
     def read_note(self, path: str) -> str:
-        """Read a short text."""
+        """Return the short text at a path."""
 
     def delete_note(self, path: str) -> None:
-        """Delete a short text, if it exists."""
+        """Delete the short text at a path, if it exists."""
 
     def try_out(self, folder: str, size: int) -> None:
-        """Write a file of `size` bytes to a folder, and remove it."""
+        """Write a file of `size` bytes to a folder and remove it, to test whether writing works."""
 
 
 @contextmanager
 def counting(tick: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, call `tick` with each chunk sent to a place or read from it."""
+    """Call `tick` for each chunk that is sent to or read from a place within the block."""
     token = _tick.set(tick)
     try:
         yield
@@ -203,5 +203,5 @@ def counting(tick: Callable[[], None]) -> Iterator[None]:
 
 
 def tick() -> Callable[[], None]:
-    """Return the function to call after each chunk."""
+    """Return the function that `counting` has set, to be called after each chunk."""
     return _tick.get()

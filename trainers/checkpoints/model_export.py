@@ -1,4 +1,4 @@
-"""Exports a trained model as one file: weights, parameters and loading code."""
+"""Exports a trained model as one file with weights, parameters and the code that loads it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ _KEYS = frozenset({"weights", "params", "task", "task_options"})
 
 
 def how_to_load(path: str | Path, task: str, python_path: Sequence[str] = ()) -> str:
-    """Return Python code that loads an exported model and its validation metrics, naming a user task explicitly."""
+    """Return Python code that loads an exported model and evaluates it. The code names a user task."""
     own = f", task={task!r}, python_path={list(python_path)!r}" if ":" in task else ""
     return f"""\
 from trainers.loop.evaluation import evaluate
@@ -32,7 +32,7 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 
 
 def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str | None) -> str:
-    """Return code that takes the model out of a state. `taking` are lines that the checkpoint itself has for it."""
+    """Return code that extracts the model from a training function's state. `taking`: the checkpoint's lines for it."""
     own = "" if taking is None else "# The checkpoint has the following lines: read them before you run them.\n"
     return f"""\
 import torch
@@ -44,16 +44,16 @@ state = exported["state"]  # {", ".join(map(repr, state))}, as passed to trial.e
 
 
 def _of_modules(state: Mapping[str, Any]) -> str:
-    """Return the line that takes the model out of a state of torch modules, for older checkpoints without one."""
+    """Return a line that extracts the model from saved torch modules, for older checkpoints without such a line."""
     name = USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME)
     return line_that_loads(name if name.isidentifier() else USUAL_NAME)
 
 
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
-    """Return code that writes the files of a command. CheckpointError if a name leads out of their folder."""
+    """Return code that writes the files of a command. Raises CheckpointError if a name is outside of their folder."""
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise CheckpointError(f"checkpoint of {path}: found the file {name!r}, allowed: names inside its folder")
+            raise CheckpointError(f"the checkpoint of {path} names the file {name!r}, which is outside of its folder")
     return f"""\
 import pathlib, torch
 
@@ -85,11 +85,11 @@ def export_model(
     of_task: str | None = None,
     place: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write the model of a checkpoint to `out`, and return the content without the weights.
+    """Write the model of a checkpoint to `out`, and return the file's content without the weights.
 
-    Weights go from file to file; sharded ones are first put together in a temporary file beside `out`. CheckpointError
-    if the checkpoint cannot be read or is not `of_task`, or `out` cannot be written. The loading code has the path
-    `place`.
+    Weights are copied from file to file; sharded weights are first put together in a temporary file beside `out`.
+    Raises CheckpointError if the checkpoint cannot be read or is not `of_task`, or `out` cannot be written. The loading
+    code names the file `place`, if given, instead of `out`.
     """
     content = open_checkpoint(checkpoint)
     spec = content["spec"]
@@ -117,7 +117,7 @@ def export_model(
 
 @contextmanager
 def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[str, Any]]:
-    """Return whole weights mapped from the disk. Raises StorageError if `out`'s folder is full, and CheckpointError."""
+    """Yield whole weights, mapped from a temporary file beside `out`. Raises StorageError or CheckpointError."""
     try:
         with NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as scratch:
             whole = mapped_whole(weights, cast("BinaryIO", scratch))
@@ -127,10 +127,10 @@ def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[s
 
 
 def load_exported(path: str | Path) -> dict[str, Any]:
-    """Return an exported file; raises CheckpointError if it is missing, damaged or not from `export_model`."""
+    """Return the content of an exported file. Raises CheckpointError if it is missing, damaged or not an export."""
     content = read_plain(path)
     if not content.keys() >= _KEYS:
-        raise CheckpointError(f"{path} is no exported model; it holds {sorted(map(str, content))}")
+        raise CheckpointError(f"{path} is not an exported model. Its keys are {sorted(map(str, content))}")
     if not isinstance(content["params"], dict) or not isinstance(content["weights"], dict):
         raise CheckpointError(f"{path} is damaged: its params or weights are not mappings")
     return content
@@ -139,7 +139,7 @@ def load_exported(path: str | Path) -> dict[str, Any]:
 def load(
     path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()
 ) -> tuple[nn.Module, Task, dict[str, Any]]:
-    """Return an exported model in evaluation mode, its task and its parameters; errors as in `load_model`."""
+    """Return an exported model in evaluation mode, its task and its parameters. Raises the errors of `load_model`."""
     content = load_exported(path)
     made = task_of_file(path, content, task, python_path)
     return rebuild(path, made, content["params"], content["weights"]), made, content["params"]

@@ -1,7 +1,7 @@
-"""Checkpoints in an object store, through fsspec.
+"""Stores checkpoints in an object store, through the library fsspec.
 
-Beside each checkpoint lies its *manifest*, NAME.pt.manifest, with the sizes and checksums of the checkpoint's objects.
-It is written last, deleted first and read first, so neither stale listings nor broken uploads matter.
+Beside each checkpoint is its *manifest*, NAME.pt.manifest, with the sizes and checksums of the checkpoint's objects.
+The manifest is written last, deleted first and read first, so that stale listings and broken uploads do no harm.
 """
 
 import errno
@@ -25,7 +25,7 @@ from trainers.checkpoints.locations import NO_PARTS, SCHEMES, Parts, Save, joine
 MANIFEST = ".manifest"
 FORMAT = 1
 ANSWER_SECONDS = 60.0
-"""Timeout of a store's answer in seconds, besides the transfer; shorter than the silence for which ranks are killed."""
+"""Seconds to wait for a store's answer, besides the transfer. Shorter than the silence after which ranks are killed."""
 SLOWEST_BYTES_PER_SECOND = 2**20
 _LONGEST_CAUSE = 300
 _SECRET = ("SECRET", "TOKEN", "KEY", "PASSWORD", "CONNECTION_STRING", "CREDENTIAL")
@@ -35,12 +35,12 @@ _NOT_ALLOWED = frozenset(
      "ClientAuthenticationError", "CredentialUnavailableError", "ParamValidationError", "InvalidRegionError"}
 )  # fmt: skip
 _READING: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}}
-"""Options to read a small object: otherwise s3fs asks for its size first, and loses the cause of a refusal."""
+"""Options for reading a small object. Without them, s3fs first asks for its size, and loses the cause of a refusal."""
 _CHANGED_AT = ("LastModified", "mtime", "last_modified", "updated")
 
 
 class ObjectStoreError(RunError, OSError):
-    """An object store fails; `strerror` has the cause, and `is_lasting` says that a person has to act (credentials)."""
+    """An object store fails; `strerror` has the cause. `is_lasting`: a person must act, for example on credentials."""
 
     def __init__(self, cause: str, *, is_lasting: bool = False) -> None:
         super().__init__(errno.EIO, cause)
@@ -55,7 +55,7 @@ class ObjectStoreError(RunError, OSError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredObject:
-    """An object in a listing, modified in seconds since 1970, or an unfinished upload, which has an `upload_id`."""
+    """Object in a listing, or unfinished upload, which has an `upload_id`. `modified_at` is in seconds since 1970."""
 
     url: str
     bytes: int
@@ -64,7 +64,7 @@ class StoredObject:
 
 
 class ObjectStore:
-    """A store of one kind; see `trainers.checkpoints.locations.Place`."""
+    """Stores checkpoints in object stores of one kind; see `trainers.checkpoints.locations.Place`."""
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme
@@ -82,7 +82,7 @@ class ObjectStore:
         return self._upload(path, save)
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
-        """Read the manifest, and open a copy of the object that it names; see `Place`."""
+        """Open a copy of the object whose size and checksum the manifest has; see `Place`."""
         return self.open_part(path, self._manifest(path)[name_of(path)], fresh=fresh)
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
@@ -110,11 +110,11 @@ class ObjectStore:
                 cache_of_this_machine().forget(url)
 
     def withdraw(self, path: str) -> None:
-        """Delete the manifest alone; see `Place`."""
+        """Delete only the manifest; see `Place`."""
         self.delete_note(path + MANIFEST)
 
     def size(self, path: str) -> int:
-        """Add up the sizes in the manifest; see `Place`."""
+        """Return the sum of the sizes in the manifest; see `Place`."""
         try:
             return sum(content.bytes for content in self._manifest(path).values())
         except DamagedObjectError as error:
@@ -140,13 +140,13 @@ class ObjectStore:
             self._ask(path, "rm_file", path)
 
     def try_out(self, folder: str, size: int) -> None:
-        """Upload an object as a checkpoint is, and delete it; see `Place`."""
+        """Upload an object in the same way as a checkpoint, and delete it; see `Place`."""
         url = joined(folder, ".room")
         self._upload(url, lambda file: file.write(bytes(size)), is_kept=False)
         self.delete_note(url)
 
     def objects_below(self, folder: str) -> Iterator[StoredObject]:
-        """Yield the objects listed below a folder; listings may lag behind."""
+        """Yield the objects that a listing finds below a folder. Listings may be out of date."""
         try:
             found = self._ask(folder, "find", folder, detail=True)
         except FileNotFoundError:
@@ -158,7 +158,7 @@ class ObjectStore:
                 yield StoredObject(url=url, bytes=int(about.get("size") or 0), modified_at=_moment(about))
 
     def is_there(self, url: str) -> bool:
-        """Return whether an object exists, without a listing."""
+        """Return whether an object exists, without using a listing, which may be out of date."""
         try:
             return bool(self._ask(url, "info", url).get("type") == "file")
         except FileNotFoundError:
@@ -166,7 +166,7 @@ class ObjectStore:
             return False
 
     def unfinished_uploads(self, folder: str) -> Iterator[StoredObject]:
-        """Yield unfinished uploads below a folder. S3 keeps them until they are ended, other stores for a week."""
+        """Yield unfinished uploads below a folder on S3, where they stay until they are ended."""
         if self._scheme != "s3":
             return
         bucket, _, key = folder.partition("://")[2].partition("/")
@@ -192,14 +192,14 @@ class ObjectStore:
             files = {name: Content(bytes=int(one["bytes"]), sha256=str(one["sha256"]))
                      for name, one in json.loads(text)["files"].items()}  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DamagedObjectError(f"{path}{MANIFEST} is no manifest ({type(error).__name__})") from error
+            raise DamagedObjectError(f"{path}{MANIFEST} is not a valid manifest ({type(error).__name__})") from error
         # A forged manifest could name any object, and all objects in a manifest are deleted with it.
         if own not in files or any("/" in name or not name.startswith(f"{stem}.") for name in files):
-            raise DamagedObjectError(f"{path}{MANIFEST} names other files than the checkpoint's")
+            raise DamagedObjectError(f"{path}{MANIFEST} does not list the files of this checkpoint")
         return files
 
     def _upload(self, path: str, save: Save, *, is_kept: bool = True) -> Content:
-        """Write an object by way of a local file, which becomes the cached copy."""
+        """Upload an object through a local file, which is kept as the cached copy."""
         cache = cache_of_this_machine()
         with cache.draft() as draft:
             with draft.open("wb") as file:
@@ -218,7 +218,7 @@ class ObjectStore:
             raise _fault(error, path) from error
 
     def _check_bucket(self, path: str) -> None:
-        """Distinguish a missing checkpoint from a missing bucket, which may come back."""
+        """Raise ObjectStoreError if the bucket is missing, so that its checkpoints do not count as lost."""
         bucket = _bucket_of(path)
         try:
             self._ask(bucket, "info", bucket)
@@ -233,15 +233,15 @@ class ObjectStore:
         except FileNotFoundError:
             raise
         except FSTimeoutError as error:
-            raise ObjectStoreError(f"{_bucket_of(about)} gave no answer in {seconds:.0f} s") from error
+            raise ObjectStoreError(f"{_bucket_of(about)} did not answer within {seconds:.0f} s") from error
         except Exception as error:  # each library has errors of its own
             if "Checksum" in type(error).__name__:
-                raise DamagedObjectError(f"{about} came with other bytes than were written") from error
+                raise DamagedObjectError(f"{about} arrived with other bytes than were written") from error
             raise _fault(error, about) from error
 
 
 class _Counting(Callback):  # type: ignore[misc]
-    """Counts transferred chunks, so that a rank with a large file does not look silent."""
+    """Counts transferred chunks, so that a rank that transfers a large file does not look silent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def _fault(error: Exception, path: str) -> ObjectStoreError:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text as one line without passwords in URLs and values of secret variables."""
+    """Return a text on one line, without passwords in URLs and without values of secret environment variables."""
     names = tuple(prefix for scheme in SCHEMES.values() for prefix in scheme.environment)
     for name, value in os.environ.items():
         if len(value) > 3 and name.startswith(names) and any(part in name for part in _SECRET):

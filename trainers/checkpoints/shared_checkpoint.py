@@ -1,7 +1,7 @@
-"""Checkpoints that ranks write together: each rank its share, and rank 0 last the main file.
+"""Checkpoints that all ranks write together: first each rank its share, then rank 0 the main file.
 
-All ranks have to see the folder. The old main file is deleted before its shares are replaced, so that a main file
-never names shares of another write.
+All ranks must see the same folder. The old main file is deleted before its shares are replaced, so that a main file
+never names the shares of another write.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Gather = Callable[[Any], list[Any]]  # collective: takes this rank's value, and 
 
 
 def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Gather | None = None) -> int:
-    """Write a sharded checkpoint and return the bytes of all files; a collective.
+    """Write a sharded checkpoint, and return the size of all files in bytes. A collective.
 
-    `Piece`s go into this rank's share; everything else is rank 0's. `gather` is the exchange between the ranks; None
-    takes the process group's. A StorageError or CheckpointError of one rank is raised on all.
+    `Piece`s go into this rank's share; rank 0 writes all other content. `gather` exchanges values between ranks; None
+    means the process group. A StorageError or CheckpointError of one rank is raised on all ranks.
     """
     own, place = share_path(path, group.rank, group.world_size), place_of(path)
     try:
@@ -64,7 +64,7 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Ga
 
 
 def open_together(path: str, group: Group) -> dict[str, Any]:
-    """Return `open_checkpoint`'s content, after the ranks have verified its shares; all raise any CheckpointError."""
+    """Return a checkpoint's content after the ranks have verified its shares. All ranks raise any rank's error."""
     opened: list[dict[str, Any]] = []
 
     def look() -> None:
@@ -78,7 +78,7 @@ def open_together(path: str, group: Group) -> dict[str, Any]:
 
 
 def together(work: Callable[[], T], group: Group, gather: Gather | None = None) -> list[T]:
-    """Run `work` on each rank, and return all results; a collective. All raise a CheckpointError of any rank."""
+    """Run `work` on each rank, which all must call, and return all results. All raise a CheckpointError of any rank."""
     own: T | CheckpointError
     try:
         own = work()
@@ -136,7 +136,7 @@ def _check_seen(path: str, facts: list[ShareFacts]) -> None:
 
 
 def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return this rank's rows (all, if unsharded), detached and sharing memory, and the number of the first row."""
+    """Return this rank's rows of a tensor (all if unsharded) without copying, and the number of the first row."""
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), 0
     sharded = cast("DTensor", tensor)
@@ -146,14 +146,14 @@ def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def given(tensor: Tensor, rows: Tensor | None = None) -> Tensor | Piece:
-    """Return this rank's contribution of a tensor to a checkpoint, or of `rows` in its place."""
+    """Return the part of a tensor that this rank writes into a checkpoint. `rows` replace the tensor's own rows."""
     own, first = own_rows(tensor)
     own = own if rows is None else rows
     return Piece(rows=own, first=first, shape=tuple(tensor.shape)) if hasattr(tensor, "to_local") else own
 
 
 def given_weights(module: nn.Module) -> dict[str, Tensor | Piece]:
-    """Return this rank's contribution of a model's state dict."""
+    """Return the part of a model's state dict that this rank writes into a checkpoint."""
     weights: dict[str, Any] = module.state_dict()
     for name, value in weights.items():
         weights[name] = given(value)
@@ -161,7 +161,7 @@ def given_weights(module: nn.Module) -> dict[str, Tensor | Piece]:
 
 
 def given_optimizer(optimizer: Optimizer) -> dict[str, Any]:
-    """Return this rank's contribution of an optimizer's state, in the form of an unsharded state."""
+    """Return the part of an optimizer's state that this rank writes, in the form of an unsharded state."""
     state = optimizer.state_dict()
     give = _given_whole if isinstance(optimizer, ShardedOptimizer) else given
     return {
@@ -174,29 +174,31 @@ def given_optimizer(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]) -> None:
-    """Fill a sharded model's rows from a checkpoint's weights."""
+    """Copy this rank's rows of a checkpoint's weights into a sharded model."""
     own = module.state_dict()
     if own.keys() != weights.keys():
         different = sorted(own.keys() ^ weights.keys())
-        raise ValueError(f"names in only one of model and checkpoint: {', '.join(different[:5])}")
+        raise ValueError(f"tensors that only the model or only the checkpoint has: {', '.join(different[:5])}")
     for name, value in own.items():
         take(weights[name], value)
 
 
 def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = None) -> None:
-    """Fill this rank's rows of `target`, or `rows` in their place, from a checkpoint's tensor of the same shape."""
+    """Copy this rank's rows of a checkpoint's tensor into `target`, or into `rows` if given."""
     if source.shape != target.shape:
-        raise ValueError(f"a tensor has shape {list(source.shape)} in the checkpoint, {list(target.shape)} here")
+        raise ValueError(
+            f"a tensor has shape {list(source.shape)} in the checkpoint, but {list(target.shape)} in the model"
+        )
     own, first = own_rows(target)
     copy_rows(source, own if rows is None else rows, first)
 
 
 def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Give an optimizer its part of a checkpoint's state, in memory; it keeps its own choice of kernels."""
+    """Copy this rank's part of a checkpoint's state into an optimizer, which keeps its own choice of kernels."""
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))
     if counts != own_counts:
-        raise ValueError(f"parameter groups have sizes {counts} in the checkpoint, {own_counts} in the optimizer")
+        raise ValueError(f"parameter groups have sizes {counts} in the checkpoint, but {own_counts} in the optimizer")
     parameters = [one for group in own_groups for one in group["params"]]
     numbers = optimizer.own if isinstance(optimizer, ShardedOptimizer) else range(len(parameters))
     own = {
@@ -216,7 +218,7 @@ def _given_whole(tensor: Tensor) -> Piece:
 
 
 def _taken(value: Any, parameter: Tensor) -> Any:
-    """Return this rank's rows of a value in the parameter's shape; other values whole."""
+    """Return this rank's rows of an optimizer's value if it has the parameter's shape, otherwise the whole value."""
     if not isinstance(value, Tensor | StoredTensor):
         return value
     if value.shape != parameter.shape:

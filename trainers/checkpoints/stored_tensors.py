@@ -1,8 +1,8 @@
-"""Tensors stored in parts: each rank writes its rows to a file of its own, its share.
+"""Tensors that ranks store in parts. Each rank writes its rows to a file of its own, called a share.
 
 A share has the safetensors layout (https://huggingface.co/docs/safetensors). A tensor's name is its path in the
 content; `rows` in the header's metadata maps each name, in JSON, to [path, shape of the whole tensor, first row]. The
-main file holds size and CRC-32 of each share, which detects damage, not malice; nothing in a share is ever executed.
+main file holds size and CRC-32 of each share. They detect damage but not malice; nothing in a share is ever executed.
 """
 
 import json
@@ -30,7 +30,7 @@ from trainers.failures import CheckpointError, StorageError, of_unread_file
 
 
 def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Read all shares wholly, bypassing the cache of object stores; raises CheckpointError for damage."""
+    """Read all shares completely, without the cache of object stores. Raises CheckpointError for a damaged share."""
     if "shares" in content:
         for number, facts in enumerate(_facts(content, path)):
             with closing(_share(path, number, content, facts, fresh=True)) as share:
@@ -38,7 +38,7 @@ def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
 
 
 def shares_of(content: Mapping[str, Any], path: str | Path) -> "list[tuple[ShareFile, ShareFacts]]":
-    """Return the shares, each with its facts from the main file."""
+    """Return the ranks' shares, each with its size and checksums from the main file."""
     return [(_share(path, rank, content, one), one) for rank, one in enumerate(_facts(content, path))]
 
 
@@ -46,7 +46,7 @@ def _facts(content: Mapping[str, Any], path: str | Path) -> "list[ShareFacts]":
     try:
         facts = [ShareFacts(bytes=size, crc32=crc, sha256=sha256) for size, crc, sha256 in content["shares"]]
         if not all([*map(type, row)] == [int, int, str] for row in content["shares"]):
-            raise TypeError("a share has size, CRC-32 and SHA-256")
+            raise TypeError("each share needs size, CRC-32 and SHA-256")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: its list of shares has an unknown form") from error
     return facts
@@ -77,7 +77,7 @@ _DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "C64": torch.complex64, "C128": torch.complex128,
 }  # fmt: skip
-"""Dtypes by their names in a share; all but the last are also names in safetensors."""
+"""Torch dtypes by their names in a share. All but the last are also names in safetensors."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -85,7 +85,7 @@ Key: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Rows of a tensor that this rank stores, shape [n, ...]; the whole tensor if it has no dimension."""
+    """Rows of a tensor that this rank stores, shape [n, ...]; a tensor without dimensions is stored whole."""
 
     rows: Tensor
     first: int
@@ -94,7 +94,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShareFacts:
-    """Facts of a share in the main file; `sha256` is empty in a folder."""
+    """Size and checksums of a share, as the main file stores them. `sha256` is empty in a folder."""
 
     bytes: int
     crc32: int
@@ -102,7 +102,7 @@ class ShareFacts:
 
 
 class ShareFile:
-    """A share to read from: a file opened for each reading, or an open `copy` of an object."""
+    """A share to read from: a file that is opened for each reading, or an open `copy` of an object."""
 
     def __init__(self, path: str, copy: BinaryIO | None = None) -> None:
         self._path, self._copy = path, copy
@@ -113,11 +113,11 @@ class ShareFile:
         return self._path
 
     def size(self) -> int:
-        """Return the size of the file in bytes; raises OSError if it is missing."""
+        """Return the size of the file in bytes. Raises OSError if the file is missing."""
         return Path(self._path).stat().st_size if self._copy is None else os.fstat(self._copy.fileno()).st_size
 
     def read_into(self, offset: int, memory: memoryview) -> None:
-        """Fill memory from an offset on; StorageError if the disk does not answer, CheckpointError for a short file."""
+        """Fill `memory` from `offset` on. StorageError if the disk does not answer, CheckpointError at a short file."""
         try:
             with self._opened() as file:
                 file.seek(offset)
@@ -134,7 +134,7 @@ class ShareFile:
         return Path(self._path).open("rb", buffering=0) if self._copy is None else nullcontext(self._copy)
 
     def close(self) -> None:
-        """Close the copy, if it is one."""
+        """Close the open copy, if there is one."""
         if self._copy is not None:
             self._copy.close()
 
@@ -148,32 +148,32 @@ class _Extent:
 
 
 class StoredTensor:
-    """A tensor in shares; any rows can be read."""
+    """A tensor whose rows are stored in shares. Any rows can be read separately."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
         self.shape, self.dtype = torch.Size(shape), dtype
         self._extents: list[_Extent] = []
 
     def numel(self) -> int:
-        """Return the number of its elements."""
+        """Return the number of elements."""
         return self.shape.numel()
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row; of the whole tensor if it has no dimension."""
+        """Bytes of one row, or of the whole tensor if it has no dimensions."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     @property
     def rows(self) -> int:
-        """Number of rows; 1 if it has no dimension."""
+        """Number of rows; 1 for a tensor without dimensions."""
         return self.shape[0] if self.shape else 1
 
     def add(self, extent: _Extent) -> None:
-        """Add the place of some of its rows."""
+        """Add a place at which some of the tensor's rows are stored."""
         self._extents.append(extent)
 
     def close(self) -> None:
-        """Raise CheckpointError unless each row is present exactly once."""
+        """Raise CheckpointError unless each row is stored exactly once."""
         self._extents.sort(key=lambda one: (one.first, one.rows))
         at = 0
         for extent in self._extents:
@@ -181,10 +181,10 @@ class StoredTensor:
                 break
             at += extent.rows
         if at != self.rows or sum(one.rows for one in self._extents) != at:
-            raise CheckpointError(f"rows are missing or doubled in a tensor of shape {list(self.shape)}")
+            raise CheckpointError(f"rows are missing or stored twice in a tensor of shape {list(self.shape)}")
 
     def read_into(self, target: Tensor, first: int = 0) -> None:
-        """Fill `target`, shape [n, ...] on any device, with n rows from `first` on; raises CheckpointError."""
+        """Fill `target`, shape [n, ...] on any device, with n rows from row `first` on. Raises CheckpointError."""
         rows = target.shape[0] if self.shape else 1
         direct = target.device.type == "cpu" and target.is_contiguous()
         buffer = target if direct else torch.empty(target.shape, dtype=self.dtype)
@@ -197,7 +197,7 @@ class StoredTensor:
             target.copy_(buffer)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield its bytes in chunks of some megabytes; raises CheckpointError."""
+        """Yield the tensor's bytes in chunks of a few megabytes. Raises CheckpointError."""
         for file, offset, _, size in self._ranges(0, self.rows):
             for begin in range(0, size, _CHUNK_BYTES):
                 chunk = bytearray(min(_CHUNK_BYTES, size - begin))
@@ -205,13 +205,13 @@ class StoredTensor:
                 yield bytes(chunk)
 
     def whole(self) -> Tensor:
-        """Return the whole tensor on the CPU; raises CheckpointError."""
+        """Return the whole tensor on the CPU. Raises CheckpointError."""
         tensor = torch.empty(self.shape, dtype=self.dtype)
         self.read_into(tensor)
         return tensor
 
     def _ranges(self, first: int, rows: int) -> Iterator[tuple[ShareFile, int, int, int]]:
-        """Yield (file, offset in the file, offset in the requested rows, size), in bytes."""
+        """Yield (file, offset in the file, offset in the requested rows, size) in bytes for each stored range."""
         size = self.row_bytes
         for one in self._extents:
             begin, end = max(first, one.first), min(first + rows, one.first + one.rows)
@@ -220,12 +220,12 @@ class StoredTensor:
 
 
 def byte_view(tensor: Tensor) -> Any:
-    """Return the memory of a contiguous tensor on the CPU as an array of bytes."""
+    """Return the memory of a contiguous CPU tensor as an array of bytes."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy()
 
 
 def copy_rows(source: Tensor | StoredTensor, target: Tensor, first: int = 0) -> None:
-    """Fill `target`, shape [n, ...] on any device, with n rows from `first` on."""
+    """Fill `target`, shape [n, ...] on any device, with n rows of `source` from row `first` on."""
     if isinstance(source, StoredTensor) and source.dtype == target.dtype:
         source.read_into(target, first)
         return
@@ -238,7 +238,7 @@ def copy_rows(source: Tensor | StoredTensor, target: Tensor, first: int = 0) -> 
 
 
 def whole(value: Tensor | StoredTensor) -> Tensor:
-    """Return a tensor of a checkpoint in memory."""
+    """Return a checkpoint's tensor as a whole tensor in memory."""
     return value.whole() if isinstance(value, StoredTensor) else value
 
 
@@ -252,13 +252,13 @@ def with_whole_tensors(value: Any) -> Any:
 
 
 def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state dict with all tensors in memory; without shares, the same dict."""
+    """Return a state dict with all tensors in memory. Without stored tensors it is the same dict."""
     has_stored = any(isinstance(value, StoredTensor) for value in weights.values())
     return {name: whole(value) for name, value in weights.items()} if has_stored else weights
 
 
 def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, Any]:
-    """Return weights; tensors in shares are copied to `scratch` and mapped read-only. OSError, CheckpointError."""
+    """Return weights with stored tensors copied to `scratch` and mapped. May raise OSError or CheckpointError."""
     offsets: dict[str, int] = {}
     at = 0
     for name, value in weights.items():
@@ -283,7 +283,7 @@ def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, 
 
 
 def pieces_in(content: Mapping[Any, Any], at: Key = ()) -> Iterator[tuple[Key, Piece]]:
-    """Yield the pieces in nested mappings, each with its path there."""
+    """Yield each `Piece` in nested mappings, with its path of keys."""
     for name, value in content.items():
         if isinstance(value, Piece):
             yield (*at, name), value
@@ -292,7 +292,7 @@ def pieces_in(content: Mapping[Any, Any], at: Key = ()) -> Iterator[tuple[Key, P
 
 
 def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return nested mappings with None in place of each piece."""
+    """Return nested mappings with None in place of each `Piece`."""
     return {
         name: None if isinstance(value, Piece) else without_pieces(value) if isinstance(value, Mapping) else value
         for name, value in content.items()
@@ -300,7 +300,7 @@ def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFacts:
-    """Write a header and the pieces to a file, with one tensor in host memory at a time."""
+    """Write a header and the `Piece`s to a file. Only one tensor at a time is in host memory."""
     header: dict[str, Any] = {}
     rows, tensors, end = {}, [], 0
     for key, piece in pieces:
@@ -324,13 +324,13 @@ def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFac
 
 
 def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts]]) -> None:
-    """Put the tensors of shares into a main file's content; raises CheckpointError for a bad size or index."""
+    """Add the tensors of shares to a main file's content. Raises CheckpointError for a wrong size or index."""
     found: dict[Key, StoredTensor] = {}
     for path, facts in shares:
         for key, dtype, shape, extent in _index_of(path, facts):
             tensor = found.setdefault(key, StoredTensor(shape, dtype))
             if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
-                raise CheckpointError(f"{path} is damaged: {key} has another shape or type in another share")
+                raise CheckpointError(f"{path} is damaged: {key} has different shapes or types in two shares")
             tensor.add(extent)
     for key, tensor in found.items():
         tensor.close()
@@ -338,12 +338,12 @@ def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts
         for name in key[:-1]:
             node = node.setdefault(name, {})
             if not isinstance(node, dict):
-                raise CheckpointError(f"{shares[0][0]} is damaged: the path {key} leads through a value")
+                raise CheckpointError(f"{shares[0][0]} is damaged: the path {key} continues below a plain value")
         node[key[-1]] = tensor
 
 
 def check_share(share: ShareFile, facts: ShareFacts) -> None:
-    """Read a whole share; raises CheckpointError if it is missing or damaged."""
+    """Read a whole share. Raises CheckpointError if it is missing or damaged."""
     _check_size(share, facts)
     crc = 0
     for at in range(0, facts.bytes, _CHUNK_BYTES):
@@ -351,7 +351,7 @@ def check_share(share: ShareFile, facts: ShareFacts) -> None:
         share.read_into(at, memoryview(chunk))
         crc = zlib.crc32(chunk, crc)
     if crc != facts.crc32:
-        raise CheckpointError(f"{share} is damaged: its CRC-32 is {crc:08x}, and was {facts.crc32:08x}")
+        raise CheckpointError(f"{share} is damaged: its CRC-32 is {crc:08x} instead of {facts.crc32:08x}")
 
 
 def _check_size(share: ShareFile, facts: ShareFacts) -> None:
@@ -364,23 +364,23 @@ def _check_size(share: ShareFile, facts: ShareFacts) -> None:
     except OSError as error:
         raise of_unread_file(str(share), error) from error
     if size != facts.bytes:
-        raise CheckpointError(f"{share} is damaged: it has {size} bytes, and had {facts.bytes}")
+        raise CheckpointError(f"{share} is damaged: it has {size} bytes instead of {facts.bytes}")
 
 
 def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.dtype, list[int], _Extent]]:
-    """Yield each tensor of a share's header, checked as far as one share allows."""
+    """Yield the tensors of a share's header, checked as far as possible without other shares."""
     _check_size(share, facts)
     end = 0
     try:
         (length,) = _LENGTH.unpack(_read(share, 0, _LENGTH.size))
         start = _LENGTH.size + length
         if start > facts.bytes:
-            raise ValueError(f"a header of {length} bytes would end after the file")
+            raise ValueError(f"a header of {length} bytes would be longer than the file")
         header = json.loads(_read(share, _LENGTH.size, length))
         for name, (key, shape, first) in json.loads(header["__metadata__"]["rows"]).items():
             dtype, (begin, stop) = _DTYPES[header[name]["dtype"]], header[name]["data_offsets"]
             if not key or not all(type(one) in {str, int} for one in key):
-                raise ValueError(f"{key} is no path of names and numbers")
+                raise ValueError(f"{key} is not a path of names and numbers")
             if not all(type(one) is int and one >= 0 for one in (*shape, first, begin, stop)) or begin != end:
                 raise ValueError(f"{key} has a wrong shape or offset")  # a bool is no number
             end = stop

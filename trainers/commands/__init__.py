@@ -1,1 +1,1 @@
-"""A command as a trial: a program in any language, one process for each rank. `command_trainer` runs it."""
+"""Trains a trial by a command: a program in any language, one process for each rank. Begin with `command_trainer`."""

@@ -1,4 +1,4 @@
-"""Questions of a program to the rank that runs it: one line of JSON each way, over a Unix socket.
+"""Questions that a program asks the rank that started it, one line of JSON each way, over a Unix socket.
 
     {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
     {"ask": "checkpoint", "epoch": 3}, {"ask": "resume"}                           {"folder": "..."} or {"folder": null}
@@ -20,7 +20,7 @@ _ASKS = ("report", "checkpoint", "resume", "heartbeat")
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Question:
-    """A question of the program."""
+    """Question that a program asks its rank."""
 
     ask: str
     epoch: int | None = None
@@ -30,19 +30,19 @@ class Question:
     _answer: dict[str, object] = field(default_factory=dict)
 
     def answer(self, **answer: object) -> None:
-        """Answer it; the first answer counts."""
+        """Answer the question; only the first answer counts."""
         if not self._given.is_set():
             self._answer = answer
             self._given.set()
 
     def wait(self) -> dict[str, object]:
-        """Return the answer, once it is given."""
+        """Wait for the answer, and return it."""
         self._given.wait()
         return self._answer
 
 
 class Channel:
-    """Serves the questions of one program."""
+    """Serves the questions of one program over a socket."""
 
     def __init__(self, path: str, on_question: Callable[[Question], None]) -> None:
         self._on_question, self._is_closed = on_question, False
@@ -64,7 +64,7 @@ class Channel:
         return answer
 
     def close(self) -> None:
-        """Answer that the trial is over; the socket's file stays, as a sign of a finished trial."""
+        """Answer all questions with "the trial is over". The socket's file is kept, as a sign of a finished trial."""
         with self._changing:
             self._is_closed = True
             for question in list(self._open):
@@ -96,7 +96,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
 def _question_in(said: Any) -> Question:
     if not isinstance(said, dict) or said.get("ask") not in _ASKS:
-        raise ValueError(f"found {said!r:.200}, allowed: a question with ask, one of {', '.join(_ASKS)}")
+        raise ValueError(f"the question {said!r:.200} is unknown. Set its key ask to one of {', '.join(_ASKS)}")
     metrics = said.get("metrics", {})
     if not isinstance(metrics, dict):
         raise ValueError(f"metrics: found {metrics!r:.200}, allowed: a mapping of names to numbers")

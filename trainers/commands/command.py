@@ -1,4 +1,4 @@
-"""Checks the command in a spec (the task `command` and its options in a study). Does not import torch."""
+"""Checks the command in a spec: the task `command` and its options. Does not import torch."""
 
 import json
 import math
@@ -19,9 +19,9 @@ BUILT_IN_NAMES = (
     "world_size", "seed", "study", "trial", "attempt", "epochs", "scaled_learning_rate", "checkpoint_folder",
     "trial_folder", "params_file",
 )  # fmt: skip
-"""Names in braces besides parameters and keys of `training`."""
+"""Names that may be in braces, besides parameters and keys of `training`."""
 _NAMES_OF_NO_PARAMETER = frozenset(BUILT_IN_NAMES) - {"world_size", "epochs"}
-"""Names among them that hide a parameter of the same name."""
+"""Names in braces that hide a parameter of the same name."""
 
 Metrics = Literal["report", "json"] | Mapping[str, str | Sequence[str]]
 Problem = tuple[tuple[str | int, ...], str]
@@ -29,7 +29,7 @@ Problem = tuple[tuple[str | int, ...], str]
 _NAME_IN_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PARTS = "a list of texts and numbers, or of lists of them, such as [python, train.py, --lr, '{learning_rate}']"
 _FLAG = re.compile(r"(--?)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
-"""An argument that is a parameter's name: --{amp}, or --{use-amp} for the parameter use_amp."""
+"""An argument that has a parameter's name: --{amp}, or --{use-amp} for the parameter use_amp."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _METRICS = (
     "report, json, {json_file: a file of JSON lines}, or {pattern: a regular expression with a named group for each "
@@ -39,17 +39,17 @@ _METRICS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """A program that trains one trial, started once for each rank; times in seconds.
+    """A program that trains one trial, started once for each rank. Times are in seconds.
 
     Attributes:
         parts: Program and arguments with names in braces; a nested list is left out if the trial lacks its parameter.
         metrics: "report" (`automl.report`), "json" (lines of JSON in rank 0's output), or a mapping with a file of such
             lines (`json_file`), or with the regular expression or expressions `pattern` for lines of the output.
-        epoch_from: Expression for the epoch of a line, see `EpochNumber`; None takes `epoch`, which must be right.
+        epoch_from: Expression for the epoch of a line, see `EpochNumber`; None means that the line's `epoch` is right.
         folder: Working folder, relative to the spec's folder, with names in braces.
-        end_seconds: Time to end by itself after a request or its last report.
+        end_seconds: Time for the program to end by itself, after a request or its last report.
         kill_seconds: Time from SIGTERM to SIGKILL.
-        report_seconds: Longest time between two reports; None limits only the first, by `first_report_seconds`.
+        report_seconds: Longest time until each report; None limits only the first, to `first_report_seconds`.
         preload: Modules that are imported once for many trials, in a process that is forked.
     """
 
@@ -67,43 +67,43 @@ class Command:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The regular expressions for lines of the output."""
+        """Regular expressions for lines of the program's output."""
         given = self.metrics.get("pattern", ()) if isinstance(self.metrics, Mapping) else ()
         return (given,) if isinstance(given, str) else tuple(given)
 
     @property
     def json_file(self) -> str:
-        """The file of JSON lines, relative to the working folder, with names in braces; may be empty."""
+        """File of JSON lines, relative to the working folder, with names in braces; empty if there is none."""
         return str(self.metrics.get("json_file", "")) if isinstance(self.metrics, Mapping) else ""
 
     @property
     def has_own_folder(self) -> bool:
-        """Return whether the working folder has names in braces, so that each trial gets its own."""
+        """Return whether the working folder has names in braces, so that each trial gets its own folder."""
         return bool(names_in(self.folder))
 
     def script_folder(self, base_folder: Path) -> Path:
-        """Return the folder to which the paths of the command are relative."""
+        """Return the folder to which relative paths in the command refer."""
         return base_folder if self.has_own_folder else base_folder / self.folder
 
     @property
     def epoch_name(self) -> str:
-        """The name of the number that epochs are made of."""
+        """Name of the printed number from which epochs are computed."""
         return "epoch" if self.epoch_from is None else EpochNumber.of(self.epoch_from).name
 
     @property
     def numbers_epochs(self) -> bool:
-        """Return whether reports carry an epoch number."""
+        """Return whether the program's reports contain an epoch number."""
         return not self.patterns or any(self.epoch_name in re.compile(one).groupindex for one in self.patterns)
 
     def report_limit(self, *, is_first: bool) -> tuple[str, float]:
-        """Return the key and the seconds of the limit for the next report."""
+        """Return the limit of time for the next report: its key in the spec, and seconds."""
         if self.report_seconds is not None:
             return "report_seconds", self.report_seconds
         return "first_report_seconds", self.first_report_seconds if is_first else math.inf
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Command":
-        """Build the command from a task's options; raises ValueError with a one-line message for a wrong option."""
+        """Build the command from a task's options. Raises ValueError with a one-line message for a wrong option."""
         for path, problem in problems_of(options):
             raise ValueError(f"{'.'.join(map(str, path))}: {problem}")
         given = {name: value for name, value in options.items() if name != COMMAND}
@@ -112,7 +112,7 @@ class Command:
         return cls(parts=parts, environment=environment, preload=tuple(given.pop("preload", ())), **given)
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield each name in braces, and True if its argument is optional."""
+        """Yield each name in braces, with True if it is in a nested list, which trials may leave out."""
         for part in self.parts:
             for text in part if isinstance(part, tuple) else (part,):
                 yield from ((name, isinstance(part, tuple)) for name in names_in(text))
@@ -121,7 +121,7 @@ class Command:
 
 
 def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of a command's options."""
+    """Yield the place and the description of each problem in a command's options."""
     allowed = (COMMAND, *(one.name for one in fields(Command) if one.name != "parts"))
     for key in options:
         if key not in allowed:
@@ -152,7 +152,7 @@ def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def unknown_names(command: Command, parameters: Collection[str], sometimes: Collection[str]) -> Iterator[str]:
-    """Yield the problems of the names in braces."""
+    """Yield a description of each name in braces that is wrong or that some trials lack."""
     for name, may_be_left_out in command.names():
         if name not in parameters and name not in BUILT_IN_NAMES:
             allowed = [*parameters, *BUILT_IN_NAMES]
@@ -183,19 +183,19 @@ def missing_program(command: Command, base_folder: Path, search_path: str) -> st
 
 
 def search_path() -> str:
-    """Return the search path for programs, with this environment's `python` first."""
+    """Return the search path for programs, beginning with the folder of this environment's `python`."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names in braces of a text."""
+    """Return the names in braces that a text contains."""
     if flag := _FLAG.fullmatch(text):
         return [flag[2].replace("-", "_")]
     return [named[1] for named in _NAME_IN_BRACES.finditer(text) if named[1]]
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with names in braces replaced; doubled braces become single."""
+    """Return a text with its names in braces replaced by `values`; doubled braces become single braces."""
     return _NAME_IN_BRACES.sub(lambda named: values[named[1]] if named[1] else named[0][0], text)
 
 
@@ -247,12 +247,12 @@ def _is_positive(value: object) -> bool:
 
 
 def as_text(value: object) -> str:
-    """Return a value as an argument: a text unchanged, any other value as JSON."""
+    """Return a value as a command-line argument: a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def arguments(parts: Sequence[str | tuple[str, ...]], values: Mapping[str, str]) -> list[str]:
-    """Return a trial's program and arguments: names replaced, lists with missing parameters left out."""
+    """Return a trial's program and arguments: names are replaced, and lists with missing parameters left out."""
     found_parts: list[str] = []
     for part in parts:
         texts = part if isinstance(part, tuple) else (part,)
@@ -263,7 +263,7 @@ def arguments(parts: Sequence[str | tuple[str, ...]], values: Mapping[str, str])
 
 
 def _argument(text: str, values: Mapping[str, str]) -> str | None:
-    """Return an argument; a flag `--{name}` of a switch is `--name` for true, and None for false."""
+    """Return an argument with names replaced. A switch `--{name}` becomes `--name` if true, and None if false."""
     if (flag := _FLAG.fullmatch(text)) is None:
         return filled(text, values)
     value = values[flag[2].replace("-", "_")]
@@ -277,7 +277,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EpochNumber:
-    """The epoch (n + first) / divisor + last of a printed number n, whose metric or group is called `name`."""
+    """Epoch number (n + first) / divisor + last, computed from a printed number n, which is called `name`."""
 
     name: str
     first: int
@@ -286,14 +286,14 @@ class EpochNumber:
 
     @classmethod
     def of(cls, text: str) -> "EpochNumber":
-        """Parse an expression; raises ValueError with the allowed form."""
+        """Parse an expression such as `step // 250`. Raises ValueError with the allowed form."""
         form = _FORM.fullmatch("".join(text.split()))
         if form is None:
             raise ValueError(f"found {text!r:.100}, allowed: a name, such as epoch + 1, step // 250, (step + 1) // 250")
         return cls(form["name"] or form["inner"], int(form["first"] or 0), int(form["by"] or 1), int(form["last"] or 0))
 
     def epoch(self, printed: object) -> int | None:
-        """Return the epoch, None for a number between epochs, before the first one, or that is not whole."""
+        """Return the epoch; None if the printed number is not whole, lies between two epochs or before the first."""
         try:
             epoch = (float(str(printed)) + self.first) / self.divisor + self.last
         except ValueError:

@@ -1,4 +1,4 @@
-"""Runs a command as a trial, on one rank: follows the program's questions, printed lines and exit."""
+"""Runs a command as a trial, on one rank: handles the program's questions, printed lines and exit."""
 
 import queue
 import re
@@ -32,12 +32,12 @@ from trainers.ranks.process import Remains
 from trainers.ranks.process_group import Group
 
 _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
-"""Signals that are not the command's fault: another attempt may succeed."""
+"""Signals for which the command is not to blame, so that another attempt may succeed."""
 _SHELL_SIGNALS = 128
-"""Base of a shell's exit status after a signal killed its program."""
+"""Number that a shell adds to the signal that killed its program, to form the exit status."""
 _UNSET = re.compile(r"environment variable \w+ expected|KeyError: '(RANK|\w+_RANK|\w*WORLD_SIZE|MASTER_\w+)'")
 _SHELLS_LINE = re.compile(r"\S+: line \d+: +\d+ [A-Z]")
-"""Report of a shell about a killed program, after that program's own last line."""
+"""A shell's line about a killed program, which follows the program's own last line."""
 _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -51,12 +51,12 @@ def exit_error(
     last_lines: Sequence[str],
     ports: Collection[int],
 ) -> TrainingError:
-    """Return the error of a program that ended too early.
+    """Return the error for a program that ended too early.
 
     Args:
         status: Exit status (negative for a signal), the reason of a failed start, or None if its supervisor was killed.
         epochs: Numbers of reported and of expected epochs.
-        ports: Assigned ports not in use yet: another process may have taken one.
+        ports: Assigned ports that were free; another process may have taken one before the program did.
     """
     if status is None:
         return LostError(f"the supervisor of the command was killed ({where})")
@@ -88,32 +88,32 @@ def exit_error(
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The program has ended; `status` as in `exit_error`."""
+    """Event: the program has ended. `exit_error` explains `status`."""
 
     status: int | str | None
 
 
 Event = Question | Reported | ValueError | TrainingError | Exited | None
-"""An event of a program; None once the trial is over."""
+"""Event from a program; None once the trial is over."""
 
 
 class Inbox:
-    """A queue of events that can be searched for reports."""
+    """Queue of a program's events that can be searched for reports."""
 
     def __init__(self) -> None:
         self._new: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._seen: deque[Event] = deque()
 
     def put(self, event: Event) -> None:
-        """Put an event in, from any thread."""
+        """Add an event, from any thread."""
         self._new.put(event)
 
     def take(self, seconds: float) -> Event:
-        """Take the next event out, once there is one."""
+        """Wait for the next event, and remove it from the queue."""
         return self._seen.popleft() if self._seen else self._new.get(timeout=seconds)
 
     def has_report(self) -> bool:
-        """Return whether a line with metrics is waiting."""
+        """Return whether a report is waiting in the queue."""
         with suppress(queue.Empty):
             while True:
                 self._seen.append(self._new.get_nowait())
@@ -123,7 +123,7 @@ class Inbox:
 _ON_BOTH = "standard error and standard output have different metrics. Let the pattern match lines of one of them"
 _STARTED_OVER = "started over: the command had saved nothing in {checkpoint_folder}; its earlier epochs count as lost"
 _LOOK_SECONDS = 1.0
-"""Seconds between two checks of the program's CPU use, a sign of life."""
+"""Seconds between two checks of the program's CPU use, which shows that the program is alive."""
 _FOREVER = 2**31
 _YES = "yes"
 
@@ -135,7 +135,7 @@ class _End(Enum):
 
 
 class CommandTrainer:
-    """Runs a command on one rank; raises TrainingError for a wrong option."""
+    """Runs a command as a trial on one rank. Raises TrainingError for a wrong option."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class CommandTrainer:
             self._told: list[Mapping[str, object]] = []
 
     def run(self, course: Course) -> None:
-        """Run the command until it or the trial has ended, leaving no process behind; TrainingError if it failed."""
+        """Run the command until it ends or the trial is over, and end all its processes. TrainingError if it failed."""
         threading.Thread(target=self._wait_until_over, args=(course,), name="closing", daemon=True).start()
         with classified(), working_folder() as folder, self._meeting:
             kept = folder.path / "checkpoint"
@@ -179,7 +179,7 @@ class CommandTrainer:
                 self._follow(course, folder, places)
 
     def close(self) -> Remains:
-        """Return nothing: no state stays in memory."""
+        """Return an empty check: no model is in this process's memory."""
         return Remains([])
 
     # ------------------------------------------------------------------ before the program starts
@@ -234,7 +234,7 @@ class CommandTrainer:
     # ------------------------------------------------------------------ what the program says, from other threads
 
     def _read_line(self, reader: Reader, line: str, stream: str) -> None:
-        """Take the metrics of a line, after the first ones only from their stream: loggers may write to both."""
+        """Read metrics from a line. Once one output stream has had metrics, lines of the other are ignored."""
         is_other = self._stream not in {None, stream}
         try:
             reported = reader(line)
@@ -376,7 +376,7 @@ class CommandTrainer:
         return end
 
     def _is_of_latest_line(self) -> bool:
-        """Return whether a stopped program's files belong to this line: the latest, with an epoch number."""
+        """Return whether a stopped program's files belong to the reported epoch: it is numbered and the latest."""
         return self._command.numbers_epochs and not self._events.has_report()
 
     def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:

@@ -1,4 +1,4 @@
-"""Finds epochs and metrics in a program's reports and output, and records which epoch is due for a checkpoint."""
+"""Finds epochs and metrics in a program's reports and output, and decides which epochs get a checkpoint."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _LONGEST_NOTE = 300
 
 
 class Reported(NamedTuple):
-    """Metrics that a program reports; `epoch` None is the next, `ignored` has parts of the line without metrics."""
+    """Metrics that a program reports. `epoch` None means the next epoch; `ignored` has values that are not metrics."""
 
     epoch: object
     metrics: Mapping[str, object]
@@ -27,11 +27,11 @@ class Reported(NamedTuple):
 
 
 Reader = Callable[[str], Reported | None]
-"""Function that finds metrics in a line; raises ValueError for a malformed line."""
+"""Function that finds metrics in a line of output. Raises ValueError for a malformed line."""
 
 
 def reader_of(command: Command) -> Reader | None:
-    """Return the reader of lines, None if the program calls `automl.report`."""
+    """Return the function that reads metrics from lines; None if the program calls `automl.report`."""
     if command.metrics == "report":
         return None
     number = None if command.epoch_from is None else EpochNumber.of(command.epoch_from)
@@ -41,7 +41,7 @@ def reader_of(command: Command) -> Reader | None:
 
 
 def way_to_report(command: Command) -> str:
-    """Return the expected reports of metrics, for the error message of a silent program."""
+    """Return how a program should report its metrics, for the error message about a program without reports."""
     if command.metrics == "report":
         return (
             "a report of each epoch by automl.report, or task.metrics: json or {pattern: ...} for a program that "
@@ -55,7 +55,7 @@ def way_to_report(command: Command) -> str:
 
 
 def in_json(line: str, number: EpochNumber | None = None) -> Reported | None:
-    """Return the metrics of a JSON object with an epoch, None for other lines; raises ValueError for broken JSON."""
+    """Return the metrics in a line with a JSON object that has an epoch, else None. ValueError for invalid JSON."""
     name = "epoch" if number is None else number.name
     if not line.startswith("{") or f'"{name}"' not in line:
         return None
@@ -73,7 +73,7 @@ def in_json(line: str, number: EpochNumber | None = None) -> Reported | None:
 
 
 class _Patterns:
-    """Finds an epoch's metrics by the named groups of regular expressions, once each has matched a line."""
+    """Reads metrics from the named groups of regular expressions, once each expression has matched a line."""
 
     def __init__(self, patterns: Sequence[re.Pattern[str]], number: EpochNumber | None) -> None:
         self._patterns, self._number = patterns, number
@@ -92,18 +92,18 @@ class _Patterns:
 
 
 def _reported(said: object, number: EpochNumber | None, metrics: Mapping[str, object], **more: Any) -> Reported | None:
-    """Return the report of a line, None where its number is not the end of an epoch."""
+    """Return the report in a line; None if the line's number is not the end of an epoch."""
     epoch = said if number is None else number.epoch(said)
     return None if number is not None and epoch is None else Reported(epoch, metrics, is_printed=True, **more)
 
 
 class EpochBook:
-    """The epochs of one attempt.
+    """Records the epochs that a program reports in one attempt.
 
     Attributes:
-        held: Measurement of the last epoch, reported once the program has ended.
-        is_at_start: This attempt has reported no new epoch yet.
-        is_silent: This attempt has reported no epoch at all, repeated or new.
+        held: Measurement of the last epoch, which is reported only after the program has ended.
+        is_at_start: Whether the program has reported no new epoch yet in this attempt.
+        is_silent: Whether the program has reported no epoch at all in this attempt, repeated or new.
     """
 
     def __init__(self, epochs: int, is_due: Callable[[], bool]) -> None:
@@ -117,20 +117,20 @@ class EpochBook:
         self.held: Measurement | None = None
 
     def start(self, epoch: int) -> None:
-        """Begin with `epoch` epochs done."""
+        """Start an attempt after `epoch` completed epochs."""
         self.epoch = epoch
         self.go_on()
 
     def go_on(self) -> None:
-        """Begin to count the time of an epoch."""
+        """Start the clock for the next epoch."""
         self._went_on_at = time.monotonic()
 
     def waited_seconds(self) -> float:
-        """Return the seconds since the program could begin its epoch."""
+        """Return the seconds since the program could start its current epoch."""
         return time.monotonic() - self._went_on_at
 
     def take_again(self, reported: Reported) -> int | None:
-        """Handle a repeated report of an earlier attempt's epoch; raises TaskError if the epoch is no number."""
+        """Record a repeated report of an earlier attempt's epoch. Returns its number, or None if the epoch is new."""
         epoch = self._epoch_of(reported)
         if not (self.is_at_start and self._retrained in (0, epoch - 1) and epoch <= self.epoch):
             return None
@@ -138,25 +138,25 @@ class EpochBook:
         return epoch
 
     def take(self, reported: Reported) -> dict[str, float]:
-        """Record a new epoch, and return its metrics; UnreadablePartError if the saved state is of a later epoch."""
+        """Record a new epoch and return its metrics. UnreadablePartError if the program resumed from a later epoch."""
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
             cure = "Give the command {epochs}, set training.epochs to what it trains, or task.end_seconds to 0.1"
             raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
-                f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files belong to "
-                "a later epoch, so the trial goes back to an earlier checkpoint"
+                f"the command continued with epoch {epoch} from a checkpoint of epoch {self.epoch}, whose files belong "
+                "to a later epoch. So the trial returns to an earlier checkpoint"
             )
         if epoch != expected:
             cure = _cure_of_order(epoch, expected) if reported.is_printed else ""
-            raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}{cure}")
+            raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch} instead of {expected}{cure}")
         metrics = _numbers(reported)
         self.epoch, self.is_at_start, self.is_silent = epoch, False, False
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether a program that asks should save this epoch."""
+        """Return whether a program that asks before saving should save a checkpoint in this epoch."""
         number = _whole(epoch)
         self._asks = True
         wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()
@@ -166,7 +166,7 @@ class EpochBook:
 
     @property
     def may_end(self) -> bool:
-        """Return whether the trial may end with this epoch: a program that asks has saved it."""
+        """Return whether the trial may end after this epoch. A program that asks before it saves must have saved."""
         return not self._asks or self._wanted_at == self.epoch
 
     def saves(self, spec: TrialSpec, *, ends: bool) -> bool:
@@ -196,18 +196,18 @@ def _whole(epoch: object, *, is_printed: bool = False) -> int:
             if is_printed
             else ""
         )
-        raise TaskError(f"the command reported epoch {epoch!r:.50}, allowed: whole numbers from 1{cure}")
+        raise TaskError(f"the command reported epoch {epoch!r:.50}, but epochs are whole numbers from 1{cure}")
     return int(number)
 
 
 def _numbers(reported: Reported) -> dict[str, float]:
-    """Return metrics as numbers; NaN and infinity pass, the controller judges them."""
+    """Return metrics as numbers. NaN and infinity are allowed here; the controller judges them."""
     if not reported.metrics:
         raise TaskError(f"the command reported epoch {reported.epoch} without a metric")
     metrics = {}
     for name, value in reported.metrics.items():
         if name in CONTROLLERS_METRICS:
-            raise TaskError(f"the command reported {name!r}, which every trial has. Choose another name")
+            raise TaskError(f"the command reported {name!r}, a metric that every trial has. Choose another name")
         try:
             metrics[name] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
@@ -224,9 +224,10 @@ _COUNTERS = {"epoch": "epoch", "epochs": "epoch", "step": "step", "steps": "step
 
 
 def likely_pattern(lines: Sequence[str]) -> str | None:
-    """Return a regular expression for the last line with metrics, and if possible with an epoch; None without one.
+    """Return a regular expression for the last line with metrics, preferably with an epoch; None without metrics.
 
-    It names `val loss 0.31` `val_loss`, the number after `Epoch` `epoch`, and that after `iter` `step`.
+    In the expression, the number in `val loss 0.31` is called `val_loss`, the number after `Epoch` `epoch`, and the
+    number after `iter` `step`.
     """
     lines = [line[:_MOST_CHARACTERS] for line in lines]
     readings = [pairs for line in reversed(lines) if _has_metric(pairs := dict(_pairs(line)))]
@@ -242,7 +243,7 @@ def _has_metric(pairs: dict[str, str]) -> bool:
 
 
 def _pairs(line: str) -> Iterator[tuple[str, str]]:
-    """Yield each name in a line with the regular expression that reads its number."""
+    """Yield each name in a line, with the regular expression that reads the number after it."""
     for pair in _PAIR.finditer(line):
         text, last = pair["name"], pair["name"].split()[-1]
         counter = _COUNTERS.get(last.lower())

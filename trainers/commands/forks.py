@@ -1,4 +1,4 @@
-"""Programs as forks of processes that have imported modules (`preloaded.py`); they live as long as this process."""
+"""Starts Python programs as forks of processes that have already imported modules (`preloaded.py`)."""
 
 import json
 import os
@@ -17,24 +17,24 @@ from typing import Any
 
 _PRELOADED = Path(__file__).with_name("preloaded.py")
 _MOST = 3
-"""Processes that are kept: each takes the memory of its modules."""
+"""Limit of processes that are kept, because each needs the memory of its modules."""
 _PYTHON = re.compile(r"python[\d.]*")
 _READ_BY_LIBRARIES = re.compile(
     "LD_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_|NUMEXPR_|VECLIB_|MALLOC_|GLIBC_|PYTHON|LANG|LC_|TZ|PATH|HOME|TMPDIR|TORCH|PYTORCH_"
     "|ATEN_|DNNL_|ONEDNN_|CUBLAS_|CUDNN_|NCCL_|CUDA_(?!VISIBLE)"
 )
-"""Variables that interpreters and libraries may read while they are loaded, without Python's `os.environ`."""
+"""Variables that interpreters and libraries may read while they are loaded, not through Python's `os.environ`."""
 MARK = "AUTOML_PROGRAM"
-"""Environment variable that marks a program's processes, in case its supervisor dies."""
+"""Environment variable that marks a program's processes, so that they can be killed if their supervisor dies."""
 
 
 class Fork:
-    """A Python program that is to run in a fork.
+    """A Python program to run in a fork of a process that has imported its modules.
 
     Args:
         changing: Variables whose values differ between trials. A process that imported without them serves all values,
             unless its modules look for them.
-        has_own_folder: The folder differs between trials, too. Modules are imported beside the script then.
+        has_own_folder: Whether the folder also differs between trials. Modules are then imported beside the script.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Fork:
         self.python, self._why = self._understood()
 
     def _understood(self) -> tuple[list[str], str]:
-        """Return `-m`, `-c` or nothing with what follows it, or the reason why only an interpreter can run it."""
+        """Return the part of the command line that a fork can run, or the reason why only an interpreter can run it."""
         program, *rest = self._argv
         path = str(Path(self._folder, program)) if "/" in program else program
         found = shutil.which(path, path=self._environment.get("PATH"))
@@ -73,11 +73,11 @@ class Fork:
         return ["", *rest], ""
 
     def begin(self, descriptors: Sequence[int], on_output: Callable[[bytes], object]) -> str | None:
-        """Fork, once the modules are imported; returns why that is impossible, or None.
+        """Fork once the modules are imported. Returns None, or the reason why no fork is possible.
 
         Args:
-            descriptors: Standard streams of the supervisor, and those that are its arguments.
-            on_output: Takes what modules print when they are imported.
+            descriptors: File descriptors for the supervisor: its standard streams, and its arguments.
+            on_output: Called with the output that modules print when they are imported.
         """
         if self._why:
             return self._why
@@ -123,11 +123,11 @@ class Fork:
 
     @property
     def importing(self) -> int | None:
-        """The process that imports, if any."""
+        """Id of the process that is importing modules; None if there is no such process."""
         return None if self._awaited is None or self._awaited.said else self._awaited.process.pid
 
     def give_up(self) -> None:
-        """Let `begin` return even if an import hangs."""
+        """Let `begin` return, even if an import hangs."""
         self._is_given_up = True
         if self.importing is not None and self._awaited is not None:
             self._awaited.process.kill()
@@ -155,7 +155,7 @@ class _Process:
             os.close(prints)
 
     def hear(self, on_output: Callable[[bytes], object]) -> dict[str, Any]:
-        """Return what the process said after its imports, or of its end."""
+        """Return the message of the process after its imports, or why it ended before."""
         last = b""
         while not self.said:
             files: list[Any] = [self._requests, self._output]
@@ -190,7 +190,7 @@ class _Process:
         return b""
 
     def end(self) -> None:
-        """End it; for the thread that holds the lock."""
+        """Kill this process. Only the thread that holds the lock may call this."""
         _kept.remove(self)
         self.process.kill()
         self.process.wait()
@@ -203,14 +203,14 @@ class _Process:
 
 
 _kept: list[_Process] = []
-"""Least recently used first; with those that cannot be forked, so that they are not tried again."""
+"""Kept processes, least recently used first. Processes that cannot be forked are kept, too, to avoid new attempts."""
 _lacked: set[str] = set()
-"""Variables that imported modules have looked for and not found."""
+"""Names of variables for which imported modules have looked without finding them."""
 _lock = threading.Lock()
 
 
 def _forget_all() -> None:
-    """Leave the processes to the parent of this fork."""
+    """Forget the kept processes in a fork, because they belong to its parent."""
     global _lock  # noqa: PLW0603 - another thread may have it
     _lock = threading.Lock()
     for process in _kept:

@@ -1,4 +1,4 @@
-"""Files that a program keeps for resuming: a folder while it runs, byte tensors by relative path in a checkpoint."""
+"""Files that a program keeps in a folder for resuming. A checkpoint stores them as byte tensors by relative path."""
 
 import os
 import time
@@ -19,9 +19,9 @@ _TRIES, _PAUSE_SECONDS = 5, 0.2
 
 
 def files_in(folder: Path) -> dict[str, Tensor]:
-    """Return the content of all files below a folder, by relative path; starts anew if a file changes.
+    """Return the content of all files below a folder, by relative path. Starts again if a file changes.
 
-    Reads instead of mapping: a mapped file that shrinks would kill the reader.
+    Files are read, not mapped into memory: a mapped file that shrinks would kill this process.
     """
     why = ""
     for _ in range(_TRIES):
@@ -34,8 +34,8 @@ def files_in(folder: Path) -> dict[str, Tensor]:
         except OSError as error:
             raise TaskError(f"the folder of checkpoints cannot be read: {error}") from error
     raise TaskError(
-        f"files in the folder of checkpoints change while they are saved: {why}. Keep them unchanged from a report, or "
-        "a line with metrics, until the answer: write each under another name first, and os.replace it"
+        f"files in the folder of checkpoints changed while they were saved: {why}. Keep them unchanged from a report "
+        "or a line with metrics until the answer: write a file under another name, then os.replace it"
     )
 
 
@@ -47,7 +47,7 @@ def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
     for name, file in files.items():
         relative = PurePosixPath(name)
         if relative.is_absolute() or ".." in relative.parts or "\0" in name:
-            raise CheckpointError(f"checkpoint {path} names the file {name!r} outside its folder")
+            raise CheckpointError(f"checkpoint {path} names the file {name!r}, which is outside of its folder")
         target = folder / relative
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,5 +72,5 @@ def _read(path: Path) -> Tensor:
             tick()()
         after = os.fstat(file.fileno())
     if at < len(memory) or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise _ChangedError(f"{path.name} had {before.st_size} bytes, and has {after.st_size}")
+        raise _ChangedError(f"{path.name} changed from {before.st_size} to {after.st_size} bytes")
     return content

@@ -2,10 +2,10 @@
 
     python preloaded.py SOCKET ALIVE FOLDER MODULE...
 
-SOCKET gets one line of JSON once the modules are imported: `why` this process cannot be forked, or the variables that
-they looked for and did not find (`lacked`). Then each message with six descriptors asks for a fork: the standard
+After the imports, one line of JSON goes to SOCKET: `why` this process cannot be forked, or the variables for which the
+modules looked without finding them (`lacked`). Then each message with six descriptors asks for a fork: the standard
 streams and arguments of `supervisor.py`, which runs in the fork and forks the program. This process ends when the other
-end of the pipe ALIVE closes. It runs under the interpreter of the command, and uses the standard library alone.
+end of the pipe ALIVE closes. It runs under the command's interpreter, and uses only the standard library.
 """
 
 import builtins
@@ -27,16 +27,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _MARK = "AUTOML_PROGRAM"
-"""Variable whose value, as others see it in /proc, is replaced in each fork by one of the same length."""
+"""Variable whose value, as other processes see it in /proc, each fork overwrites with a value of the same length."""
 _FORK_AWARE = ("jemalloc_bg_thd",)
-"""Names of threads whose library lets a process fork beside them."""
+"""Names of threads beside which a process may fork, according to their libraries."""
 _GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals whose handlers the supervisor sets."""
+"""Signals for which the supervisor sets handlers."""
 
 
 class _Noting(dict[bytes, bytes]):
-    """Environment that notes variables that it lacks."""
+    """Environment that records which variables were looked up but are missing."""
 
     def __init__(self, given: dict[bytes, bytes]) -> None:
         super().__init__(given)
@@ -48,7 +48,7 @@ class _Noting(dict[bytes, bytes]):
 
 
 def main() -> None:
-    """Import, then fork until the owner ends; in a fork, become the program."""
+    """Import the modules, then fork on request until the owner ends. In a fork, run the program."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     alive, folder, modules = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     _end_with(alive)
@@ -100,7 +100,7 @@ def _end_with(alive: int) -> None:
 
 
 def _imported(modules: list[str]) -> dict[str, Any]:
-    """Import the modules; returns what the owner hears."""
+    """Import the modules, and return the message for the process that started this one."""
     environments: list[Any] = [os.environ, os.environb]  # which share their content
     noting = environments[0]._data = environments[1]._data = _Noting(environments[1]._data)  # noqa: SLF001
     try:
@@ -138,7 +138,7 @@ def _open_files() -> set[int]:
 
 
 def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int, Any], mark: int) -> None:
-    """Make this process like a new interpreter; `changes` is what imports have changed in the environment."""
+    """Make this process like a new interpreter. `changes` are the changes that imports made to the environment."""
     os.environ.clear()
     os.environ.update(what["environment"])
     for name, value in changes.items():
@@ -157,7 +157,7 @@ def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int,
 
 
 def _run(python: list[str]) -> NoReturn:
-    """Run `python`, such as ["", "train.py", "--lr", "0.1"] or ["-m", "train"], and end like an interpreter."""
+    """Run `python`, such as ["", "train.py", "--lr", "0.1"] or ["-m", "train"], and exit like an interpreter."""
     how, *sys.argv = python
     if how:
         sys.argv[0] = how

@@ -1,4 +1,4 @@
-"""Runs the processes of one rank's command, keeps and reads their output, and ends them."""
+"""Runs the processes of one rank's command, logs and reads their output, and ends them."""
 
 import fcntl
 import json
@@ -25,33 +25,33 @@ from trainers.ranks.printed_output import RankLog
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK_BYTES = 2**16
 _LONGEST_LINE_BYTES = 2**16
-"""Length in bytes from which a line cannot be metrics, and is skipped."""
+"""Length in bytes from which a line is skipped, because it cannot contain metrics."""
 _SHOWN_BYTES = 1024
-"""Length of the kept beginning of such a line, for error messages."""
+"""Bytes kept of the beginning of a line that is too long, for error messages."""
 _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
-"""Limit in seconds for killing leftovers, and again for reading the output."""
+"""Limit in seconds for killing remaining processes, and again for reading the output."""
 STDOUT, _FILE, _FILE_SECONDS = "stdout", "file", 0.1
-"""Names of streams of lines, and seconds between two looks into a file of metrics."""
+"""Names of the streams of lines, and seconds between two checks of a file of metrics."""
 
 OnLine = Callable[[str, str], None]
-"""Function that takes a line and the name of its stream."""
+"""Function that takes a line and the name of the stream that it comes from."""
 
 
 class Program:
-    """A running command; raises OSError if this machine can start no process.
+    """A running command. Raises OSError if this machine cannot start a process.
 
     Args:
-        json_file: File whose new lines are read in place of the output's.
+        json_file: File whose new lines are read instead of the output.
         on_exit: Called from another thread with the exit status (negative for a signal), the reason of a failed start,
             or None if its supervisor was killed.
-        fork: The program in a fork, used if possible; the reason against it comes into the log.
-        remove: Folders to remove after its end, if this process is dead by then.
+        fork: The program as a fork, used if possible; otherwise the log has the reason.
+        remove: Folders to remove after the program's end, if this process is dead by then.
 
     Attributes:
-        last_lines: Last lines of standard error, or of standard output if there are none; empty until its end.
-        last_words: The last line of standard error, with the last one of standard output.
+        last_lines: Last lines of standard error, or if there are none, of standard output; empty before its end.
+        last_words: The last line of standard error, with the last line of standard output.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Program:
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
     def _start(self) -> None:
-        """Start the supervisor in a process of its own."""
+        """Start the supervisor of the program in a new process."""
         orders, prints, complains, *told = self._given
         try:
             self._starter = subprocess.Popen(  # noqa: S603 - our own module
@@ -124,7 +124,7 @@ class Program:
             os.close(end)
 
     def hold(self) -> bool:
-        """Stop the program's processes until `go_on`, and read their output; returns whether all are stopped."""
+        """Stop the program's processes until `go_on`, and read their output. Returns whether all are stopped."""
         self._order("stop")
         give_up_at = time.monotonic() + _HOLD_SECONDS
         while not (is_held := self._is_held() and self._has_read_all()) and time.monotonic() < give_up_at:
@@ -136,11 +136,11 @@ class Program:
         self._order("continue")
 
     def will_be_asked(self, seconds: float) -> None:
-        """Notify the supervisor that the program has `seconds` to end, even if this process is killed."""
+        """Report to the supervisor that the program has `seconds` to end, even if this process is killed."""
         self._order(f"asked {seconds}")
 
     def end(self, asked_seconds: float, kill_seconds: float) -> None:
-        """End the program: SIGTERM after `asked_seconds`, SIGKILL after `kill_seconds` more; returns after its end."""
+        """End the program: SIGTERM after `asked_seconds`, SIGKILL after `kill_seconds` more. Waits for its end."""
         if asked_seconds and self._over.wait(asked_seconds):
             return
         for order, seconds in ("continue", 0.0), ("terminate", kill_seconds), ("kill", None):
@@ -151,7 +151,7 @@ class Program:
                 return
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of the program's living processes, or of the one that imports for it."""
+        """Return the CPU seconds of the program's running processes, or of the process that imports for it."""
         total = 0.0
         importing = None if self._fork is None else self._fork.importing
         pid = self._supervisor_pid or importing
@@ -185,7 +185,7 @@ class Program:
             return not any(map(any, waiting)) and (self._file is None or self._file.is_read())
 
     def note(self, text: str) -> None:
-        """Write our own line to its log, once for each text; for the reading thread."""
+        """Write our own line to the program's log, once for each text. Only the reading thread may call this."""
         if text not in self._noted:
             self._noted.add(text)
             self._log.note(f"[automl] {text}\n".encode(errors="replace"))
@@ -278,7 +278,7 @@ class Program:
             self._group = int(rest)
 
     def _kill_what_is_left(self) -> None:
-        """Kill all processes with this program's mark in their environment."""
+        """Kill all processes that have this program's mark in their environment."""
         give_up_at = time.monotonic() + _LEFT_SECONDS
         while time.monotonic() < give_up_at:
             left = [
@@ -303,7 +303,7 @@ class Program:
 
 
 class _GrowingFile:
-    """Reads what is written to a file from now on, also if it is made or emptied later."""
+    """Reads new content of a file, even if the file is created or emptied later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -326,7 +326,7 @@ class _GrowingFile:
 
 
 class _Lines:
-    """Cuts chunks into lines, keeps the last ones, and drops text before a carriage return, as progress bars expect."""
+    """Cuts chunks into lines and keeps the last lines. Drops text before a carriage return, for progress bars."""
 
     def __init__(self, take: Callable[[str], None], pass_over: Callable[[], None] = lambda: None) -> None:
         self._take, self._pass_over = take, pass_over

@@ -1,4 +1,4 @@
-"""Exchanges the places of a gang's ranks, and sets the variables of torchrun and TensorFlow."""
+"""Exchanges the addresses of a trial's ranks, and sets the environment variables of torchrun and TensorFlow."""
 
 import json
 import math
@@ -18,9 +18,9 @@ from trainers.ranks.process_group import Group
 
 
 class Meeting:
-    """Exchanges texts between the ranks of one attempt; an error that leaves the block is sent to the others.
+    """Exchanges texts between the ranks of one attempt. An error raised in the block is sent to the other ranks.
 
-    Requests to the store are short, since a waiting request blocks requests of other threads.
+    Requests to the store are short, because a waiting request blocks requests of other threads.
     """
 
     def __init__(self, key: str, group: Group, store: StoreClient | None, is_over: Callable[[], bool]) -> None:
@@ -42,7 +42,7 @@ class Meeting:
                 self._store.delete_key(name)
 
     def gather(self, what: str, own: str) -> list[str] | None:
-        """Return all ranks' texts; None once the trial is over. LostError if a rank failed or is late. A collective."""
+        """Return all ranks' texts; None once the trial is over. LostError if a rank failed. All ranks must call it."""
         if self._store is None:
             return [own]
         gather = StoreGather(f"{self._prefix}/{what}", self._group, self._store, is_over=self._need_not_wait)
@@ -57,7 +57,7 @@ class Meeting:
     def pass_on(
         self, what: str, take: Callable[[str | None], None], take_error: Callable[[TrainingError], None]
     ) -> None:
-        """Pass rank 0's text to `take` from a thread, whenever it comes; for the other ranks."""
+        """On ranks other than 0, wait in a thread for rank 0's text, and pass it to `take`."""
 
         def wait() -> None:
             try:
@@ -93,7 +93,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """The place of a rank; `worker_port` is for TensorFlow, `devices` as in CUDA_VISIBLE_DEVICES."""
+    """Address of a rank. `worker_port` is for TensorFlow; `devices` is in the form of CUDA_VISIBLE_DEVICES."""
 
     host: str
     port: int
@@ -103,7 +103,7 @@ class Place:
 
 
 class HeldPorts:
-    """Ports of this machine, reserved until they are released."""
+    """Ports of this machine that no other process gets until they are released."""
 
     def __init__(self, count: int) -> None:
         self._sockets = [socket.socket() for _ in range(count)]
@@ -116,14 +116,14 @@ class HeldPorts:
         self.numbers = [int(one.getsockname()[1]) for one in self._sockets]
 
     def release(self) -> None:
-        """Free the ports for the program."""
+        """Release the ports, so that the program can open them."""
         for one in self._sockets:
             with suppress(OSError):
                 one.close()
 
 
 def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bool, ports: HeldPorts) -> Place:
-    """Return the place of this rank."""
+    """Return the address of this rank."""
     port, worker_port = ports.numbers
     host = _LOOPBACK if one_host or address is None else _address_towards(address[0], address[1])
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -131,15 +131,15 @@ def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bo
 
 
 def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
-    """Return the places of all ranks, None once the trial is over; a collective."""
+    """Return the addresses of all ranks; None once the trial is over. All ranks must call it."""
     texts = meeting.gather("places", json.dumps(asdict(own)))
     return None if texts is None else [Place(**json.loads(text)) for text in texts]
 
 
 def variables(places: Sequence[Place], rank: int, *, is_asked: bool) -> dict[str, str]:
-    """Return the variables of torchrun and TensorFlow for a rank; torchrun's for a single one only if `is_asked`.
+    """Return the variables of torchrun and TensorFlow for a rank. A single rank gets torchrun's only if `is_asked`.
 
-    Programs such as nanoGPT take RANK as the sign that they train on several GPUs.
+    This is because programs such as nanoGPT take RANK as the sign that they train on several GPUs.
     """
     here = [number for number, place in enumerate(places) if place.host == places[rank].host]
     hosts = list(dict.fromkeys(place.host for place in places))
@@ -166,7 +166,7 @@ def variables(places: Sequence[Place], rank: int, *, is_asked: bool) -> dict[str
 
 
 def _address_towards(host: str, port: int) -> str:
-    """Return this machine's address on the route to another; sends nothing."""
+    """Return this machine's address on the route to another machine. Sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])

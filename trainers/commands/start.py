@@ -1,7 +1,7 @@
-"""Arguments, environment and temporary folder of a program. Does not import torch.
+"""Prepares arguments, environment and temporary folder of a program. Does not import torch.
 
-The process that made a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on its file `lock` while it lives. The
-lock identifies leftover folders: process ids may repeat in containers that share a folder.
+The process that created a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on the folder's file `lock` while it
+runs. A folder without a held lock is left over. Process ids cannot show that: they repeat in other containers.
 """
 
 import fcntl
@@ -24,15 +24,15 @@ from trainers.ranks.process_state import variables_here
 _NAME = "automl-trial-"
 _SHORT_FOLDER = Path("/tmp")  # noqa: S108 - names made there cannot be guessed
 _LONGEST_SOCKET_BYTES = 107
-"""Limit of a socket's path in bytes (`sun_path` in unix(7), without its end)."""
+"""Limit of a socket's path in bytes (`sun_path` in unix(7), without the final zero)."""
 _LOCK = "lock"
 _BEGUN_SECONDS = 3600.0
-"""Age in seconds from which the process of a folder without a lock counts as dead."""
+"""Age in seconds from which a folder without a file `lock` counts as left over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkingFolder:
-    """A folder for the files of one attempt on one rank."""
+    """Temporary folder for the files of one attempt on one rank, and the path of its socket."""
 
     path: Path
     channel: Path
@@ -40,7 +40,7 @@ class WorkingFolder:
 
 @contextmanager
 def working_folder() -> Iterator[WorkingFolder]:
-    """Make a new folder, deleted at the end, and delete folders of dead processes."""
+    """Create a temporary folder, deleted after the block, and delete the folders of dead processes."""
     with ExitStack() as stack:
         path = stack.enter_context(_locked_folder(Path(tempfile.gettempdir())))
         channel = path / "channel"
@@ -80,7 +80,7 @@ def _delete_if_left(folder: Path) -> None:
 
 _VARIABLE_PREFIX = "AUTOML_"
 _WITHHELD_PREFIXES = ("RAY_", _VARIABLE_PREFIX)
-"""Variables not passed on to the program: they configure the rank's own Ray and processes."""
+"""Variables that the program does not get, because they configure the rank's own Ray and processes."""
 _MOST_SCRIPT_BYTES = 2**24
 
 
@@ -89,7 +89,8 @@ def start_of(
 ) -> tuple[list[str], dict[str, str], Path, Path | None, frozenset[str]]:
     """Return a program's arguments, environment, folder, file of metrics (or None), and variables that trials change.
 
-    Also makes the folder, and writes the parameters to a file. `log` is the output's, with `{trial_folder}` beside it.
+    Also creates the folder, and writes the parameters to a file. `log` is the path of the output; `{trial_folder}` is
+    beside it.
     """
     spec, names = own.spec, {name for name, _ in command.names()}
     params = json.dumps(dict(spec.params))
@@ -137,7 +138,7 @@ def start_of(
 
 
 def _beside(base: Path, argument: str) -> str:
-    """Return the absolute path of an argument that names a file or folder beside the spec, any other unchanged."""
+    """Return the absolute path for an argument that names a file or folder beside the spec, or the argument itself."""
     with suppress(OSError, ValueError):
         if argument.strip("./") and (base / argument).exists():
             return str(base / argument)
@@ -145,7 +146,7 @@ def _beside(base: Path, argument: str) -> str:
 
 
 def script_files(command: Command, base_folder: Path) -> dict[str, str]:
-    """Return hashes of the files named in a command, by relative path."""
+    """Return hashes of the files that a command names, by relative path."""
     found: dict[str, str] = {}
     for part in command.parts:
         for text in part if isinstance(part, tuple) else (part,):

@@ -1,4 +1,4 @@
-"""Runs one command and leaves nothing of it behind: a process between a rank and its program.
+"""Runs one command, and ends all its processes. This process stands between a rank and its program.
 
     python -I -S supervisor.py NEWS OUTPUT ERRORS
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a tenth of the start
     from typing import Any
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
-"""Options of `prctl` in Linux's prctl.h."""
+"""Options of the system call `prctl`, from Linux's prctl.h."""
 _ORDERS = {
     b"stop": signal.SIGSTOP,
     b"continue": signal.SIGCONT,
@@ -39,11 +39,11 @@ _ORDERS = {
 }
 _news = -1
 _LEFT_SECONDS = 5.0
-"""Limit in seconds for killing leftovers; a process that waits for a disk cannot be killed."""
+"""Limit in seconds for killing remaining processes, because a process that waits for a disk cannot be killed."""
 
 
 def supervise(news: int, printed: list[int], *, is_preloaded: bool = False) -> dict[str, Any]:
-    """Run the command that standard input describes, and end; if `is_preloaded`, return it in the program's process."""
+    """Run the command described on standard input, and exit. With `is_preloaded`, the program's process returns it."""
     global _news  # noqa: PLW0603 - a process has one
     _news = news
     # Ray kills the children of a process that it ends, and this process has to outlive the rank to end the program.
@@ -114,7 +114,7 @@ def _send(pid: int, *numbers: signal.Signals) -> None:
 
 
 def _ends_by(moment: float, pid: int, streams: list[int]) -> bool:
-    """Wait for the program's end without a rank, dropping its output."""
+    """Wait for the program to end after the rank's death, and discard the program's output."""
     while (status := _status_of(pid)) is None and (left := moment - time.monotonic()) > 0:
         for ready in select.select(streams, [], [], left)[0]:
             if not os.read(ready, 2**16):
@@ -123,7 +123,7 @@ def _ends_by(moment: float, pid: int, streams: list[int]) -> bool:
 
 
 def _start(what: dict[str, Any], ours: list[int], *, is_preloaded: bool) -> int:
-    """Start the program in a session of its own; returns its pid, or 0 in a fork that becomes it."""
+    """Start the program in a new session. Returns its process id, or 0 in the fork that becomes the program."""
     argv = what["argv"]
     fails, failing = os.pipe()  # closed by a program that runs
     mine = os.getpid()
@@ -160,7 +160,7 @@ def _start(what: dict[str, Any], ours: list[int], *, is_preloaded: bool) -> int:
 
 
 def _status_of(pid: int) -> int | None:
-    """Return the program's exit status, None while it runs; reaps orphans on the way."""
+    """Return the program's exit status; None while it runs. Also reaps orphaned processes."""
     while True:
         try:
             ended, status = os.waitpid(-1, os.WNOHANG)

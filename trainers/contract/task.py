@@ -1,4 +1,4 @@
-"""Contract of a user's task: `Task`; `BaseTask` has the defaults of a classifier. Does not import torch."""
+"""Interface of a user's task, `Task`, and `BaseTask` with the defaults of a classifier. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _CLASSIFIER_METRICS = ("val_error", "val_accuracy")
 
 @runtime_checkable
 class Task(Protocol):
-    """A model family, its data and its metrics; needs no base class. n is the number of samples in a batch.
+    """Model, data, loss and metrics for trials to train; needs no base class. n is the number of samples in a batch.
 
     Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs, the same
     in every process. Optional members:
-    `test_data(params)`, and `has_test_part` if it may refuse: whether there are samples for testing;
+    `test_data(params)`: the samples for testing; `has_test_part`: whether there are any, True if left out;
     `space()`: the default search space;
     `first_trials()`: mappings of good parameters, with which a search of that space begins;
     `baselines()`: models and figures to compare with, see `baselines_of`;
-    `parameters`: names that it takes besides the trainer's own;
+    `parameters`: names of the parameters that the task reads, besides the trainer's options;
     `metric_names`: the names that `metrics` returns;
-    `smoothed_loss(outputs, targets, smoothing)`: its training loss if `label_smoothing` is above 0;
+    `smoothed_loss(outputs, targets, smoothing)`: the training loss if `label_smoothing` is above 0;
     `weights(targets)`: weights of the samples in the means of loss and metrics, such as numbers of tokens: a mapping of
     "loss" and metric names to tensors of shape [n]; every sample counts once for names left out;
     `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)`, `rate_factors(model, params)`: see
@@ -39,27 +39,27 @@ class Task(Protocol):
     `whole_metrics(params)`: metrics that are not means over samples, see `trainers.loop.whole_set_metrics`;
     `derived_metrics(metrics, params)`: metrics computed from others, see `trainers.loop.evaluation`;
     `answer_summary()`: describes answers to validation samples, see `trainers.loop.epoch_metrics`;
-    `collate(samples)`: makes a list of samples of a Dataset or stream a pair (inputs, targets).
+    `collate(samples)`: makes a pair (inputs, targets) from a list of samples of a Dataset or stream.
     """
 
     def train_data(self, params: Params, /) -> Samples:
         """Return the samples to train on."""
 
     def validation_data(self, params: Params, /) -> Samples:
-        """Return the samples that metrics are averaged over."""
+        """Return the validation samples, over which metrics are averaged."""
 
     def model(self, params: Params, /) -> nn.Module:
-        """Return a fresh model; torch's global generator is seeded before, for its initial weights."""
+        """Return a new model. torch's global generator is seeded before, so that weights are reproducible."""
 
     def loss(self, outputs: Any, targets: Any, /) -> Tensor:
-        """Return the loss of each sample, shape [n]: exact sums over ranks need single values."""
+        """Return the loss of each sample, shape [n], from which the trainer computes exact sums over all ranks."""
 
     def metrics(self, outputs: Any, targets: Any, /) -> Mapping[str, Tensor]:
-        """Return each metric of each sample, shape [n]; names are used literally, such as "val_error"."""
+        """Return each metric's values, shape [n], by name. Names are used unchanged, such as "val_error"."""
 
 
 class BaseTask:
-    """Defaults of a classifier: cross entropy, `val_error` and `val_accuracy`; outputs [n, classes], targets [n]."""
+    """Base class for classifiers: cross entropy, `val_error` and `val_accuracy`; outputs [n, classes], targets [n]."""
 
     parameters: Sequence[str] = ()
 
@@ -70,13 +70,13 @@ class BaseTask:
         return cross_entropy(outputs, targets, reduction="none")
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each sample's cross entropy with `smoothing` of its target spread over all classes, shape [n]."""
+        """Return each sample's cross entropy, shape [n], with `smoothing` of its target spread over all classes."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return 1 or 0 for each sample's error and accuracy, shape [n] each."""
+        """Return each sample's `val_error` and `val_accuracy`, which are 0 or 1, shape [n]."""
         wrong = outputs.argmax(dim=-1) != targets
         return {"val_error": wrong, "val_accuracy": ~wrong}
 
@@ -87,55 +87,55 @@ def has_test_part(task: Task) -> bool:
 
 
 def parameters_of(task: Task) -> tuple[str, ...]:
-    """Return the parameters that a task takes besides the trainer's own."""
+    """Return the names of the parameters that a task reads, besides the trainer's options."""
     return tuple(getattr(task, "parameters", ()))
 
 
 def space_of(task: Task) -> Space | None:
-    """Return the task's own search space or None; raises TaskError for any other type."""
+    """Return the search space that a task proposes, or None. Raises TaskError if `space()` returns another type."""
     if not hasattr(task, "space"):
         return None
     space = task.space()
     if isinstance(space, Space):
         return space
     allowed = "a Space of search_spaces.space" + (", as Space.from_dict makes" if isinstance(space, Mapping) else "")
-    raise TaskError(f"{type(task).__name__}.space(): found {_a(space)}, allowed: {allowed}")
+    raise TaskError(f"{type(task).__name__}.space(): found {_kind_of(space)}, allowed: {allowed}")
 
 
 def first_trials_of(task: Task) -> tuple[Params, ...]:
-    """Return the parameters to try first in the task's own space, its baselines' before others; raises TaskError."""
+    """Return the parameters to try first in the task's search space, beginning with baselines. May raise TaskError."""
     named = task.first_trials() if hasattr(task, "first_trials") else ()
     if not _are_mappings(named):
         allowed = "a list of mappings from names to values"
-        raise TaskError(f"{type(task).__name__}.first_trials(): found {_a(named)}, allowed: {allowed}")
+        raise TaskError(f"{type(task).__name__}.first_trials(): found {_kind_of(named)}, allowed: {allowed}")
     tried = [one["params"] for one in baselines_of(task) if "params" in one]
     return (*tried, *(dict(one) for one in named if dict(one) not in tried))
 
 
 def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
-    """Return the task's baselines: each has `name`, and a trial's `params` or known `metrics`; raises TaskError."""
+    """Return the task's baselines: `name`, and either `params` to train or known `metrics`. May raise TaskError."""
     if not hasattr(task, "baselines"):
         return ()
     named = task.baselines()
     where = f"{type(task).__name__}.baselines()"
     if not _are_mappings(named):
         allowed = "a list of mappings, each with a name, and either params or metrics"
-        raise TaskError(f"{where}: found {_a(named)}, allowed: {allowed}")
+        raise TaskError(f"{where}: found {_kind_of(named)}, allowed: {allowed}")
     return tuple(_checked_baseline(dict(one), f"{where}[{place}]") for place, one in enumerate(named))
 
 
 def model_of(task: Task, params: Params) -> nn.Module:
-    """Return a fresh model of a task, ready for training; raises TaskError if `model(params)` returns no module.
+    """Return a new model of a task in training mode. Raises TaskError if `model(params)` returns no torch module.
 
-    A model in evaluation mode as a whole (Hugging Face's `from_pretrained`) is put into training mode; single layers in
-    evaluation mode stay so, since the task froze them.
+    A model in evaluation mode as a whole (Hugging Face's `from_pretrained`) is put into training mode. Single layers in
+    evaluation mode remain in it, since the task froze them.
     """
     from torch import nn
 
     model: object = task.model(params)
     if isinstance(model, nn.Module):
         return model if any(part.training for part in model.modules()) else model.train()
-    raise TaskError(f"{type(task).__name__}.model(params): found {_a(model)}, allowed: a torch.nn.Module")
+    raise TaskError(f"{type(task).__name__}.model(params): found {_kind_of(model)}, allowed: a torch.nn.Module")
 
 
 def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
@@ -148,7 +148,7 @@ def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
 
 
 def declared_metrics(task: Task) -> tuple[str, ...] | None:
-    """Return the metric names of a task that are known without calling `metrics`."""
+    """Return a task's metric names if they are known without calling `metrics`, otherwise None."""
     names = getattr(task, "metric_names", None)
     if names is not None:
         return tuple(names)
@@ -159,7 +159,7 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
 
 
 def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
-    """Return the task's loss, or with `smoothing` its `smoothed_loss`; TaskError if its loss has no smoothed form."""
+    """Return the task's loss, or its `smoothed_loss` if `smoothing` is above 0. TaskError if the latter is missing."""
     if smoothing == 0:
         return task.loss
     smoothed = getattr(task, "smoothed_loss", None)
@@ -194,24 +194,24 @@ def _are_mappings(value: object) -> bool:
     return is_list and all(isinstance(one, Mapping) for one in value)  # type: ignore[attr-defined]
 
 
-def _a(value: object) -> str:
+def _kind_of(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
 @runtime_checkable
 class GrownModel(Protocol):
-    """A task's `torch.nn.Module` that is not trained by gradient steps; its whole state is in its `state_dict`."""
+    """Model that is not trained by gradient steps, such as decision trees. Its `state_dict` holds its whole state."""
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Train an epoch (from 1) on the CPU; the same arguments and state give the same bits.
+        """Train epoch number `epoch` (from 1) on the CPU. Equal arguments and state must give bitwise equal results.
 
-        Call `tick` at least every few seconds: a silent rank counts as hanging.
+        Call `tick` at least every few seconds, because a silent rank counts as hanging.
         """
 
 
 def grows(module: nn.Module) -> TypeGuard[GrownModel]:
-    """Return whether a model is grown, not trained by gradient steps."""
+    """Return whether a model has `grow_epoch`, and so is not trained by gradient steps."""
     return isinstance(module, GrownModel)

@@ -34,7 +34,7 @@ class TaskLoadError(TaskError, UserError):
 def load_trainable(
     name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
 ) -> Trainable:
-    """Return a task, a training function ("module:function"), or the command of the options; raises TaskLoadError."""
+    """Return the task, training function ("module:function") or command to train; raises TaskLoadError."""
     if name == COMMAND:
         try:
             return Command.of(options or {})
@@ -51,13 +51,14 @@ def load_trainable(
 
 
 def load_task(name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()) -> Task:
-    """Return the task called `name`: built in (a class in CamelCase of `trainers.tasks.NAME`), or "module:Class".
+    """Return the task called `name`: a built-in task of `trainers.tasks`, or a user's class "module:Class".
 
-    `python_path` has folders searched first. TaskLoadError if it is missing or incomplete, or its code raises.
+    Folders of `python_path` are searched first. Raises TaskLoadError if the task is missing or incomplete, or if its
+    code raises.
     """
     found = import_task(name, python_path)
     if is_training_function(found):
-        raise TaskLoadError(f"task {name!r}: a training function makes no model by itself. Name a task")
+        raise TaskLoadError(f"task {name!r}: a training function has no model(). Name a class that has it")
     check_options(name, found, options or {})
     try:
         with within_free_memory(str((options or {}).get("train", "its data")), TaskError):
@@ -65,7 +66,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     except TaskError as error:
         raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:
-        raise TaskLoadError(f"task {name!r}: {_which(error, options or {})}{_error_line(error)}") from error
+        raise TaskLoadError(f"task {name!r}: {_option_named_in(error, options or {})}{_error_line(error)}") from error
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
@@ -93,7 +94,7 @@ def built_in_tasks() -> tuple[str, ...]:
 
 
 def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return a built-in task's options that are always paths, and those that are paths if the file exists."""
+    """Return which options of a built-in task are always paths, and which are paths only if the file exists."""
     if name not in built_in_tasks():
         return (), ()
     found = _built_in(name)
@@ -101,12 +102,12 @@ def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def options_of_new_studies(name: str) -> dict[str, object]:
-    """Return a built-in task's options for new studies; existing studies keep the constructor's defaults."""
+    """Return options that new studies of a built-in task set. Existing studies keep the constructor's defaults."""
     return dict(getattr(_built_in(name), "options_of_new_studies", {})) if name in built_in_tasks() else {}
 
 
 def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
-    """Refuse options that the constructor does not take, and missing required ones."""
+    """Raise TaskLoadError for options that the task's constructor does not take, and for missing required options."""
     try:
         taken = inspect.signature(task_class).parameters
     except (TypeError, ValueError):  # no signature, as for some built-in callables
@@ -121,7 +122,7 @@ def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> 
                     f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{meant(key, names)}"
                 )
     for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
-        raise TaskLoadError(f"task {name!r}: task_options: {needed!r} is missing, and the task needs it")
+        raise TaskLoadError(f"task {name!r}: task_options: {needed!r} is missing, but the task needs it")
 
 
 def _check_names(name: str, task: Any) -> None:
@@ -140,7 +141,7 @@ def _check_names(name: str, task: Any) -> None:
         raise TaskLoadError(f"task {name!r}: {error}") from None
 
 
-def _which(error: BaseException, options: Mapping[str, object]) -> str:
+def _option_named_in(error: BaseException, options: Mapping[str, object]) -> str:
     named = [key for key in options if re.search(rf"\b{re.escape(key)}\b", str(error))] or list(options)
     if not named:
         return ""
@@ -211,7 +212,7 @@ def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
 
 
 def _check_shadows(folder: Path) -> None:
-    """Refuse a folder whose modules or regular packages shadow ours; a plain folder `reports/` does not."""
+    """Raise TaskLoadError if a folder has a Python file or package that hides one of our packages."""
     home = Path(__file__).resolve().parents[2]
     for name in OUR_PACKAGES:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):

@@ -1,7 +1,7 @@
 """A user's own training loop, called once for each trial. Does not import torch.
 
-The name or annotation of its first parameter, `trial: automl.Trial`, distinguishes it from a task factory. Its search
-space is its attribute `space`, or the variable `space` of its module, or none.
+A function counts as a training function if its first parameter is called `trial` or annotated `automl.Trial`. Its
+search space is its attribute `space`, or the variable `space` of its module; both may be missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPACE = "space"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingFunction:
-    """A function that trains, and its keyword arguments from `task_options`."""
+    """A user's function that trains a trial, with the keyword arguments from `task_options`."""
 
     function: Callable[..., object]
     options: Mapping[str, object] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def problem_of(function: Callable[..., object]) -> str | None:
 
 
 def space_of_function(function: Callable[..., object], module: object) -> Space | None:
-    """Return the search space: the function's attribute `space`, or the module's variable, or None."""
+    """Return the search space: the attribute `space` of the function, the variable `space` of its module, or None."""
     space = getattr(function, _SPACE, None)
     if space is None:
         space = getattr(module, _SPACE, None)
@@ -76,7 +76,7 @@ def space_of_function(function: Callable[..., object], module: object) -> Space 
 
 
 def reported_by(function: Callable[..., object]) -> tuple[str, ...]:
-    """Return the metric names that the function's source reports, in order."""
+    """Return the names of the metrics in the function's calls of `trial.report`, in the order of its source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):

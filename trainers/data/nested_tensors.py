@@ -1,4 +1,4 @@
-"""Tensors inside containers: torch's pytrees, and other mappings such as `UserDict` and subclasses of dict."""
+"""Functions for tensors in nested containers: torch's pytrees, and other mappings such as `UserDict`."""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
@@ -21,7 +21,7 @@ def _mapped(function: Callable[[Any], Any], value: Any, is_leaf: Callable[[Any],
 
 
 def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """Map a leaf of torch's pytree, which may be a container unknown to torch."""
+    """Map a leaf of torch's pytree, or the items of a leaf that is a mapping unknown to torch."""
     if isinstance(leaf, Mapping):
         items = {key: _mapped(function, item, is_leaf) for key, item in leaf.items()}
         if not isinstance(leaf, MutableMapping):
@@ -37,7 +37,7 @@ def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[A
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` on a device, copied asynchronously to a GPU; objects with a method `to` move themselves."""
+    """Return `value` with its tensors on a device, copied asynchronously to a GPU. Uses an object's method `to`."""
     return _mapped(lambda leaf: _moved(leaf, device), value, _moves_itself)
 
 

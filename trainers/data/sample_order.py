@@ -16,14 +16,14 @@ from trainers.trial_settings import Settings
 
 
 class OrderedFeed:
-    """Passes over a known number of samples, each in an order of its own."""
+    """Batches of a dataset with known length, in a new random order for each pass over the data."""
 
     def __init__(self, samples: Samples, layout: EpochLayout, sharing: Sharing) -> None:
         self._samples, self._layout, self._sharing = samples, layout, sharing
         self._order: tuple[int, Tensor] | None = None  # number and order of a pass that has more epochs
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:
-        """Plan an epoch; returns the work of it and of its first `steps`, in forward passes of a sample."""
+        """Plan an epoch. Returns its work and the work of its first `steps` steps, in forward passes of one sample."""
         number, first = self._layout.place(epoch)
         order = self._order_of(number)
         self._order = (number, order) if self._layout.place(epoch + 1)[0] == number else None
@@ -42,11 +42,11 @@ class OrderedFeed:
 
     @property
     def next_samples(self) -> int:
-        """Number of samples of the next pass, 0 after the last one."""
+        """Number of samples in the next forward pass; 0 after the last pass."""
         return self._plan[self._passed].samples if self._passed < len(self._plan) else 0
 
     def passes(self) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield the passes that are left."""
+        """Yield the remaining passes of the epoch with their inputs and targets."""
         batches = self._samples.batches([one.indices for one in self._plan], first=self._first)
         for one in self._plan:
             inputs, targets = next(batches)
@@ -54,13 +54,13 @@ class OrderedFeed:
             yield one, inputs, targets
 
     def trained(self, steps: int) -> float | None:
-        """Return the fraction of the epoch that is done; None after its last step."""
+        """Return the fraction of the epoch that is done after `steps` steps; None after the last step."""
         return steps / self._steps if steps < self._steps else None
 
 
 @dataclass(kw_only=True, slots=True)
 class StreamPlace:
-    """A trial's position in its stream; `last_steps` counts steps of the last whole pass, 0 before the first."""
+    """A trial's position in its stream. `last_steps` is the length of the last whole pass, 0 during the first pass."""
 
     passes: int = 0
     steps: int = 0
@@ -68,11 +68,11 @@ class StreamPlace:
 
     @classmethod
     def of(cls, position: Mapping[str, int]) -> "StreamPlace":
-        """Return the place in a checkpoint's position, ignoring its other numbers."""
+        """Return the position in a stream that a checkpoint stores; other stored numbers are ignored."""
         return cls(**{name: position.get(f"stream_{name}", 0) for name in cls.__slots__})
 
     def told(self) -> dict[str, int]:
-        """Return the place for a checkpoint's position; empty without a stream."""
+        """Return the position as numbers to store in a checkpoint; empty if the trial reads no stream."""
         told = {f"stream_{name}": value for name, value in asdict(self).items()}
         return told if any(told.values()) else {}
 
@@ -82,7 +82,7 @@ class StreamPlace:
 
 
 class StreamFeed:
-    """Passes over a stream: an epoch is one pass, or `epoch_steps` steps; updates the trial's `place`."""
+    """Batches of a stream. An epoch is one pass over it, or `epoch_steps` steps. Updates the trial's `place`."""
 
     def __init__(self, samples: StreamSamples, epoch_steps: int | None, sharing: Sharing, place: StreamPlace) -> None:
         self._samples, self._epoch_steps, self._sharing, self._place = samples, epoch_steps, sharing, place
@@ -90,7 +90,7 @@ class StreamFeed:
         self.next_samples = sharing.batch_per_rank
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:  # noqa: ARG002 - a stream continues where it stopped
-        """Begin an epoch; if it ends with the stream, its work is assumed as in the last pass."""
+        """Begin an epoch and return its work, taken from the last pass if the epoch ends with the stream."""
         self._steps = steps
         of_step = TRAIN_WORK * self._sharing.batch_per_rank * self._sharing.accumulate
         return float(self._planned() * of_step), float(min(steps, self._planned()) * of_step)
@@ -111,7 +111,7 @@ class StreamFeed:
                 yield (one, *self._samples.on_device(batch))
 
     def trained(self, steps: int) -> float | None:
-        """Count a step; return the fraction of the epoch that is done, or None after a planned last step."""
+        """Count a step. Returns the fraction of the epoch that is done, or None after a planned last step."""
         self._steps = steps
         self._place.steps += 1
         if self._epoch_steps is not None and steps >= self._epoch_steps:
@@ -127,7 +127,7 @@ Feed: TypeAlias = OrderedFeed | StreamFeed
 
 
 def layout_of(samples: Samples | StreamSamples, settings: Settings) -> EpochLayout | None:
-    """Return the layout of epochs; None for epochs that end with a stream."""
+    """Return how the samples are divided into epochs; None if each epoch ends where the stream ends."""
     if not isinstance(samples, StreamSamples):
         return epoch_layout(len(samples), settings.effective_batch, settings.samples_per_epoch)
     if isinstance(settings.samples_per_epoch, str):

@@ -1,4 +1,4 @@
-"""Random seeds that depend only on seed, epoch and rank; checkpoints within an epoch hold the generators' states."""
+"""Derives random seeds from seed, epoch and rank alone, and saves the states of random generators."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _HOST = torch.device("cpu")
 
 
 def derive(purpose: str, *numbers: int) -> int:
-    """Return a 63-bit seed for `purpose`, the same on every machine; other purposes give unrelated seeds."""
+    """Return a 63-bit seed, the same on every machine. Seeds for different purposes are unrelated."""
     entropy = (_PURPOSES[purpose], *(number & 0xFFFF_FFFF_FFFF_FFFF for number in numbers))
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 1
 
@@ -30,7 +30,7 @@ def reseed(seed: int) -> None:
 
 
 def reseed_host(seed: int) -> None:
-    """Seed the host's global generators as `reseed` does, but no device's."""
+    """Seed the host's global generators as `reseed` does, but not the generators of devices."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)
     random.seed(seed)
@@ -48,7 +48,7 @@ def generators_of(device: torch.device) -> dict[str, Any]:
 
 
 def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
-    """Restore states from `generators_of`."""
+    """Restore the generator states that `generators_of` returned."""
     words, *others = states["numpy"]
     torch.set_rng_state(states["torch"].cpu())
     np.random.set_state(("MT19937", words.cpu().numpy().astype(np.uint32), *others))
@@ -58,14 +58,14 @@ def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
 
 
 class HostGenerators:
-    """Global generators of the host for one reader, separate from all other draws."""
+    """Separate state of the host's global random generators for one reader of data."""
 
     def __init__(self) -> None:
         self._states: dict[str, Any] | None = None
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """In the block, continue this reader's draws; restore the other generators afterwards."""
+        """Draw from this reader's generators within the `with` block; restore the other state afterwards."""
         outer = generators_of(_HOST)
         if self._states is not None:
             set_generators(self._states, _HOST)
@@ -77,6 +77,6 @@ class HostGenerators:
 
 
 def permutation(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """Return the order of an epoch's samples, int64 [samples], the same on all ranks."""
+    """Return an epoch's random order of the samples, int64 [samples], the same on all ranks."""
     generator = torch.Generator().manual_seed(derive("shuffle", seed, epoch))
     return torch.randperm(samples, generator=generator)

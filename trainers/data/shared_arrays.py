@@ -1,8 +1,8 @@
-"""One copy of a task's data on each node: ranks map the same file instead of holding arrays of their own.
+"""Shares a task's data among the ranks of a node: all ranks map one file into memory instead of holding copies.
 
-A large array is written to a file named by its content, and replaced by a mapping. Writes go to private copies of the
-touched pages. Every process that maps a file holds a shared lock on it; the next one that shares something deletes
-unlocked files.
+A large array is written to a file whose name is the hash of its content, and replaced by a memory mapping. Writing to
+the mapping changes only private copies of pages. Every process that maps a file holds a shared lock on it; the next
+process that shares an array deletes unlocked files.
 """
 
 import fcntl
@@ -34,10 +34,10 @@ _MOST_ITEMS = 1000  # most items of a searched container: longer containers hold
 
 
 def share_arrays(holder: object, folder: Path | None = None) -> None:
-    """Replace an object's large arrays and tensors by mappings of one copy in a private temporary folder of this node.
+    """Replace an object's large arrays and tensors by memory mappings of files that this node's processes share.
 
     Searches attributes, and dicts, lists, tuples, Datasets, dataclasses and objects of the same package in them. Views,
-    non-contiguous arrays and device tensors stay, as does everything if no file can be written.
+    non-contiguous arrays and device tensors are not replaced, and nothing is if no file can be written.
     """
     own = folder or Path(tempfile.gettempdir()) / f"automl-arrays-{os.getuid()}"
     _Sharing(own, type(holder).__module__.partition(".")[0]).visit(holder, _DEEPEST)
@@ -121,7 +121,7 @@ class _Sharing:
 
 
 def _stands_alone(tensor: Tensor) -> bool:
-    """Return whether a tensor is plain, large, on the CPU and no partial view."""
+    """Return whether a tensor is plain, large, on the CPU, and fills its whole storage."""
     is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided
     if not is_plain or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
         return False

@@ -1,8 +1,8 @@
-"""Streams: samples of unknown number that can only be read in order, divided into steps and shares.
+"""Streams, which have an unknown number of samples and are read in order, divided into steps and ranks' shares.
 
 Every process reads the whole stream with the same random numbers, and workers take turns at whole steps. A stream with
-a method `set_rank` gives each rank and worker its own samples; then ranks exchange their counts before each step, and
-the first rank without a sample ends the pass for all.
+a method `set_rank` gives each rank and worker its own samples instead. Then ranks exchange their counts before each
+step, and the pass ends for all ranks once one of them has no sample.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ _PARTS = 2
 
 
 def collate_of(task: object) -> Collate:
-    """Return a task's rule to collate samples."""
+    """Return the function that makes a batch from samples: the task's own `collate`, or torch's default."""
     own = getattr(task, "collate", None)
     return _Own(own) if callable(own) else default_collate
 
@@ -68,7 +68,7 @@ class Sharing:
         return self.batch_per_rank * self.accumulate * self.world_size
 
     def plan(self, order: Tensor) -> list[MicroBatch]:
-        """Return this rank's passes through samples in the order int64 [n]; see `plan_epoch`."""
+        """Return this rank's micro-batches of samples in the order `order`, int64 [n]; see `plan_epoch`."""
         return plan_epoch(
             order,
             batch_per_rank=self.batch_per_rank,
@@ -81,7 +81,7 @@ class Sharing:
 
 
 class StreamSamples:
-    """Samples of a task's stream on one device. Messages name the stream by the task's method, `what`.
+    """Samples of a task's stream on one device. `what` is the name of the task's method, for messages.
 
     `workers` processes read the stream; if `workers` is 0, this process reads it.
     """
@@ -106,12 +106,12 @@ class StreamSamples:
         self.is_shared_out = callable(getattr(stream, "set_rank", None))
 
     def first(self, samples: int) -> list[Any]:
-        """Return the first samples, not collated, at most `samples`."""
+        """Return the first samples of the stream, at most `samples`, as a list that is not collated."""
         with HostGenerators().own():
             return list(islice(_begun(self._stream, Sharing(batch_per_rank=1), 1, 0), samples))
 
     def steps(self, sharing: Sharing, number: int, skip: int = 0) -> Iterator[Step]:
-        """Yield a rank's share of each step of a pass, on the host; all ranks must take the same number of steps."""
+        """Yield a rank's share of each step of a pass, in host memory. All ranks must take the same number of steps."""
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
             what = f"{self._what}: pass {number} over the stream"
@@ -131,7 +131,7 @@ class StreamSamples:
         return to_device(inputs, self.device), to_device(targets, self.device)
 
     def passes(self, sharing: Sharing) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield a rank's share of an evaluation, each sample once; all ranks have equally many passes."""
+        """Yield a rank's batches of an evaluation. Ranks see each sample once, and have the same number of passes."""
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())
         if self.is_shared_out and sharing.world_size > 1:
@@ -212,7 +212,7 @@ class _Steps(IterableDataset[Step]):
 
 
 def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: int) -> Iterator[Any]:
-    """Begin a pass: seed the host's generators, and pass rank and epoch to the stream."""
+    """Return an iterator for a new pass; seeds the host's generators, and sets the stream's epoch and rank."""
     if callable(getattr(stream, "set_rank", None)):
         reseed_host(derive("stream", sharing.seed, number, sharing.rank, worker))
         stream.set_rank(sharing.rank, sharing.world_size)  # type: ignore[attr-defined]
@@ -246,7 +246,7 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps until a rank has no more, with the sample count of all ranks; a collective per step."""
+    """Yield this rank's steps, with the number of samples of all ranks, until any rank has no more."""
     # With `even`, ranks with fewer passes repeat one without weight. Only the first step of a pass must not be empty;
     # `is_begun` means that the first step was taken before.
     iterator = iter(steps)

@@ -1,4 +1,4 @@
-"""Runs a training function as a trial, on one rank, as far as a `Course` allows."""
+"""Runs a training function as a trial, on one rank, up to the epochs that the search allows."""
 
 import atexit
 import logging
@@ -41,7 +41,7 @@ _CURES = {
     "Default process group has not been init|Process group cannot be None": "no process group: a trial of one rank has "
     "none, and the study ends the group of several. Use trial.rank and trial.mean, and leave destroy_process_group out",
 }
-"""Cures of what scripts do and training functions must not, by what Python or torch says."""
+"""Advice for errors that are typical of scripts turned into training functions, by parts of the error's message."""
 
 
 class FunctionTrainer:
@@ -67,7 +67,7 @@ class FunctionTrainer:
             self._last: Callable[[], object] | None = None
 
     def run(self, course: Course) -> None:
-        """Call the function; returns once it has returned, or the trial is over. TrainingError if it raised."""
+        """Call the training function, until it returns or the trial ends. Raises TrainingError if it raises."""
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             set_fast_math(self._settings, self._group.device)
@@ -107,7 +107,7 @@ class FunctionTrainer:
         return f", on rank {self._group.rank}" if self._group.world_size > 1 else ""
 
     def close(self) -> Remains | None:
-        """Release the trial after its last checkpoint; returns a check for models in memory, or None."""
+        """Release the trial after its last checkpoint. Returns a check for models left in memory, if it had models."""
         self._counter.begin("checkpoint")
         self._checkpoints.close()
         self._counter.done()
@@ -126,7 +126,7 @@ class FunctionTrainer:
         return self._loop(epoch, kept, course)
 
     def _resuming(self, kept: KeptState) -> str:
-        """Return the parts that this attempt or a later attempt visibly restarts; may be empty."""
+        """Return a sentence about state that is lost when the trial resumes, because nothing saves it; may be empty."""
         missing = kept.missing(self._trial.modules) if self._spec.checkpoint_folder is not None else ""
         if not missing:
             return ""
@@ -249,12 +249,12 @@ _ENDS: dict[str, Callable[[Any, bool], object]] = {
     "clearml": lambda clearml, failed: _end_clearml(clearml.Task.current_task(), failed=failed),
 }
 _WRITER = "_AsyncWriterThread"
-"""Class of the thread of a TensorBoard writer, which keeps its last points for two minutes."""
+"""Class name of a TensorBoard writer's thread, which holds back its last points for up to two minutes."""
 
 
 @contextmanager
 def closing_records(folders: Sequence[str]) -> Iterator[None]:
-    """Close what the block opens; `folders` have the user's code."""
+    """Close the writers, log handlers and clients that user code (files below `folders`) opened in the block."""
     threads, handlers, had_group = set(threading.enumerate()), _handlers(), dist.is_initialized()
     exits, register = list[Callable[[], object]](), atexit.register
 
@@ -303,6 +303,6 @@ def _handlers() -> set[tuple[logging.Logger, logging.Handler]]:
 
 
 def _is_of_library(logger: logging.Logger) -> bool:
-    """Return whether an installed library owns a logger; it sets its handlers up only once in a process."""
+    """Return whether an installed library owns a logger. Libraries add their log handlers only once in a process."""
     module = sys.modules.get(logger.name.partition(".")[0])
     return "site-packages" in str(getattr(module, "__file__", ""))

@@ -1,4 +1,4 @@
-"""Course, learning rate and facts of trials whose loop is user code."""
+"""Learning rate, facts and limits of trials whose training loop is the user's code."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,54 +13,53 @@ from trainers.trial_settings import settings_of
 
 
 class Course(Protocol):
-    """Decides how far a trial may train, and receives its reports."""
+    """Decides how far a trial may train, and receives the trial's reports."""
 
     def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
-        """Report that the first epoch began `ago_seconds` ago."""
+        """Report the trial's facts; its first epoch began `ago_seconds` ago."""
 
     def until(self, epoch: int) -> int | None:
-        """Return the epoch to train to, once it is beyond `epoch`; None once the trial is over."""
+        """Wait until more than `epoch` epochs are allowed, and return how many; None ends the trial."""
 
     def seconds_left(self) -> float | None:
-        """Return the seconds left to end the trial; None while it may go on."""
+        """Return the seconds left in which to end the trial; None while the trial may continue."""
 
     def asked(self, name: str, asked: Asked) -> None:
         """Report a parameter that the trial requested at run time."""
 
     def saved(self, pending: Pending[EpochPart]) -> None:
-        """Report a part of an epoch, once its checkpoint is whole."""
+        """Report a checkpoint within an epoch, once it is completely written."""
 
     def measured(self, pending: Pending[Measurement]) -> None:
-        """Report an epoch's measurement, once its checkpoint is whole."""
+        """Report an epoch's measurement, once the epoch's checkpoint is completely written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionFacts(TrialFacts):
-    """Facts of a training function's attempt; `models` names the saved torch modules, which can be exported."""
+    """Facts of a training function's attempt. `models` names the saved torch modules, which can be exported."""
 
     models: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumingFacts(FunctionFacts):
-    """Facts of an attempt that does not resume with the same bits; `resuming` says what restarts and why."""
+    """Facts of an attempt that cannot resume with the same bits. `resuming` says what is restarted, and why."""
 
     resuming: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestartedFacts(TrialFacts):
-    """Facts of a command's attempt that starts over; `resuming` says why."""
+    """Facts of a command's attempt that starts over. `resuming` gives the reason."""
 
     resuming: str
 
 
 class OwnLoop:
-    """A trial whose training steps are user code; `form` is the kind of code, for messages.
+    """Learning rate and settings of a trial whose training loop is user code. Messages call the code `form`.
 
-    `has_rate` is false if the user's parameter `learning_rate` is no learning rate, such as a text.
-
-    TaskError if an option is wrong, or needs the engine's own loop.
+    `has_rate` is false if the user's parameter `learning_rate` is not a learning rate, such as a text. Raises TaskError
+    for wrong options, and for options that need the trainer's own loop.
     """
 
     def __init__(self, spec: TrialSpec, form: str) -> None:
@@ -70,16 +69,16 @@ class OwnLoop:
         self._is_known = named is not None or settings.lr_scaling != "auto"
         self._rule = resolve_rule(settings.lr_scaling, str(named or settings.optimizer))
         if self._rule == "adascale":
-            raise TaskError(f"training.lr_scaling: found 'adascale' with {form}, allowed: linear, sqrt, none")
+            raise TaskError(f"training.lr_scaling is 'adascale', which {form} cannot use. Choose linear, sqrt or none")
         self._ratio = settings.effective_batch / settings.reference_batch
         self.learning_rate = scale(settings.learning_rate, self._ratio, self._rule)
         self.has_rate = same(spec.params.get("learning_rate", settings.learning_rate), settings.learning_rate)
 
     def follow(self, optimizers: Iterable[Any]) -> None:
-        """Scale the rates of torch's optimizers by their own rule, if the study names no optimizer and no rule.
+        """Scale learning rates by the optimizer's own rule, if the study names neither an optimizer nor a rule.
 
-        If the first optimizer has the rate `learning_rate` somewhere, all rates are taken to derive from it. TaskError
-        if a schedule already started from one.
+        If the first optimizer has the rate `learning_rate` in any group, all rates are taken to derive from it. Raises
+        TaskError if a schedule already started from one of the rates.
         """
         given = list(optimizers)
         scheduled = ("lr", "initial_lr", "max_lr")  # schedules with a warm-up change the first at once
@@ -94,8 +93,8 @@ class OwnLoop:
         groups = [group for optimizer in given for group in optimizer.param_groups]
         if any("initial_lr" in group for group in groups):
             raise TaskError(
-                f"trial.epochs: a schedule starts from trial.learning_rate, which is scaled for SGD, and {name} needs "
-                f"another rate. Put `optimizer: {name.lower()}` into the space"
+                f"trial.epochs: a schedule already uses trial.learning_rate, which is scaled for SGD, but {name} needs "
+                f"another scaling. Put `optimizer: {name.lower()}` into the space"
             )
         for group in groups:
             group["lr"] *= rate / self.learning_rate
@@ -111,10 +110,10 @@ class OwnLoop:
         *,
         is_scaled: bool = True,
     ) -> TrialFacts:
-        """Return the facts known before the first epoch; `model_parameters` is 0 if unknown; a command has no `models`.
+        """Return the facts known before the first epoch. `model_parameters` is 0 if unknown; a command has no `models`.
 
-        `resuming` names parts that an attempt restarts. `is_scaled` is false for a command that
-        takes the searched learning rate as it is. Both rates are 0 if the parameter `learning_rate` is no rate.
+        `resuming` names state that an attempt restarts. `is_scaled` is false for a command that uses the searched
+        learning rate unscaled. Both rates are 0 if the parameter `learning_rate` is not a rate.
         """
         base = self.settings.learning_rate if self.has_rate else 0.0
         is_scaled = is_scaled and self.has_rate

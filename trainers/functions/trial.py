@@ -1,4 +1,4 @@
-"""The object that a training function gets: its place, its parameters, and the loop over its epochs.
+"""Defines `Trial`, the argument of a training function: parameters, ranks, and the loop over epochs.
 
     def train(trial: automl.Trial) -> None:
         model = trial.prepare(Net(trial.params["width"]))
@@ -46,27 +46,27 @@ CONTROLLERS_METRICS = frozenset({"cost_usd", "wall_seconds"})
 
 
 class TrialOver(BaseException):
-    """The trial ends: it was pruned, paused or stopped. Functions need not catch it; `finally` blocks run."""
+    """Ends a trial that was pruned, paused or stopped. Do not catch this exception; `finally` blocks are run."""
 
 
 Epochs = Callable[[Mapping[str, Any]], Iterator[int]]
 
 
 class Trial:
-    """A trial as its training function sees it, on one rank.
+    """A trial as its training function sees it on one rank.
 
     Attributes:
         params: The parameters of this trial, by name.
         rank: Number of this rank, from 0.
         seed: Seed of the trial; it seeds the global random generators, anew in each epoch and on each rank.
-        max_epochs: Number of epochs of a whole training, for schedules.
+        max_epochs: Number of epochs of a full training, for schedules.
         number: Number of the trial within its study, from 0.
-        epoch: The current epoch, from 1; before the first one the number of epochs done.
-        modules: Models that were prepared.
+        epoch: The current epoch, from 1; before the loop, the number of epochs done by earlier attempts.
+        modules: Models passed to `prepare`.
         reported: Metrics reported in this epoch.
         is_sharded: Each rank holds only its part of the weights of prepared models.
-        loop: Makes the loop over the epochs; None once there is a loop.
-        scaled_rate: `learning_rate`, where reading it is no use of it.
+        loop: Function that makes the loop over the epochs; None once the loop exists.
+        scaled_rate: Same as `learning_rate`, but reading it does not count as use by the training function.
     """
 
     def __init__(
@@ -98,12 +98,13 @@ class Trial:
     # ------------------------------------------------------------------ model and data
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        """Return the model on this rank's device, for several ranks in DDP or sharded. Make the optimizer after this.
+        """Return the model on this rank's device, wrapped in DDP or sharded if there are several ranks.
 
-        TaskError if `training.shard` is "optimizer", which a training function has to do by itself.
+        Create the optimizer from the returned model. Raises TaskError if `training.shard` is "optimizer", which a
+        training function has to do by itself.
         """
         if self._settings.shard == "optimizer":
-            raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
+            raise TaskError("training.shard is 'optimizer', which a training function cannot use. Choose none or full")
         self._followed.call("trial.prepare(model)")
         self.modules.append(model)
         model.register_forward_pre_hook(_Tick(self._counter))
@@ -120,7 +121,7 @@ class Trial:
         return network
 
     def _sharded(self, model: nn.Module) -> nn.Module:
-        """Shard a model's weights, after broadcasting rank 0's, as in DDP."""
+        """Copy rank 0's weights to all ranks, as DDP does, then shard the model."""
         settings = self._settings
         for tensor in (*model.parameters(), *model.buffers()):
             copy_from_rank_0(tensor, self.device)
@@ -130,7 +131,7 @@ class Trial:
         return model
 
     def ddp_options(self) -> dict[str, Any]:
-        """Return the arguments of DistributedDataParallel that `prepare` uses, for libraries that wrap models."""
+        """Return the arguments for DistributedDataParallel that `prepare` uses, for libraries that wrap models."""
         return {
             "gradient_as_bucket_view": True,
             "broadcast_buffers": False,  # ranks may differ in passes for validation; see FunctionTrainer
@@ -150,9 +151,9 @@ class Trial:
         """Return batches of this rank's share of a dataset, on its device.
 
         Shuffled samples are for training: all ranks get equally many batches, and up to `world_size - 1` samples are
-        repeated. Others are for evaluation: each sample is on one rank once. Streams (datasets of unknown length) keep
-        their order; ranks and workers take turns at their samples, and in training the first rank that runs out ends
-        the epoch for all.
+        repeated. Unshuffled samples are for evaluation: each sample is on one rank once. Streams (datasets of unknown
+        length) keep their order; ranks and workers take turns at a stream's samples. In training, the epoch ends for
+        all ranks once a rank has no more samples.
 
         Args:
             dataset: A map-style dataset, or an iterable one (a stream), whose `set_epoch` is called.
@@ -175,7 +176,7 @@ class Trial:
         )
 
     def _single_samples(self) -> SingleSamples:
-        """Return the treatment of a last training batch of one sample: BatchNorm needs two for a variance."""
+        """Return how to treat a last training batch of one sample, for which BatchNorm cannot compute a variance."""
         norms = (one for model in self.modules for one in model.modules())
         if not any(isinstance(one, _BatchNorm) and not isinstance(one, nn.SyncBatchNorm) for one in norms):
             return "keep"
@@ -197,29 +198,30 @@ class Trial:
 
     @property
     def accumulate(self) -> int:
-        """Number of batches whose gradients make a step; the scaled learning rate assumes that the loop does so."""
+        """Number of batches whose gradients add up to one optimizer step, as the scaled learning rate assumes."""
         self._followed.call("trial.accumulate")
         return self._settings.accumulate
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Return the optimizer of the trial's parameters at `learning_rate`; Adam's betas follow the sqrt rule."""
+        """Return an optimizer for `parameters` as the trial's options describe, at `learning_rate`."""
         self._followed.call("trial.optimizer(parameters)")
         return self.steps.optimizer(parameters)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context of a forward pass and its loss, in the trial's `precision`."""
+        """Return the context manager for a forward pass and its loss, in the trial's `precision`."""
         self._followed.call("trial.autocast()")
         return self.steps.passing()
 
     def backward(self, loss: Tensor) -> None:
-        """Add a loss's gradients, divided by `accumulate`, and scaled if `precision` is fp16."""
+        """Compute a loss's gradients, divided by `accumulate`, and scaled if `precision` is fp16."""
         self._followed.call("trial.backward(loss)")
         self.steps.backward(loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
-        """Take a step after every `accumulate` backward passes: clip to `clip_norm`, update, zero the gradients.
+        """Take an optimizer step after each `accumulate` backward passes: clip to `clip_norm`, update, zero gradients.
 
-        Call it once for each batch; returns whether a step was taken. An epoch's last passes are dropped if too few.
+        Call this for each batch; it returns whether a step was taken. Backward passes too few for a step at an epoch's
+        end are dropped.
         """
         self._followed.call("trial.step(optimizer)")
         self._counter.tick()
@@ -228,7 +230,7 @@ class Trial:
     # ------------------------------------------------------------------ epochs and metrics
 
     def epochs(self, **state: Any) -> Iterator[int]:
-        """Yield the numbers of the epochs to train, from 1, or from the last checkpoint.
+        """Yield the numbers of the epochs to train, from 1, or from the epoch after the last checkpoint.
 
         Args:
             state: State to save, by any name: objects with `state_dict` and `load_state_dict`, or pairs of a function
@@ -236,7 +238,7 @@ class Trial:
                 checkpoint.
 
         Raises:
-            TaskError: Something in the state cannot be saved, or this is called a second time.
+            TaskError: The state cannot be saved, or this method is called a second time.
         """
         if self.loop is None:
             raise TaskError("trial.epochs was called twice. Write one loop over the epochs of a trial")
@@ -244,13 +246,14 @@ class Trial:
         return loop(state)
 
     def report(self, **metrics: float | Tensor) -> None:
-        """Report metrics of this epoch. Rank 0's values count; `mean` averages over all ranks.
+        """Report metrics of this epoch. Only rank 0's values count; use `mean` to average over all ranks.
 
-        TaskError if a value is no number, or a name is the controller's or already reported in this epoch.
+        Raises TaskError if a value is not a number, or if the name was already reported in this epoch or is measured in
+        every trial.
         """
         if not self.is_within_epoch:
             raise TaskError(
-                f"trial.report: {', '.join(metrics)} outside the loop over trial.epochs. Call trial.report in the loop"
+                f"trial.report: {', '.join(metrics)} reported outside the loop over trial.epochs. Report in the loop"
             )
         for name, value in metrics.items():
             if name in CONTROLLERS_METRICS:
@@ -258,12 +261,12 @@ class Trial:
                     f"trial.report: {name!r} is measured in every trial. Choose another name for your metric"
                 )
             if name in self.reported:
-                raise TaskError(f"trial.report: {name!r} came twice in epoch {self.epoch}. Report it once an epoch")
+                raise TaskError(f"trial.report: {name!r} was reported twice in epoch {self.epoch}. Report it once")
             self.reported[name] = _number(name, value)
         self._counter.tick()
 
     def mean(self, value: float | Tensor, weight: float = 1.0) -> float:
-        """Return the mean of all ranks' values, weighted by, say, their numbers of samples; a collective."""
+        """Return the mean of all ranks' values, weighted by, say, their numbers of samples. All ranks must call it."""
         both = torch.tensor([_number("value", value) * weight, weight], dtype=torch.float64, device=self.device)
         if self.world_size > 1:
             dist.all_reduce(both)
@@ -272,16 +275,16 @@ class Trial:
         return total / weights if weights else float("nan")
 
     def heartbeat(self) -> None:
-        """Report that this rank is alive; batches of `loader` and passes through a prepared model report it, too."""
+        """Report that this rank is alive. Batches of `loader` and passes through a prepared model report it, too."""
         self._counter.tick()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Shuffle for this epoch; for the loop over the epochs."""
+        """Start an epoch: shuffle the loaders anew and clear the reported metrics. The loop over epochs calls this."""
         self.epoch, self.reported, self.is_within_epoch = epoch, {}, True
         self._loaders.begin_epoch(epoch)
 
     def end_epoch(self) -> None:
-        """Clear the epoch's state; raises TaskError if an option was ignored, or the epoch was too short for a step."""
+        """End an epoch. Raises TaskError if the function ignored an option, or the epoch was too short for a step."""
         self.is_within_epoch = False
         self._followed.check(self.steps.precision.name)
         self.steps.end_epoch()
@@ -289,13 +292,13 @@ class Trial:
             cast("Any", model).reshard()  # FSDP keeps the root's weights gathered after forward
 
     def close(self) -> None:
-        """Undo the process-wide settings of `prepare`."""
+        """Undo the settings of the whole process that `prepare` changed."""
         if self.is_sharded and self.modules:
             return_freed_tensors(at_once=False)
 
 
 class _Tick:
-    """Counts passes through a model; picklable with the model, without a reference to it."""
+    """Counts passes through a model. Can be pickled with the model, and holds no reference to it."""
 
     def __init__(self, counter: StepCounter) -> None:
         self._counter = counter
@@ -322,17 +325,17 @@ _ELSEWHERE = {
     "should_prune": "The loop over trial.epochs ends trials that are pruned",
     "suggest_": "Its parameters are in trial.params, from the space",
 }
-"""Advice for members of an Optuna trial that our trials lack, by the beginning of their names."""
+"""Advice about members of an Optuna trial that our trials lack, by the beginning of the member's name."""
 
 
 def no_member(name: str, allowed: str) -> AttributeError:
-    """Return the error of a member that trials lack."""
+    """Return the AttributeError for a member that trials lack, with advice."""
     cure = next((f". {cure}" for known, cure in _ELSEWHERE.items() if name.startswith(known)), "")
     return AttributeError(f"trial.{name} does not exist {allowed}{cure}")
 
 
 class Asking:
-    """Returns the parameters that one rank requests, the same on all ranks; calls `tell` once for each name."""
+    """Answers requests for parameters at run time, equally on all ranks. Calls `tell` once for each parameter."""
 
     def __init__(self, spec: TrialSpec) -> None:
         self._proposed, self._seed, self._trial = spec.proposed, spec.seed, spec.trial
@@ -345,12 +348,12 @@ class Asking:
         return self._proposed is not None
 
     def value(self, name: str, domain: Domain) -> Value:
-        """Return a parameter's value: as in an earlier call, proposed, or drawn; TaskError if two calls differ."""
+        """Return a parameter's value: repeated, proposed by the search, or drawn. TaskError if two calls contradict."""
         if not isinstance(name, str) or not name:
             raise TaskError(f"name: found {shown(name)}, allowed: a text that is not empty")
         if name == "world_size":
             raise TaskError(
-                "world_size: this range is computed while the trial runs, but the trial needs its ranks before. Write "
+                "world_size: this range is computed while the trial runs, but the trial needs its ranks earlier. Write "
                 "literal arguments in the call, or set space={'world_size': ...}"
             )
         before = self._answered.get(name)
@@ -366,7 +369,7 @@ class Asking:
         return value
 
     def _chosen(self, name: str, domain: Domain) -> Value:
-        """Return the proposed value if it is in the domain, which may differ between trials; otherwise draw one."""
+        """Return the proposed value if this call's domain contains it; otherwise draw a value from the domain."""
         proposed = (self._proposed or {}).get(name)
         if proposed is not None and not are_compatible(proposed.domain, domain):
             problem = f"found {in_words(domain)}, but an earlier trial had {in_words(proposed.domain)}"
@@ -376,6 +379,6 @@ class Asking:
         return drawn(domain, seed=self._seed, trial=self._trial, name=name)
 
     def digest(self) -> int:
-        """Return a number that is equal on ranks with equal requests; 0 without requests."""
+        """Return a checksum of the requested values, equal on ranks with equal requests; 0 without requests."""
         values = sorted((name, repr(one.value)) for name, one in self._answered.items())
         return zlib.crc32(repr(values).encode()) if values else 0

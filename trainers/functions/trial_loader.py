@@ -18,7 +18,7 @@ from trainers.ranks.process_group import Group
 
 
 class SharingSampler(Sampler[int]):
-    """Divides samples among ranks: shuffled, some repeated for equal shares, or in consecutive parts."""
+    """Divides samples among ranks: shuffled, with repeated samples for equal shares, or in consecutive parts."""
 
     def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
         self._samples, self._rank, self._world_size = samples, rank, world_size
@@ -40,12 +40,12 @@ class SharingSampler(Sampler[int]):
 
 
 def is_stream(dataset: object) -> bool:
-    """Return whether a dataset can only be read from its beginning."""
+    """Return whether a dataset can only be read in order from its beginning."""
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
 class SharedStream(IterableDataset[Any]):
-    """This rank's share of a stream: every worker process reads all of it, and keeps its own samples."""
+    """This rank's share of a stream. Every worker process reads the whole stream, and yields only its own samples."""
 
     def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
         if not hasattr(samples, "__iter__") or isinstance(samples, Iterator):
@@ -57,7 +57,7 @@ class SharedStream(IterableDataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the samples."""
+        """Number of the epoch whose samples are read."""
         return self._epoch
 
     @epoch.setter
@@ -75,7 +75,7 @@ class SharedStream(IterableDataset[Any]):
 
 
 def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """Yield batches while every rank has a batch, since each step takes an all-reduce; a collective for each batch."""
+    """Yield batches until any rank has none left, so that every rank takes the same steps. One collective per batch."""
     nothing = object()
     iterator = iter(batches)
     while True:
@@ -88,11 +88,11 @@ def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 
 
 class Loaders:
-    """Makes the loaders of a trial, and shuffles them for each epoch.
+    """Makes the loaders of a trial, and reshuffles their samples for each epoch.
 
     Args:
-        passes_together: All ranks need equally many passes through the model, in evaluations too.
-            singles: Returns the treatment of a last batch of one sample; called when an epoch begins, since a model may
+        passes_together: Whether all ranks need equally many passes through the model, in evaluations too.
+            singles: Returns how to treat a last batch of one sample; called when an epoch begins, since a model may
                 be prepared late.
     """
 
@@ -111,7 +111,7 @@ class Loaders:
         self._epoch = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Shuffle for this epoch."""
+        """Shuffle the samples anew for this epoch."""
         self._epoch = epoch
         for sampler in self._samplers:
             sampler.epoch = epoch
@@ -119,7 +119,7 @@ class Loaders:
     def loader(
         self, dataset: Any, options: dict[str, Any], *, batch_size: int, is_training: bool, is_shared_out: bool
     ) -> "Loader":
-        """Return batches of this rank's share of a dataset; arguments and errors as of `Trial.loader`."""
+        """Return batches of this rank's share of a dataset, with the arguments and errors of `Trial.loader`."""
         group = self._group
         _check_has_no_sampler(options)
         if is_training:
@@ -175,7 +175,7 @@ def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
 
 
 class TrainingBatches(Sampler[list[int]]):
-    """Cuts this rank's samples into batches of at most `batch_size` (2 or more), none of one sample, for BatchNorm."""
+    """Cuts a rank's samples into batches of at most `batch_size` (2 or more), avoiding batches of one for BatchNorm."""
 
     def __init__(self, own: SharingSampler, batch_size: int, singles: Callable[[], SingleSamples]) -> None:
         self._own, self._batch_size, self._singles = own, batch_size, singles
@@ -199,7 +199,7 @@ class TrainingBatches(Sampler[list[int]]):
 
 
 class EvenBatches(Sampler[list[int]]):
-    """Cuts a rank's samples into equally many batches on every rank, whose sizes differ by at most one."""
+    """Cuts a rank's samples into batches whose sizes differ by at most one, equally many on every rank."""
 
     def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:
         self._own = own
@@ -221,7 +221,7 @@ class EvenBatches(Sampler[list[int]]):
 
 
 class Loader:
-    """Batches of a DataLoader on a device, optionally in step with the other ranks."""
+    """Batches of a DataLoader, moved to a device. With `is_in_step`, all ranks get the same number of batches."""
 
     def __init__(
         self, batches: DataLoader[Any], device: torch.device, counter: StepCounter, *, is_in_step: bool = False

@@ -1,4 +1,4 @@
-"""Forward passes, backward passes and steps that a training function leaves to the engine."""
+"""Precision, gradient accumulation and clipping for training functions with a loop of their own."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from trainers.trial_settings import Settings
 
 
 class Steps:
-    """Takes a trial's steps, and counts the passes between them."""
+    """Takes a trial's optimizer steps, and counts the backward passes between them."""
 
     def __init__(self, settings: Settings, group: Group, learning_rate: float, *, is_sharded: bool) -> None:
         self._settings, self._group, self._learning_rate = settings, group, learning_rate
@@ -27,12 +27,12 @@ class Steps:
         self._scaled_for: optim.Optimizer | None = None
 
     def add(self, network: nn.Module) -> None:
-        """Add a model that the ranks train together."""
+        """Add a model that the ranks train together in DDP."""
         if isinstance(network, DistributedDataParallel):
             self._networks.append(network)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Return the optimizer that the trial's parameters describe, at the scaled learning rate."""
+        """Return the optimizer that the trial's options describe, at the scaled learning rate."""
         settings = self._settings
         rate = LearningRate(
             base=settings.learning_rate,
@@ -47,7 +47,7 @@ class Steps:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Compute a pass in the trial's precision; unless sharded, ranks exchange gradients at a step's end only."""
+        """Context of a forward pass in the trial's precision. DDP exchanges gradients only in a step's last pass."""
         waiting = [] if self._settings.accumulate == 1 else [one for one in self._networks if not self._ends_step(one)]
         for network in waiting:
             network.require_backward_grad_sync = False  # as DDP's no_sync does; the forward pass reads it
@@ -64,7 +64,7 @@ class Steps:
         self.precision.backward(loss / self._settings.accumulate if self._settings.accumulate > 1 else loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
-        """Count a pass; the last pass of a step takes the step and zeroes the gradients."""
+        """Count a backward pass. After the last pass of a step, update the weights and zero the gradients."""
         passes = self._passes.get(optimizer, 0) + 1
         self._passes[optimizer] = passes % self._settings.accumulate
         if passes < self._settings.accumulate:
@@ -77,12 +77,12 @@ class Steps:
         return True
 
     def end_epoch(self) -> None:
-        """Drop an unfinished step, which no checkpoint holds; raises TaskError if the epoch had no whole step."""
+        """Drop an unfinished step, which checkpoints do not store. Raises TaskError if the epoch had no whole step."""
         for optimizer, passes in self._passes.items():
             if passes and optimizer not in self._stepped:
                 raise TaskError(
                     f"accumulate is {self._settings.accumulate}, but an epoch had only {passes} backward passes. Set "
-                    "accumulate to that number or less"
+                    f"accumulate to {passes} or less"
                 )
             if passes:
                 optimizer.zero_grad()
@@ -99,7 +99,7 @@ class Steps:
         return next(passes, 0) == self._settings.accumulate - 1
 
     def _check_scale_is_of(self, optimizer: optim.Optimizer) -> None:
-        """Refuse a second step after one backward pass in fp16: the first may have changed the scale."""
+        """Raise TaskError for a second step after one fp16 backward pass: the first may have changed the loss scale."""
         if self._scaled_for not in {None, optimizer} and self.precision.name == "fp16":
             raise TaskError(
                 "trial.step: two optimizers took steps after one trial.backward with precision fp16. Call "

@@ -1,1 +1,1 @@
-"""One training without a study, on this machine or under torchrun."""
+"""Trains one configuration without a study, on this machine or under torchrun."""

@@ -1,4 +1,4 @@
-"""Measures the time of each collective that trainings use, by size."""
+"""Measures how long each collective that trainings use takes, for several sizes."""
 
 import statistics
 import time
@@ -26,11 +26,11 @@ _USUAL_GROUP = GroupOptions()
 
 
 class Collective(NamedTuple):
-    """An exchange among k ranks; `run` takes a whole tensor [n], and a tensor [n / k] as this rank's share.
+    """A collective among k ranks. `run` takes a whole tensor [n], and a tensor [n / k] as this rank's share.
 
     Attributes:
-        bus_factor: Bytes over each link of a ring for each byte of the tensor (nccl-tests, PERFORMANCE.md), by k.
-        result: Expected value of all elements afterwards (of the share for a reduce-scatter), if all were 1 before.
+        bus_factor: Function of k: bytes over each link of a ring per byte of the tensor (nccl-tests, PERFORMANCE.md).
+        result: Function of k: expected value of all elements (for a reduce-scatter, of the share) if all were 1 before.
     """
 
     name: str
@@ -49,12 +49,12 @@ COLLECTIVES = (
     Collective("broadcast", lambda whole, _: dist.broadcast(whole, 0), lambda _: 1.0, lambda _: 1.0),
     Collective("all-reduce", lambda whole, _: dist.all_reduce(whole), lambda k: 2 * (k - 1) / k, lambda k: k),
 )
-"""Timed collectives: DDP uses all-reduce and broadcast, sharded trainings the others."""
+"""Collectives to time: DDP uses all-reduce and broadcast, sharded trainings use the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """A timed collective on a float32 tensor: median seconds on rank 0; the bus rate has the bus factor, too."""
+    """Measured time of a collective on a float32 tensor, the median on rank 0, with data rate and bus rate."""
 
     collective: str
     bytes: int
@@ -69,9 +69,10 @@ def measure_bandwidth(
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     group: GroupOptions = _USUAL_GROUP,
 ) -> list[Exchange]:
-    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes; raises TrainingError.
+    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes. Raises TrainingError.
 
-    Scripts need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
+    Scripts that call it need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k
+    ranks.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

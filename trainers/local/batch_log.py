@@ -1,4 +1,4 @@
-"""Logs the loss of each batch of a rank as CSV, to find a rank or batch that differs."""
+"""Logs the loss of each batch of a rank as CSV, so that a rank or batch with other losses can be found."""
 
 import csv
 import math
@@ -19,12 +19,12 @@ _BUFFER_BYTES = 2**20
 
 
 def batch_log_path(folder: str | Path, rank: int) -> Path:
-    """Return the file of a rank."""
+    """Return the path of a rank's log in `folder`."""
     return Path(folder) / f"rank-{rank}.csv"
 
 
 class BatchLog:
-    """Writes a row for each batch that a rank has trained on; raises OSError if the file cannot be made.
+    """Writes a row for each batch on which a rank has trained. Raises OSError if the file cannot be created.
 
     Losses stay on the device until written, about once a second, so a step does not wait for the device.
     An existing file keeps the rows of the first `steps_done` steps. A failed log ends with a line on stderr.
@@ -34,8 +34,8 @@ class BatchLog:
     | epoch | number of the epoch, from 1 |
     | step | number of the optimizer step since the first epoch, from 1; `accumulate` batches share one |
     | samples | number of samples of the batch |
-    | loss | their mean loss, by their weights where the task has any |
-    | seconds | time from the wait for the batch to the end of its backward pass and step, on a GPU to their launch |
+    | loss | mean loss of these samples, weighted if the task has weights |
+    | seconds | time from waiting for the batch to the end of its backward pass and step; on a GPU, to their launch |
     """
 
     def __init__(self, path: Path, device: torch.device, steps_done: int) -> None:
@@ -61,7 +61,7 @@ class BatchLog:
         self._close()
 
     def add(self, *, epoch: int, step: int, samples: int, loss: Tensor, seconds: float) -> None:
-        """Add a batch."""
+        """Add a row for a batch."""
         if self._file is None:
             return
         self._rows.append((epoch, step, samples, seconds))
@@ -70,7 +70,7 @@ class BatchLog:
             self._write()
 
     def end_epoch(self) -> None:
-        """Write all rows to the file: once the last epoch is reported, the pool may end this process at any moment."""
+        """Write all rows to the file now, because this process may be ended at any moment after its last report."""
         self._flushed_at = -math.inf
         self._write()
 

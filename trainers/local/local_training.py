@@ -40,7 +40,7 @@ from trainers.ranks.rendezvous import Presence, RankPlace, place_in_environment,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
-    """Facts of a rank before its first step: samples of an epoch, a device such as "cuda:1", a backend or "none"."""
+    """Facts of a rank before its first step. `samples` are of one epoch; `backend` is "none" for a single rank."""
 
     rank: int
     samples: int
@@ -55,7 +55,7 @@ OnFacts = Callable[[RankFacts], None]
 
 
 class Callbacks(NamedTuple):
-    """Callbacks for each kind of message."""
+    """Functions that are called with a rank's messages, one for each kind of message."""
 
     facts: OnFacts
     measurement: OnMeasurement
@@ -65,7 +65,7 @@ class Callbacks(NamedTuple):
 def train_rank(
     spec: TrialSpec, place: RankPlace, callbacks: Callbacks, task: Trainable | None = None
 ) -> Iterator[Measurement]:
-    """Load task and data, join the other ranks, train, and yield measurements; raises TrainingError."""
+    """Load task and data, join the other ranks, train, and yield measurements. Raises TrainingError."""
     with closing(place):
         task = task or load_trainable(spec.task, spec.task_options, spec.python_path)
         data = _data_of(spec, task, place)
@@ -81,7 +81,7 @@ def train_rank(
 
 def _data_of(spec: TrialSpec, task: Trainable, place: RankPlace) -> TrialData | None:
     if isinstance(task, Command):
-        raise TaskError("a command trains in studies only, which give it slots and ranks. Use `automl launch`")
+        raise TaskError("a command can only be trained in a study, which gives it slots and ranks. Use `automl launch`")
     if isinstance(task, TrainingFunction):
         return None
     if place.world_size > 1:
@@ -130,7 +130,7 @@ class _WithoutLimits:
         return None
 
     def asked(self, name: str, asked: Asked) -> None:
-        """Do nothing: all parameters are given."""
+        """Do nothing, because all parameters are given in the spec."""
 
     def saved(self, pending: Pending[EpochPart]) -> None:
         self._callbacks.part(pending.told())
@@ -166,8 +166,8 @@ def train_locally(
 
     One rank trains in this process. Under torchrun (RANK is set) this process is one rank of WORLD_SIZE, and only rank
     0 calls `on_measurement`. Otherwise each rank is a new process, which needs `if __name__ == "__main__":` in a
-    script, and ends with the call or with this process. A loading rank is waited for without limit, a lost rank
-    for `group.seconds`.
+    script, and ends with the call or with this process. Ranks wait without limit for a rank that loads its data, and
+    `group.seconds` for a lost rank.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -216,8 +216,8 @@ def in_processes(
 ) -> Generator[tuple[int, Any], None, None]:
     """Run picklable `work` in new processes of this machine, and yield (rank, message) until all are done.
 
-    No process outlives the iteration or this process; close the generator (`contextlib.closing`) to end early. GPUs are
-    shared if there are fewer than ranks. Raises TrainingError from the rank that failed first.
+    All processes end with the iteration or with this process; close the generator (`contextlib.closing`) to end early.
+    Ranks share GPUs if there are fewer GPUs. Raises TrainingError of the rank that failed first.
     """
     store = StoreServer()
     context = multiprocessing.get_context("spawn")
@@ -245,7 +245,7 @@ def in_processes(
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
-    """Yield (rank, message) until all are done; the error of a lost rank waits briefly for the error that caused it."""
+    """Yield (rank, message) until all are done. If a rank is lost, wait briefly for the error that caused it."""
     lost: tuple[int, LostError] | None = None
     while open_pipes:
         waiting: list[Any] = list(open_pipes)

@@ -1,10 +1,10 @@
-"""Tries a task out in a separate process, so that the controller never loads torch.
+"""Tests a task in a separate process, so that the controller never has to import torch.
 
     echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' |
         python -P -m trainers.local.try_out_task
 
-prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. With `examples` (parameters)
-and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.network`.
+prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. If the input has `examples`
+(parameters) and `training` (a spec's section), it prints {counted, error}: see `trainers.model.network`.
 """
 
 import json
@@ -46,10 +46,9 @@ def probe(
     *,
     by_module: bool = False,
 ) -> dict[str, Any]:
-    """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
+    """Build a task with data and model, and pass at most 8 validation samples through model, loss and metrics.
 
-    A model to be built `by_module`, which may exceed the memory, is built whole only if the task does not declare its
-    metrics.
+    With `by_module`, a whole model may exceed the memory, so it is built only if the task does not declare its metrics.
 
     Args:
         params: Parameters of the model; None draws them from the task's own space, seeded.
@@ -84,7 +83,7 @@ def counted(
     examples: Sequence[Mapping[str, Any]],
     training: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Count `examples` (see `trainers.model.network.count`) at low CPU priority; returns `counted` and `error`."""
+    """Count parameters and operations of `examples` at low CPU priority. Returns `counted` and `error`."""
     os.nice(19)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     signal.alarm(MOST_SECONDS)  # the user's code may hang
@@ -157,7 +156,7 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
 
 
 def _end_after(parent: int) -> None:
-    """End this process, and its group if it leads one, once its parent is gone: nobody waits for the answer."""
+    """End this process, and the process group that it leads, once its parent has ended and cannot read the answer."""
     while os.getppid() == parent:
         time.sleep(1.0)
     if os.getpgrp() == os.getpid():
@@ -166,7 +165,7 @@ def _end_after(parent: int) -> None:
 
 
 def main() -> None:
-    """Answer one question on stdin with one line on stdout; all other output of the task goes to stderr."""
+    """Read a question as JSON from stdin and print the answer as one line; all other output goes to stderr."""
     parent = os.getppid()
     question = json.load(sys.stdin)
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()

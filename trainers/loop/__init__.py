@@ -1,1 +1,1 @@
-"""The loop over epochs of a task: training, evaluation, metrics."""
+"""Trains a task epoch by epoch: training steps, evaluation, metrics."""

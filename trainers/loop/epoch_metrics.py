@@ -1,4 +1,4 @@
-"""Ends an epoch: each rank evaluates its share, and one all-reduce shares losses, metrics and orders."""
+"""Ends an epoch: each rank evaluates its share, and one all-reduce exchanges losses, metrics and rank 0's orders."""
 
 import math
 import time
@@ -29,15 +29,15 @@ _RANK_0_VALUES = (
     "ends", "is_due", "latency_ms", "train_seconds", "data_seconds", "communication_seconds", "evaluation_seconds",
     "measured_steps",
 )  # fmt: skip
-"""Values that only rank 0 puts into the all-reduce, for all ranks."""
+"""Values of the all-reduce that only rank 0 sets, for all ranks."""
 
 
 class EpochResult(NamedTuple):
-    """Results that all ranks share at an epoch's end.
+    """Results of an epoch that all ranks share.
 
     Attributes:
         averages: `train_loss`, `val_loss` and the task's metrics, over all samples with their weights, and standard
-            errors of those measured after the epoch.
+            errors of the metrics that are measured after the epoch.
         rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times in seconds, booleans as 1 and 0.
         small_norms: Sum of squared gradient norms of single micro-batches, over measured steps and ranks.
         big_norms: Sum of squared norms of whole steps' gradients over measured steps.
@@ -52,23 +52,23 @@ class EpochResult(NamedTuple):
 
     @property
     def gradient_norm(self) -> float | None:
-        """Root mean square of the measured steps' gradient norms; None without such steps."""
+        """Root mean square of the gradient norms in the measured steps; None without such steps."""
         steps = self.rank_0["measured_steps"]
         return math.sqrt(self.big_norms / steps) if steps > 0 else None
 
     @property
     def ends(self) -> bool:
-        """Return whether rank 0 ends the trial here."""
+        """Return whether rank 0 ordered the trial to end here."""
         return self.rank_0["ends"] > 0
 
     @property
     def checkpoint_is_due(self) -> bool:
-        """Return whether rank 0 wants a checkpoint."""
+        """Return whether rank 0 ordered a checkpoint."""
         return self.rank_0["is_due"] > 0
 
 
 class EpochEnd:
-    """Evaluates the model and combines the ranks' metrics; `work` is in forward passes of a sample, 0 if unknown."""
+    """Evaluates the model and combines all ranks' metrics. `work` is the number of forward passes, 0 if unknown."""
 
     def __init__(
         self,
@@ -95,9 +95,10 @@ class EpochEnd:
     def reduce(
         self, trained: EpochSums, should_end: Callable[[], bool], checkpoint_is_due: Callable[[], bool]
     ) -> EpochResult:
-        """Evaluate this rank's share and add up over ranks, in one collective.
+        """Evaluate this rank's share of the data, and sum over all ranks in one collective.
 
-        The sum also carries rank 0's decisions, from functions that it calls after its evaluation.
+        The sum also carries rank 0's decisions, from the functions `should_end` and `checkpoint_is_due`, which rank 0
+        calls after its evaluation.
         """
         started = time.perf_counter()
         group, state = self._group, self._state
@@ -124,7 +125,7 @@ class EpochEnd:
         return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
 
     def metrics(self, result: EpochResult) -> dict[str, float]:
-        """Return all metrics of the epoch that can be measured here."""
+        """Return all metrics of the epoch that a rank can measure."""
         state, rank_0 = self._state, result.rank_0
         metrics = result.averages | {
             "model_parameters": float(self._model_parameters),
@@ -146,7 +147,7 @@ class EpochEnd:
         return with_derived(self._task, metrics, self._spec.params)
 
     def test_metrics(self) -> dict[str, float]:
-        """Return the test metrics averaged over all ranks, and the number of samples; empty without test data."""
+        """Return the test metrics, averaged over all ranks, and the number of test samples; empty without test data."""
         if not has_test_part(self._task):
             return {}
         try:
@@ -159,7 +160,7 @@ class EpochEnd:
         return {TEST_PREFIX + name: value for name, value in self._measured(samples).items()} | size
 
     def answers(self, seconds: float) -> dict[str, Any]:
-        """Return the description of the answers to validation samples; empty if the task describes none."""
+        """Return the task's description of the model's answers to validation samples; empty if it describes none."""
         if not can_explain(self._task) or isinstance(self._validation, StreamSamples):
             return {}
         return described(
@@ -168,7 +169,7 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measured(self, samples: Samples | StreamSamples, whole: WholeMetrics | None = None) -> dict[str, float]:
-        """Return metrics averaged over all ranks, with the metrics of `whole` instead of the task's own."""
+        """Return metrics averaged over all ranks. `whole` replaces the task's own whole-set metrics."""
         names, sums, whole = self._evaluation_sums(samples, whole)
         self._state.network.end_evaluation()
         if self._group.world_size > 1:
@@ -214,7 +215,7 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measure_latency(self) -> None:
-        """Measure the latency once per trial, on rank 0; with sharded weights all ranks take part."""
+        """Measure the model's latency once in a trial, on rank 0. With sharded weights, all ranks take part."""
         state = self._state
         if not math.isnan(state.latency_ms):
             return
@@ -243,17 +244,18 @@ Measured = Callable[..., Mapping[str, Any]]
 
 
 def can_explain(task: Task) -> bool:
-    """Return whether a task describes a model's answers."""
+    """Return whether a task can describe a model's answers."""
     return getattr(task, "answer_summary", lambda: None)() is not None
 
 
 def described(
     task: Any, params: Params, samples: Samples, *, measured: Measured, group: Group, seconds: float
 ) -> dict[str, Any]:
-    """Return the task's description, `samples`, and `importance`; collective, all ranks have to take part.
+    """Return the task's description of answers, `samples` and `importance`. All ranks must call it.
 
-    `importance` has `metrics` of the rows as they are, `columns`, the metrics with each column shuffled, and
-    `left_out`, the number of columns for which `seconds` were too short. `measured` returns metrics of samples.
+    `importance` has `metrics` of the unchanged rows, `columns`, which maps each column to the metrics after shuffling
+    it, and `left_out`, the number of columns for which `seconds` were too short. `measured` returns the metrics of
+    samples.
     """
     summary = task.answer_summary()
     told = measured(samples, WholeMetrics(cast("Task", _Summarised(summary)), params, group.device))
@@ -297,7 +299,7 @@ def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Summarised:
-    """A task whose only metrics of a whole set are a description of answers."""
+    """Task whose only whole-set metric is a description of answers."""
 
     def __init__(self, summary: Any) -> None:
         self.whole_metrics = lambda _params: {"answers": summary}

@@ -1,7 +1,7 @@
-"""Saves epochs before their end.
+"""Saves checkpoints within an epoch.
 
-All ranks have to save after the same step, so about once a second rank 0 broadcasts whether to save, and when to meet
-again.
+All ranks must save after the same step. So about once a second, rank 0 broadcasts whether to save, and after how many
+steps it will broadcast again.
 """
 
 import time
@@ -19,13 +19,13 @@ from trainers.loop.gradient_noise import GradientWatch
 from trainers.ranks.process_group import Group, gathered
 
 MEET_SECONDS = 1.0
-"""Seconds of training between meetings: their broadcast takes less than a thousandth of it."""
+"""Seconds of training between broadcasts, so that they take less than a thousandth of the time."""
 _MOST_GROWTH = 8
-"""Largest growth factor of the interval in steps: a process's first steps are slowest."""
+"""Limit for the growth of the interval in steps, because a process's first steps are its slowest."""
 
 
 class Order(IntEnum):
-    """Order of rank 0 between two steps."""
+    """Order that rank 0 gives to all ranks between two steps."""
 
     GO_ON = 0
     SAVE = 1
@@ -33,7 +33,7 @@ class Order(IntEnum):
 
 
 class Meetings:
-    """Meetings of the ranks between two steps, to get rank 0's order."""
+    """Broadcasts of rank 0's order to all ranks, at intervals of some steps."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -41,7 +41,7 @@ class Meetings:
         self._met_at = time.perf_counter()
 
     def after_step(self, sums: "EpochSums", decide: Callable[[], Order]) -> Order:
-        """Count a step; return rank 0's order on all ranks. Meetings add the device's queued work to `sums.seconds`."""
+        """Count a step and return rank 0's order on all ranks. Adds the wait for queued GPU work to `sums.seconds`."""
         self._steps_left -= 1
         if self._steps_left > 0:
             return Order.GO_ON
@@ -62,7 +62,7 @@ class Meetings:
 
 
 def seconds_to_compute(device: torch.device) -> float:
-    """Wait for a GPU's queued work, and return the seconds; 0 on a CPU."""
+    """Wait until a GPU has done its queued work, and return the seconds; 0 on a CPU."""
     if device.type != "cuda":
         return 0.0
     started = time.perf_counter()
@@ -72,7 +72,7 @@ def seconds_to_compute(device: torch.device) -> float:
 
 @dataclass(kw_only=True, slots=True)
 class EpochSums:
-    """Sums of a rank over the training part of an epoch; steps are of all attempts, `seconds` includes `data_seconds`.
+    """Sums of a rank over the training part of an epoch, in all attempts; `seconds` includes `data_seconds`.
 
     `weight` is a float64 scalar on the device if the task gives weights, else a number on the host.
     """
@@ -86,17 +86,17 @@ class EpochSums:
 
     @classmethod
     def of_nothing(cls, device: torch.device) -> "EpochSums":
-        """Return zero sums."""
+        """Return sums of zero."""
         return cls(losses=torch.zeros((), dtype=torch.float64, device=device))
 
     def losses_and_weight(self) -> Tensor:
-        """Return both sums as one tensor, float64 [2], on the device."""
+        """Return the sums of losses and of weights as one tensor, float64 [2], on the device."""
         weight = self.weight if isinstance(self.weight, Tensor) else self.losses.new_tensor(self.weight)
         return torch.stack([self.losses, weight])
 
 
 def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
-    """Return the `part` of a checkpoint: sums over ranks, rank 0's times, all ranks' generators; a collective."""
+    """Return a checkpoint's `part`: all ranks' sums and generator states, rank 0's times. All ranks must call it."""
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
     summed = torch.cat([sums.losses_and_weight(), norms, sums.losses.new_tensor([sums.samples])])
     generators: list[Any] = [generators_of(group.device)]
@@ -121,7 +121,7 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
 def restore_part(
     part: Mapping[str, Any], watch: GradientWatch | None, group: Group, *, seed: int, epoch: int
 ) -> EpochSums:
-    """Return an earlier attempt's sums on rank 0; restore generators, or seed them for another number of ranks."""
+    """Restore generators, or seed them if the number of ranks changed; return an earlier attempt's sums on rank 0."""
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:
         set_generators(generators[group.rank], group.device)

@@ -1,4 +1,4 @@
-"""The training part of an epoch on one rank: steps by gradients, or growth of a model such as boosted trees."""
+"""Trains one epoch on one rank: by gradient steps, or by growing a model such as boosted trees."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from trainers.ranks.process_group import Group, copy_from_rank_0
 from trainers.trial_settings import Settings
 
 NORM_EVERY_STEPS = 64
-"""Steps between measured norms if only TensorBoard or MLflow shows the norm."""
+"""Steps between two measured gradient norms if only TensorBoard or MLflow shows the norm."""
 
 
 def _nothing() -> None:
@@ -38,7 +38,7 @@ def _nothing() -> None:
 
 
 class EpochTraining:
-    """Trains on this rank's share of an epoch's samples; `layout` is None for epochs that end with a stream."""
+    """Trains on this rank's share of an epoch's samples. `layout` is None if an epoch ends where the stream ends."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class EpochTraining:
         self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
-        """Seed the epoch's random generators, or continue from a saved part."""
+        """Seed the epoch's random generators, or continue from a checkpoint within the epoch."""
         state, group, watch, seed = self._state, self._group, self._watch, self._spec.seed
         state.network.begin_epoch(derive("augmentation", seed, epoch))
         if watch is not None:
@@ -88,10 +88,10 @@ class EpochTraining:
         return EpochSums.of_nothing(group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
-        """Train to the end of the epoch; `further_work` of this rank comes after it, in forward passes of one sample.
+        """Train to the end of the epoch. `further_work` is the evaluation that follows, in forward passes of a sample.
 
-        Yields the part of the epoch's steps done (0 if unknown) after each step but the last, on all ranks alike; after
-        the last step too, if it is not known to be the last.
+        After each step but the last, yields the fraction of the epoch's steps that are done (0 if unknown), on all
+        ranks alike. A last step that is not known to be the last yields, too.
         """
         started = time.perf_counter()
         watch, counter = self._watch, self._counter
@@ -136,7 +136,7 @@ class EpochTraining:
             self.log.end_epoch()
 
     def gradient_norm(self) -> float | None:
-        """Return the root mean square of the steps' norms before clipping, or None where they are not measured."""
+        """Return the root mean square of the steps' gradient norms before clipping; None if norms are not measured."""
         return None if self._norms is None else self._norms.root_mean_square()
 
     def _new_feed(self) -> Feed:
@@ -213,13 +213,13 @@ class EpochTraining:
 
 
 def _has_plain_gradients(state: TrainingState, settings: Settings, group: Group) -> bool:
-    """Return whether a step's gradient lies in the parameters as it is: whole, of one pass, not scaled for fp16."""
+    """Return whether a step has the gradient of a single pass: on one rank, unsharded and without fp16 scaling."""
     is_single = group.world_size * settings.accumulate == 1
     return is_single and not state.network.is_sharded and state.precision.name != "fp16"
 
 
 class EpochGrowth:
-    """Grows a model by an epoch, in place of `EpochTraining`, on rank 0; the other ranks receive it."""
+    """Grows a model on rank 0 by one epoch, in place of gradient steps, and sends the model to the other ranks."""
 
     def __init__(
         self,
@@ -236,8 +236,8 @@ class EpochGrowth:
     ) -> None:
         if layout is None or isinstance(samples, StreamSamples):
             raise TaskError(
-                "train_data is a stream, but a model that is not trained by gradient steps grows from all samples at "
-                "once. Return data with a length"
+                "train_data is a stream, but a model that is not trained by gradient steps needs all samples at once. "
+                "Return data with a length"
             )
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter
@@ -250,7 +250,7 @@ class EpochGrowth:
         return EpochSums.of_nothing(self._group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
-        """Grow the model by an epoch, with `further_work` after it in forward passes of a sample; yields nothing."""
+        """Grow the model by an epoch. `further_work` is the evaluation that follows, in forward passes of a sample."""
         started = time.perf_counter()
         work = float(len(self._samples))
         self._counter.begin_epoch(epoch, work + further_work, 0.0)
@@ -267,7 +267,7 @@ class EpochGrowth:
         yield from ()
 
     def gradient_norm(self) -> None:
-        """Return None: there are no gradients."""
+        """Return None, because growing a model computes no gradients."""
         return
 
     def _grow(self, epoch: int, sums: EpochSums) -> None:

@@ -1,4 +1,4 @@
-"""Exact evaluation: sums over samples in double precision, which ranks can add up.
+"""Evaluates a model exactly: sums over samples in double precision, which can be added up over ranks.
 
 A step's mean loss is sum(w l) / sum(w) over all ranks and micro-batches, with the task's weights w (such as numbers of
 tokens) or 1: a mean of the ranks' means would favour ranks with short sequences. A task's `derived_metrics(metrics,
@@ -30,7 +30,7 @@ from trainers.ranks.process_group import Group
 
 
 def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> dict[str, float]:
-    """Return metrics, and the metrics that the task derives from them."""
+    """Return the metrics together with the metrics that the task derives from them."""
     derive = cast("Callable[..., object] | None", getattr(task, "derived_metrics", None))
     derived = {} if derive is None else derive(dict(metrics), params)
     if not isinstance(derived, Mapping) or not all(isinstance(value, int | float) for value in derived.values()):
@@ -43,7 +43,7 @@ def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> di
 
 
 def per_sample(values: object, samples: int, what: str) -> Tensor:
-    """Return `values` if it is a tensor of shape [samples]."""
+    """Return `values` if it is a tensor of shape [samples]; raises TaskError otherwise."""
     if isinstance(values, Tensor) and values.shape == (samples,):
         return values
     found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -54,7 +54,7 @@ LOSS = "loss"
 
 
 def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
-    """Return a batch's weights for "loss" and names of metrics, shape [n] each; raises TaskError for other values."""
+    """Return a batch's sample weights, shape [n], by "loss" or name of a metric. Raises TaskError for other values."""
     weigh = cast("Callable[[Any], object] | None", getattr(task, "weights", None))
     if weigh is None:
         return {}
@@ -66,19 +66,19 @@ def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
 
 
 def has_weights(task: Task) -> bool:
-    """Return whether a task weights its samples."""
+    """Return whether a task gives weights to its samples."""
     return getattr(task, "weights", None) is not None
 
 
 class StepWeights:
-    """Weights of a step's samples: gradients, divided by the number of samples, are divided here by mean weights."""
+    """Sample weights of a step. Gradients are divided by their sum instead of the number of samples."""
 
     def __init__(self, task: Task, group: Group) -> None:
         self._task, self._group = task, group
         self._sum = torch.zeros((), dtype=torch.float64, device=group.device)
 
     def of(self, targets: Any, samples: int) -> Tensor:
-        """Return the loss weights of a batch, shape [n]."""
+        """Return the weights of a batch's samples in the loss, shape [n]."""
         weights = weights_of(self._task, targets, samples).get(LOSS)
         return torch.ones(samples, device=self._group.device) if weights is None else weights
 
@@ -90,7 +90,7 @@ class StepWeights:
 
     @torch.no_grad()
     def divide(self, parameters: Iterable[nn.Parameter], step_samples: int) -> None:
-        """Divide gradients by weights instead of samples, and begin the next step; a collective."""
+        """Divide gradients by the sum of weights, not the number of samples. All ranks must call it after a step."""
         if self._group.world_size > 1:
             dist.all_reduce(self._sum)
         factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
@@ -121,7 +121,7 @@ def evaluate(
 def evaluate_samples(
     model: nn.Module, task: Task, params: Params, samples: Samples | StreamSamples, *, device: str = "cpu", batch: int
 ) -> dict[str, float]:
-    """Return the result of `evaluate` for samples that are on `device` already."""
+    """Return the metrics that `evaluate` returns, for samples that are on `device` already."""
     place = torch.device(device)
     whole = WholeMetrics(task, params, place)
     own = own_part(samples, Group(device=place), batch)
@@ -131,11 +131,11 @@ def evaluate_samples(
 
 
 def means_and_errors(names: Sequence[str], sums: Tensor) -> dict[str, float]:
-    """Return the mean over all samples of each metric, NaN without weight, and its standard error as `NAME_stderr`.
+    """Return each metric's mean over all samples, NaN without weight, and its standard error as `NAME_stderr`.
 
     With weights w, mean m and n = (sum w)^2 / sum w^2 effective samples, the error of the ratio of sums is
-    sqrt(n / (n - 1) * sum w^2 (x - m)^2) / sum w (Cochran, Sampling Techniques, 1977, chapter 6). It is left out for a
-    single sample, and where a task measures a metric of that name itself.
+    sqrt(n / (n - 1) * sum w^2 (x - m)^2) / sum w (Cochran, Sampling Techniques, 1977, chapter 6). No error is returned
+    for a single sample, or if the task measures a metric of that name itself.
 
     Args:
         names: Names of `evaluation_sums`.
@@ -167,15 +167,15 @@ def evaluation_sums(
     whole: WholeMetrics | None = None,
     passed: Callable[[nn.Module, Any, int], Any] = _outputs,
 ) -> tuple[tuple[str, ...], Tensor]:
-    """Return ("val_loss", *sorted metric names), and five sums of each over the samples `own`, float64 [5, names].
+    """Return metric names, "val_loss" first, and for each five sums over the samples `own`, float64 [5, names].
 
     The sums of values x with weights w are sum w x, sum w, sum w^2 x^2, sum w^2 x and sum w^2. A rank without samples
     evaluates one for the names, with zero sums.
 
     Args:
-        fewest: Samples that set the least number of passes: ranks with sharded weights need equally many.
+        fewest: Samples that set the least number of passes, which must be equal on ranks with sharded weights.
         whole: Metrics to update with the batches of `own`.
-        passed: Returns the outputs for a model, inputs and their number.
+        passed: Function that returns the outputs for a model, inputs and their number.
     """
     names: tuple[str, ...] = ()
     totals: Tensor | None = None
@@ -203,7 +203,7 @@ def evaluation_sums(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluate without gradients; layers that a task keeps in evaluation mode stay in it afterwards."""
+    """Evaluate the model without gradients in the block, then restore the mode of each layer."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
@@ -216,7 +216,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> range | Sharing:
-    """Return this rank's share of the samples of an evaluation."""
+    """Return this rank's share of the samples for an evaluation."""
     if isinstance(samples, StreamSamples):
         return Sharing(batch_per_rank=batch, rank=group.rank, world_size=group.world_size)
     return share(len(samples), group.rank, group.world_size)
@@ -240,7 +240,7 @@ def _passes(
     counter: StepCounter,
     seen: _Seen,
 ) -> Iterator[tuple[int, bool, Any, Any]]:
-    """Yield the number of samples, True if they count, inputs and targets of each forward pass."""
+    """Yield for each forward pass: number of samples, whether they count, inputs and targets."""
     # The first pass has `batch` samples; after it, `seen` has the size of outputs: tokens may have 50,000 values each.
     if isinstance(samples, StreamSamples):
         assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
@@ -297,7 +297,7 @@ def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
 def latency_ms(
     model: nn.Module, samples: Samples | StreamSamples, *, runs: int = _LATENCY_RUNS, cap: bool = True
 ) -> float:
-    """Return the median milliseconds to pass one sample, after a warm-up; with `cap` in about half a second at most."""
+    """Return the median milliseconds to pass one sample, after a warm-up. `cap` ends it after about half a second."""
     inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
     devices = {tensor.device for tensor in (*model.parameters(), *tensors_of(inputs))}
     gpus = [device for device in devices if device.type == "cuda"]

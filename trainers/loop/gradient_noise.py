@@ -1,4 +1,4 @@
-"""Gradient noise scale and AdaScale's gain: two measures of how much gradients differ between samples.
+"""Measures how much gradients differ between samples: gradient noise scale and AdaScale's gain.
 
 With ranks or accumulation a step has M small batches of b samples each. The mean squared norm of their gradients,
 s = E|g_b|^2, and the squared norm of their mean, m = |g_B|^2 at B = M b, give without bias (McCandlish et al. 2018,
@@ -31,9 +31,9 @@ _MEMORY_STEPS = 1000
 
 
 class GradientWatch:
-    """Measures squared norms of a step's small-batch gradients, by hooks in measured steps.
+    """Measures, by hooks, squared norms of the gradients of a step's micro-batches.
 
-    Hooks see a micro-batch's own gradient, before accumulation and exchange. AdaScale needs every step, others 1 in 64.
+    Hooks see a micro-batch's own gradient, before accumulation and exchange; only AdaScale needs it in every step.
 
     Attributes:
         sums: Over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of this
@@ -51,12 +51,12 @@ class GradientWatch:
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Set the sums to zero."""
+        """Set the epoch's sums to zero."""
         self.sums = torch.zeros(2, dtype=torch.float64, device=self._group.device)
         self.measured_steps = 0
 
     def begin_step(self, step: int, *, is_full: bool) -> None:
-        """Measure the step if it is due; skip a short step, in which ranks may have unequal batches."""
+        """Measure the step if one is due, but never a short step, in which ranks may have unequal batches."""
         is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_MEASUREMENTS == 0
         self._missed = is_due and not is_full
         if is_due and is_full:
@@ -65,7 +65,7 @@ class GradientWatch:
             self._handles = [hook(self._note) for hook in hooks]
 
     def end_step(self) -> None:
-        """Add the step's norms, before its gradient is clipped."""
+        """Add the step's gradient norms; call it before the gradient is clipped."""
         if not self._handles:
             return
         for handle in self._handles:
@@ -95,14 +95,14 @@ def _squared(norms: list[Tensor]) -> Tensor:
 
 
 class Moments:
-    """Running averages of both estimates; `true`, the squared norm of the true gradient, may be negative by noise."""
+    """Running averages of |G|^2 (`true`) and tr S (`variance`). Noise may make `true` negative."""
 
     def __init__(self, keep: float = _KEEP_OF_EPOCH) -> None:
         self._keep = keep
         self._weight, self.true, self.variance = 0.0, 0.0, 0.0
 
     def add(self, small_mean: float, big_mean: float, *, small: int, big: int) -> None:
-        """Add mean squared norms of gradients of `small` and of `big` samples."""
+        """Add the mean squared norms of gradients over `small` samples and over `big` samples."""
         true = (big * big_mean - small * small_mean) / (big - small)
         variance = (small_mean - big_mean) / (1.0 / small - 1.0 / big)
         self._weight = self._keep * self._weight + 1.0
@@ -110,7 +110,7 @@ class Moments:
         self.variance += (variance - self.variance) / self._weight
 
     def noise_scale(self) -> float | None:
-        """Return the noise scale in samples; None while noise hides the gradient."""
+        """Return the noise scale in samples; None while noise is larger than the gradient."""
         if self.true <= _SMALLEST or self.variance < 0:
             return None
         return self.variance / self.true
@@ -125,9 +125,9 @@ class Moments:
 
 
 class AdaScale:
-    """AdaScale's gain, and the scale-invariant steps done: the sum of gains, which drives the schedule.
+    """AdaScale's gain, and `steps`, the sum of the gains so far, which takes the place of steps in the schedule.
 
-    Both parts are averaged over about 1000 / M steps, as in the paper. With M = 1 the gain is 1.
+    Both moments are averaged over about 1000 / M steps, as in the paper. If M is 1, the gain is 1.
     """
 
     def __init__(self, batches: int, small: int, reference: int) -> None:
@@ -154,7 +154,7 @@ class AdaScale:
 
 
 def gain(true: float, variance: float, scale: float) -> float:
-    """Return AdaScale's gain from the squared gradient, the variance at the reference batch, and k = `scale`."""
+    """Return AdaScale's gain from the squared gradient `true`, the `variance` at the reference batch, k = `scale`."""
     true, variance = max(true, 0.0), max(variance, 0.0)
     if true + variance <= _SMALLEST:
         return 1.0

@@ -1,4 +1,4 @@
-"""A rank's progress in an epoch: the training thread, which may be in C code for minutes, writes it; others read it."""
+"""A rank's progress in an epoch. The training thread, which may run C code for minutes, writes; other threads read."""
 
 import math
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 _CPU_RATE = 10
-"""Steps between timed steps on a CPU, where a timing costs 6 microseconds."""
+"""Steps between two timed steps on a CPU, where timing a step costs 6 microseconds."""
 _DEVICE_RATE = 100
-"""Steps between timed steps on a GPU, where a timing waits for the device; torch's default."""
+"""Steps between two timed steps on a GPU, where timing a step waits for the device; torch's default."""
 _ALWAYS_TIMED = 10
 """Number of first steps that torch always times (`Reducer::should_collect_runtime_stats`, torch 2.13)."""
 
 
 class ExchangeTimes:
-    """Mean times of DDP's gradient exchanges. torch's own mean includes all steps since the cold start."""
+    """Measures the mean time of DDP's gradient exchanges without the slow first steps, which torch's mean includes."""
 
     def __init__(self, ddp: DistributedDataParallel, *, on_cpu: bool) -> None:
         self._ddp, self._rate = ddp, _CPU_RATE if on_cpu else _DEVICE_RATE
@@ -27,7 +27,7 @@ class ExchangeTimes:
         self._mean = 0.0
 
     def mean_seconds(self) -> float:
-        """Return the mean time of an exchange since the last call that timed some, with the wait for slower ranks."""
+        """Return an exchange's mean time since the last call that timed any, including the wait for slower ranks."""
         found = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - as above
         timed = self._timed_until(int(found.get("iteration", 0)))
         seconds = 1e-9 * max(0, int(found.get("avg_backward_comm_time", 0))) * timed
@@ -44,7 +44,7 @@ _ROOM = 1024
 
 
 class StepScalars:
-    """Keeps scalars on the device, and reads all in one transfer."""
+    """Collects scalars on the device, to read all of them in one transfer."""
 
     def __init__(self, device: torch.device, room: int = _ROOM) -> None:
         self._room, self._count = room, 0
@@ -54,11 +54,11 @@ class StepScalars:
 
     @property
     def is_full(self) -> bool:
-        """Return whether `take` has to be called before the next `add`."""
+        """Return whether `take` must be called before the next `add`."""
         return self._count == self._room
 
     def add(self, value: Tensor) -> None:
-        """Keep a scalar, without waiting for the device."""
+        """Store a scalar without waiting for the device."""
         if self._waiting is None:
             self._read.append(value.item())
         else:
@@ -66,7 +66,7 @@ class StepScalars:
         self._count += 1
 
     def take(self) -> list[float]:
-        """Return the scalars since the last call, after waiting for the device."""
+        """Wait for the device, and return the scalars stored since the last call."""
         values, self._read = self._read, []
         if self._waiting is not None and self._count:
             values = self._waiting[: self._count].tolist()
@@ -75,7 +75,7 @@ class StepScalars:
 
 
 class GradientNorms:
-    """The gradient norms of an epoch's steps."""
+    """Collects the gradient norms of an epoch's steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._norms = StepScalars(device)
@@ -93,7 +93,7 @@ class GradientNorms:
             self._read()
 
     def root_mean_square(self) -> float | None:
-        """Return the root mean square over steps that did not overflow; None without any."""
+        """Return the root mean square of the norms that are finite; None without any."""
         self._read()
         return math.sqrt(self._squares / self._steps) if self._steps else None
 
@@ -104,16 +104,16 @@ class GradientNorms:
 
 
 TRAIN_WORK = 3
-"""Work of a training sample in forward passes: a backward pass costs about two."""
+"""Work of training on a sample, in forward passes: a backward pass costs about two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCount:
-    """A step counter's values at one moment; `epoch` is 0 before the first, `fraction` the part of its work done.
+    """A step counter's values at one moment. `epoch` is 0 before the first; `fraction` of its work is done.
 
     Attributes:
-        count: Batches loaded, trained and evaluated and files written in this attempt.
-        is_first: The rank does something for the first time in this attempt, which may compile code.
+        count: Number of batches loaded, trained and evaluated, and files written, in this attempt.
+        is_first: Whether the rank's action is its first of this kind in this attempt, so that it may compile code.
     """
 
     count: int = 0
@@ -123,7 +123,7 @@ class StepCount:
 
 
 class StepCounter:
-    """Counts a rank's work in one attempt, in under a microsecond per batch. Other threads call `read` only."""
+    """Counts a rank's work in one attempt, in under a microsecond per batch. Other threads may only call `read`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -135,11 +135,11 @@ class StepCounter:
         self._is_first = True
 
     def begin_epoch(self, epoch: int, work: float, done: float = 0.0) -> None:
-        """Begin an epoch; `work` is the share of this rank, counted in forward passes of one sample."""
+        """Begin an epoch. `work` is this rank's share of it, counted in forward passes of one sample."""
         self._done, self._work, self._epoch = done, work, epoch
 
     def begin(self, kind: str, size: int = 0) -> None:
-        """Begin an action that `done` ends; a batch of a new `size` may be compiled anew."""
+        """Begin an action, which ends with `done`. A batch of a new `size` may cause a compilation."""
         self._kind = (kind, size)
         self._is_first = self._kind not in self._known
 

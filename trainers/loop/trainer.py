@@ -1,8 +1,8 @@
 """The training loop of one trial, on one rank.
 
-All ranks run a `Trainer` in step. They share each step's global batch, and weigh losses by world_size / (samples of the
-global batch), so that DDP's average over ranks is the mean over samples: k ranks x batch b train to the same weights as
-1 rank x batch k b.
+All ranks run a `Trainer` in step. They share each step's global batch, and multiply losses by world_size / (samples of
+the global batch), so that DDP's average over ranks is the mean over samples: k ranks with batch b train to the same
+weights as 1 rank with batch k b.
 """
 
 import logging
@@ -45,7 +45,7 @@ from trainers.trial_settings import settings_of
 log = logging.getLogger(__name__)
 
 SecondsLeft = Callable[[], float | None]
-"""Function for the seconds left to end a trial: infinite to end with its epoch, None while it may go on."""
+"""Function that returns the seconds left to end a trial: infinite to finish the epoch, None while it may continue."""
 
 
 def _no_end() -> None:
@@ -63,8 +63,8 @@ class Trainer:
     """Trains one configuration, epoch by epoch.
 
     Attributes:
-        training: The training part of an epoch, whose `on_step` and `log` get each step and batch.
-        on_part: Called after a part of an epoch is saved.
+        training: The training part of an epoch; `training.on_step` and `training.log` get each step and batch.
+        on_part: Called after a checkpoint within an epoch is saved.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Trainer:
     ) -> None:
         """Build model and optimizer, or restore them from `spec.resume_from`; every error is a TrainingError.
 
-        For several ranks the default process group must exist. `data` is `load_data`'s; None loads it here.
+        For several ranks the default process group must exist. `data` comes from `load_data`; None loads it here.
         """
         with classified():
             if group.world_size != spec.world_size:
-                raise TaskError(f"the group's world_size {group.world_size} != the trial's {spec.world_size}")
+                raise TaskError(f"the process group has {group.world_size} ranks, but the trial has {spec.world_size}")
             set_threads(spec.cpus_per_rank)
             settings = settings_of(spec)
             set_fast_math(settings, group.device)
@@ -135,12 +135,12 @@ class Trainer:
 
     @property
     def epoch(self) -> int:
-        """Number of epochs done."""
+        """Number of epochs that are done."""
         return self._state.epoch
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of training samples of this rank in a pass over the data: an epoch, or several."""
+        """Number of this rank's training samples in a pass over the data, which is one epoch or several."""
         facts, group = self.facts, self._group
         return samples_of_rank(facts.samples, facts.effective_batch, rank=group.rank, world_size=group.world_size)
 
@@ -151,7 +151,7 @@ class Trainer:
 
     @property
     def steps_left(self) -> int:
-        """Number of optimizer steps up to the last epoch; a lower bound if epochs last as long as a stream."""
+        """Number of optimizer steps left to the last epoch; a lower bound if each epoch is a whole stream."""
         if self._layout is None:
             return self._settings.epochs - self._state.epoch
         return self._layout.steps(self._settings.epochs) - self._state.step
@@ -159,10 +159,9 @@ class Trainer:
     def advance(self, until_epoch: int, seconds_left: SecondsLeft = _no_end) -> Iterator[Measurement]:
         """Train to the end of `until_epoch` and yield a measurement after each epoch, once its checkpoint is complete.
 
-        All ranks have to iterate in step; their measurements differ in `wall_seconds` only. Checkpoints within an
-        epoch, written if the last is too old or to end there, go to `on_part`. Unless `seconds_left`, called on
-        rank 0, returns None, all ranks end with the epoch, or within it if that would take longer; a checkpoint is
-        written.
+        All ranks must iterate in step; their measurements differ only in `wall_seconds`. Checkpoints within an epoch,
+        written if the last is too old or the trial ends there, go to `on_part`. If `seconds_left`, called on rank 0,
+        returns a number, all ranks stop after the epoch, or within it if it would take longer, with a checkpoint.
 
         Raises:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
@@ -176,7 +175,7 @@ class Trainer:
             yield pending.told()
 
     def run(self, course: Course) -> None:
-        """Train as far as the course allows, without waiting for checkpoints; their errors are raised later."""
+        """Train as far as `course` allows, while checkpoints are written. Errors of the writing are raised later."""
         self._counter.begin("first step")
         course.begin(self.facts)
         if self.epoch in self._spec.test_at:  # it resumed there
@@ -191,7 +190,7 @@ class Trainer:
                 return
 
     def _scored(self) -> Measurement:
-        """Return the test metrics of the model as it was saved, without further training."""
+        """Return the test metrics of the saved model, without further training."""
         started = time.perf_counter()
         with classified(), self._state.evaluated_weights():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
@@ -201,7 +200,7 @@ class Trainer:
         return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True, answers=answers)
 
     def _described(self) -> dict[str, Any]:
-        """Return the description of the model's answers; its failure leaves the metrics as they are."""
+        """Return the task's description of the model's answers; empty if describing them fails."""
         try:
             return self._epoch_end.answers(self._spec.explain_seconds)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -211,7 +210,7 @@ class Trainer:
     def advance_ahead(
         self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True
     ) -> Iterator[Pending[Measurement]]:
-        """Train as `advance` does, but `ahead` of checkpoints, which a thread writes."""
+        """Train as `advance` does; with `ahead`, do not wait until a thread has written the checkpoints."""
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             last = min(until_epoch, self._settings.epochs)
@@ -224,7 +223,7 @@ class Trainer:
                     return
 
     def close(self) -> Remains:
-        """Release model and data after the last checkpoint; return a check for parameters left in memory."""
+        """Release model and data after the last checkpoint. Returns a check for parameters left in memory."""
         remains = Remains(self.module.parameters())
         self._counter.begin("checkpoint")
         self._checkpoints.close()
@@ -274,7 +273,7 @@ class Trainer:
         return Pending(news=measurement, write=write)
 
     def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
-        """Return the epoch's optimizer figures; norms of the gradient watch ignore sample weights."""
+        """Return the epoch's learning rate and gradient norm. Norms of the gradient watch ignore sample weights."""
         norm = self.training.gradient_norm()
         if norm is None and not has_weights(self._task):
             norm = result.gradient_norm
@@ -311,7 +310,7 @@ class Trainer:
     def _write_checkpoint(
         self, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint after an epoch, or within the next one with its `part`."""
+        """Write a checkpoint after an epoch, or within the next epoch if `part` is given."""
         state = self._state
         of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
         self._counter.begin("checkpoint")
@@ -325,7 +324,7 @@ class Trainer:
         return self._checkpoints.content(state.epoch, state.metrics, scheduler=rate, **state.content(), **of_part)
 
     def _gradient_watch(self) -> GradientWatch | None:
-        """Return the gradient watch, if a step has several exact and whole gradients."""
+        """Return a `GradientWatch` if a step adds up several exact, unsharded gradients; otherwise None."""
         settings, state, group = self._settings, self._state, self._group
         is_exact = state.precision.name != "fp16" and settings.compress != "powersgd" and not grows(state.module)
         if not is_exact or state.network.is_sharded or group.world_size * settings.accumulate == 1:

@@ -1,7 +1,7 @@
-"""A trial's changing state, built anew or restored from a checkpoint.
+"""A trial's state that training changes: built anew, or restored from a checkpoint.
 
-Averaged weights are often better than the last ones: they are evaluated and exported. Early stopping ends a trial after
-a number of epochs without a new best validation loss (Prechelt 1998, "Early stopping - but when?", criterion UP).
+Averaged weights are often better than the last weights, so they are evaluated and exported. Early stopping ends a trial
+after a number of epochs without a new best validation loss (Prechelt 1998, "Early stopping - but when?", criterion UP).
 """
 
 import math
@@ -43,7 +43,7 @@ from trainers.trial_settings import Settings
 
 
 class Patience:
-    """Counts epochs since the best epoch, equally on all ranks; None never stops."""
+    """Counts epochs since the best validation loss, equally on all ranks. With `epochs` None it never stops a trial."""
 
     def __init__(self, epochs: int | None) -> None:
         self._epochs = epochs
@@ -51,7 +51,7 @@ class Patience:
         self._waited = 0
 
     def runs_out(self, val_loss: float) -> bool:
-        """Add an epoch's validation loss (NaN is no new best), and return whether patience has run out."""
+        """Add an epoch's validation loss (NaN is never the best), and return whether patience has run out."""
         if val_loss < self._best:
             self._best, self._waited = val_loss, 0
         else:
@@ -68,9 +68,9 @@ class Patience:
 
 
 class Average:
-    """An exponential moving average of trainable parameters; buffers are copied.
+    """Exponential moving average of a model's trainable parameters. Buffers are not averaged.
 
-    After step t the decay is min(decay, (1 + t) / (10 + t)), which soon forgets the random initial weights.
+    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the random initial weights soon lose influence.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -80,7 +80,7 @@ class Average:
         self._averaged = [parameter.clone() for parameter in self._live]
 
     def update(self, step: int) -> None:
-        """Add the weights after `step` steps, counted from 1."""
+        """Include the model's weights after `step` steps, counted from 1, in the average."""
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self._averaged, self._live, 1.0 - decay)
 
@@ -90,7 +90,7 @@ class Average:
             take(weights[name], parameter, averaged)
 
     def other_weights(self) -> dict[str, Tensor | Piece]:
-        """Return this rank's part of the weights outside the model; inside `applied`, the trained weights."""
+        """Return this rank's part of the weights outside the model: inside `applied`, the trained weights."""
         other = {
             id(parameter): averaged
             for parameter, averaged in zip(self._parameters.values(), self._averaged, strict=True)
@@ -102,7 +102,7 @@ class Average:
         }
 
     def swap(self) -> None:
-        """Swap the average and the model's weights."""
+        """Exchange the averaged weights and the model's weights."""
         for live, averaged in zip(self._live, self._averaged, strict=True):
             kept = live.clone()
             live.copy_(averaged)
@@ -110,7 +110,7 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the model hold the average inside the block."""
+        """Give the model the averaged weights inside the block."""
         self.swap()
         try:
             yield
@@ -120,7 +120,7 @@ class Average:
 
 @dataclass(kw_only=True, slots=True)
 class TrainingState:
-    """A trial's model, optimizer and progress; `latency_ms` is NaN before it is measured, `part` is a checkpoint's."""
+    """A trial's model, optimizer and progress. `latency_ms` is NaN until measured; `part` comes from a checkpoint."""
 
     module: nn.Module
     network: Network
@@ -138,7 +138,7 @@ class TrainingState:
     part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the evaluated and exported weights: the average, if any."""
+        """Return a context in which the model has the weights to evaluate and export: the average, if there is one."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _engine_state(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class TrainingState:
         return state
 
     def content(self) -> dict[str, Any]:
-        """Return this rank's parts of a checkpoint; call it while the model has the averaged weights."""
+        """Return this rank's content for a checkpoint; call it while the model has the weights to evaluate."""
         return {
             "model": given_weights(self.module),
             "optimizer": given_optimizer(self.optimizer),
@@ -164,7 +164,7 @@ class TrainingState:
         }
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Restore everything but the weights of an unsharded model."""
+        """Restore a checkpoint's content, except the weights of an unsharded model."""
         engine = content.get("engine", {})
         if self.network.is_sharded:
             take_weights(self.module, _weights_in(content))
@@ -194,7 +194,7 @@ def build_state(
     layout: EpochLayout | None,
     content: Mapping[str, Any] | None,
 ) -> TrainingState:
-    """Build a trial's model and optimizer from a checkpoint's content, if any; CheckpointError if it does not fit."""
+    """Build a trial's model and optimizer, from a checkpoint if given; CheckpointError if that does not fit."""
     if content is not None and layout is not None:
         _check_steps(content, str(spec.resume_from), layout)
     module, fill = _model(spec, task, settings, group)
@@ -231,7 +231,7 @@ def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
 def _model(
     spec: TrialSpec, task: Task, settings: Settings, group: Group
 ) -> tuple[nn.Module, Callable[[list[nn.Module]], None]]:
-    """Return the model, and `fill` for full sharding; until then that model is on the CPU or meta device."""
+    """Return the model, and `fill`, which sets the weights of a sharded model that is still on CPU or meta device."""
     if shards_fully(settings, group):  # in effect until the network is closed
         return_freed_tensors(at_once=settings.shard_offload or group.device.type == "cpu")
     by_module = ModuleInit(task, spec.params, spec.seed) if settings.init_by_module else None

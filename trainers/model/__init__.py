@@ -1,1 +1,1 @@
-"""Model and optimizer: DDP, sharding, precision, learning rate."""
+"""Prepares a model and its optimizer for training: DDP, sharding, precision, learning rate."""

@@ -1,8 +1,8 @@
-"""Models built without memory on torch's `meta` device, whose parameters get their first values block by block.
+"""Builds models without memory on torch's `meta` device, and gives parameters their first values block by block.
 
 Values come from each module's `reset_parameters` (or torch's `_reset_parameters`), seeded by the trial's seed and the
-module's name: they do not depend on ranks or sharding. Values that a constructor gives in other ways would be lost
-silently, so all writes to tensors are recorded while the model is built; a model with any other write is refused.
+module's name, so they do not depend on ranks or sharding. Values that a constructor sets in other ways would be lost
+silently. So all writes to tensors are recorded while the model is built, and a model with other writes is refused.
 """
 
 import sys
@@ -27,7 +27,7 @@ _SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  
 
 
 class ModuleInit:
-    """A model without values, and its `fill`; raises TaskError if values come from anything but its modules' resets."""
+    """A model without values, and `fill`, which sets them. TaskError if a value is not set by reset_parameters()."""
 
     def __init__(self, task: Task, params: Params, seed: int) -> None:
         self._seed = seed
@@ -43,7 +43,7 @@ class ModuleInit:
         self._resets = frozenset(_resets(self.module, writes))
 
     def fill(self, modules: list[nn.Module]) -> None:
-        """Give modules' own parameters their first values, on the CPU."""
+        """Create the modules' own parameters on the CPU, with their first values."""
         made: dict[int, nn.Parameter] = {}
         for module in modules:
             own = module._parameters  # noqa: SLF001 - a parameter may have two names; public iterators yield one
@@ -94,17 +94,17 @@ def _resets(module: nn.Module, writes: _Writes) -> Iterator[str]:
         inside = {id(one) for one in unit}
         for part in unit:
             for own, parameter in part.named_parameters(recurse=False):
-                what = f"{names[id(part)]}.{own}".lstrip(".")
+                tensor = f"{names[id(part)]}.{own}".lstrip(".")
                 if is_lazy(parameter):
-                    raise _refusal(f"{what} has no shape before the first pass")
+                    raise _refusal(f"{tensor} has no shape before the first forward pass")
                 if parameter.numel() == 0:
                     continue
                 givers = writes.of(parameter)
                 if not givers or None in givers:
-                    raise _refusal(f"{what} gets values outside of the reset_parameters() of {type(part).__name__}")
+                    raise _refusal(f"{tensor} gets values outside of the reset_parameters() of {type(part).__name__}")
                 for giver in givers:
                     if id(giver) not in inside:
-                        raise _refusal(f"{what} gets values from a reset_parameters() of more than its block")
+                        raise _refusal(f"{tensor} gets values from a reset_parameters() outside of its block")
                     yield names[id(giver)]
 
 

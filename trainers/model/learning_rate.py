@@ -1,6 +1,6 @@
-"""The learning rate: scaled with the effective batch, warmed up, scheduled. Pure functions of the step.
+"""The learning rate as a pure function of the step: scaled with the effective batch, warmed up, scheduled.
 
-The searched learning rate is meant for `reference_batch`; with k = effective_batch / reference_batch it becomes
+The searched learning rate is meant for `reference_batch` samples. For k = effective_batch / reference_batch it becomes
 
     linear  k x base         Goyal et al. 2017, arXiv 1706.02677, section 2.1
     sqrt    sqrt(k) x base   Malladi et al. 2022, arXiv 2205.10287, definition 4: for Adam, with the moment rule
@@ -26,13 +26,13 @@ _LAST = 1 / 25e4  # one cycle: its rising part, and its first and last rate, as 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningRate:
-    """The learning rate of every step.
+    """The learning rate of every step of a trial.
 
     Attributes:
         scaled: Learning rate at the effective batch, reached when the warm-up ends.
         ratio: k, the effective batch over the reference batch.
         total_steps: Steps of the schedule; infinite if unknown.
-        own: A task's schedule instead of warm-up and schedule: the factor of the scaled rate, by step and total steps.
+        own: The task's own schedule, if any: factor of the scaled rate for a step and the total number of steps.
     """
 
     base: float
@@ -49,8 +49,8 @@ class LearningRate:
     def at(self, step: float) -> float:
         """Return the learning rate of a step, counted from 0.
 
-        The warm-up is linear from the base to the scaled rate (Goyal et al. 2017, section 2.2), so it does nothing at
-        k <= 1. After it, "cosine" falls to 0 at `total_steps`; "step" drops at intervals counted from step 0. One cycle
+        The warm-up is linear from the base to the scaled rate (Goyal et al. 2017, section 2.2); for k <= 1 there is
+        none. After it, "cosine" falls to 0 at `total_steps`; "step" drops at intervals counted from step 0. One cycle
         (Smith and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the scaled rate, for 30 % of all steps
         or for a longer warm-up, and falls to nearly 0.
         """
@@ -80,7 +80,7 @@ class LearningRate:
 def planned_learning_rate(
     settings: Settings, layout: EpochLayout | None, own: Callable[[float, float], float] | None = None
 ) -> LearningRate:
-    """Return the learning rate of every step of a trial, by the task's `own` schedule if it has one.
+    """Return the learning rate of every step of a trial; `own` is the task's own schedule, if it has one.
 
     `layout` is None if the number of steps is unknown.
     """
@@ -114,19 +114,19 @@ def _between(start: float, end: float, done: float) -> float:
 
 
 def resolve_rule(lr_scaling: str, optimizer: str) -> str:
-    """Return the rule of `lr_scaling`: auto is linear for SGD, in any spelling such as SGD_Nesterov, and sqrt else."""
+    """Return the scaling rule: "auto" is linear for SGD and its variants such as SGD_Nesterov, sqrt otherwise."""
     if lr_scaling != "auto":
         return lr_scaling
     return "linear" if optimizer.lower().startswith("sgd") else "sqrt"
 
 
 def scale(base: float, ratio: float, rule: str) -> float:
-    """Return the learning rate at `ratio` times the reference batch."""
+    """Return the learning rate `base`, scaled by a rule to `ratio` times the reference batch."""
     return base * {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
 
 
 def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple[tuple[float, float], float]:
-    """Return Adam's (beta_1, beta_2) and epsilon at `ratio` = k times the reference batch.
+    """Return Adam's (beta_1, beta_2) and epsilon, scaled to `ratio` = k times the reference batch.
 
     beta -> 1 - k (1 - beta), eps -> eps / sqrt(k): Malladi et al. 2022, arXiv 2205.10287, definition 4. Betas are
     clamped: large k would make them negative, small k 1.
@@ -136,17 +136,17 @@ def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple
 
 
 def scale_weight_decay(decay: float, rate: LearningRate) -> float:
-    """Return AdamW's weight decay at `rate.ratio` = k times the reference batch.
+    """Return AdamW's weight decay, scaled to `rate.ratio` = k times the reference batch.
 
     AdamW averages weights over 1 / (rate x decay) steps, and a pass has k times fewer steps, so rate x decay has to
-    grow with k (Wang & Aitchison 2024, arXiv 2405.13698): decay grows with sqrt(k) under the sqrt rule, and stays under
-    the linear rule.
+    grow with k (Wang & Aitchison 2024, arXiv 2405.13698): decay grows with sqrt(k) under the sqrt rule, and is constant
+    under the linear rule.
     """
     return decay * rate.ratio * rate.base / rate.scaled
 
 
 def scale_ema(decay: float, ratio: float) -> float:
-    """Return the decay of averaged weights at k = `ratio`: decay^k (Busbridge et al. 2023, arXiv 2307.13813)."""
+    """Return the decay of averaged weights for k = `ratio`: decay^k (Busbridge et al. 2023, arXiv 2307.13813)."""
     return float(decay**ratio)
 
 

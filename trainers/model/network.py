@@ -1,7 +1,7 @@
-"""Models in data-parallel training: gradient exchange and compression, sharding, compiled code.
+"""Wraps models for data-parallel training: gradient exchange and compression, sharding, compiled code.
 
-fp16 and bf16 compression halve the traffic. PowerSGD (Vogels et al. 2019, arXiv 1905.13727) sends two thin matrices for
-each weight matrix where that saves at least half, and adds the error to the next step's gradient.
+fp16 and bf16 compression halve the traffic. PowerSGD (Vogels et al. 2019, arXiv 1905.13727) sends two thin matrices
+instead of a weight matrix's gradient if they are at most half its size, and adds the error to the next step's gradient.
 """
 
 import copy
@@ -39,13 +39,13 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 _EXACT_STEPS = 2
-"""Number of first steps in which PowerSGD sends whole gradients: DDP rebuilds its buckets in the first step."""
+"""Number of first steps in which PowerSGD sends whole gradients, because DDP rebuilds its buckets in the first step."""
 
 _EPSILON = 1e-8  # epsilon of the orthogonalization, so that zero gradients do not become NaN
 
 
 class Compression:
-    """The compression hook of a DDP model."""
+    """Compression of the gradients that a DDP model exchanges."""
 
     def __init__(self, network: DistributedDataParallel, compress: str, powersgd_rank: int) -> None:
         self._rank = powersgd_rank
@@ -59,7 +59,7 @@ class Compression:
             network.register_comm_hook(self._state, _powersgd)
 
     def begin_epoch(self) -> None:
-        """Reset PowerSGD, which then takes two exact steps: no checkpoint has to hold each rank's error correction."""
+        """Reset PowerSGD, so that no checkpoint has to store each rank's error. Two exact steps follow."""
         if self._state is not None:
             fresh = self._fresh()
             for name in ("error_dict", "p_memory_dict", "q_memory_dict", "iter", "rng"):
@@ -76,7 +76,7 @@ class Compression:
 
 @wraps(powerSGD_hook)  # DDP reads a hook's annotations, and refuses strings
 def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Run torch's hook, which seeds all generators and restores only the CPU's; restore the GPU's as well."""
+    """Run torch's PowerSGD hook, and restore the GPU's random generator, which the hook changes."""
     device = bucket.buffer().device
     if device.type != "cuda" or bucket.index() in state.p_memory_dict:
         return powerSGD_hook(state, bucket)
@@ -88,7 +88,7 @@ def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.T
 
 
 RECOMPILE_LIMIT = 64
-"""Most variants of one piece of code (torch's limit is 8): a loop over uncompiled blocks needs one per block."""
+"""Limit for compiled variants of a piece of code (torch's is 8): a loop over uncompiled blocks needs one per block."""
 
 _COMPILERS = ("g++", "clang++", "c++")
 
@@ -96,8 +96,8 @@ _COMPILERS = ("g++", "clang++", "c++")
 class Compiled:
     """A function that torch compiles at its first call, and again for inputs of another form.
 
-    Beyond the limit of variants torch would go on uncompiled, which distorts time and cost, so a TaskError ends the
-    trial.
+    Beyond its limit of variants, torch would continue uncompiled, which distorts time and cost. So a TaskError ends the
+    trial instead.
     """
 
     def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
@@ -122,7 +122,7 @@ class Compiled:
             ) from error
 
     def close(self) -> None:
-        """Forget all compiled code of this process."""
+        """Delete all compiled code of this process."""
         torch.compiler.reset()
 
 
@@ -142,10 +142,10 @@ _MOST_NAMES = 5
 
 
 class NamingDDP(DistributedDataParallel):
-    """DistributedDataParallel with a better error for unused parameters."""
+    """DistributedDataParallel whose error for unused parameters names the parameters."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Pass a batch through; raises TaskError if parameters had no gradient in the previous step."""
+        """Pass a batch through the model. Raises TaskError if parameters had no gradient in the previous step."""
         try:
             return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -155,12 +155,12 @@ class NamingDDP(DistributedDataParallel):
 
 
 def is_about_unused(error: RuntimeError) -> bool:
-    """Return whether an error is DDP's about parameters without a gradient."""
+    """Return whether an error is DDP's error about parameters without a gradient."""
     return "find_unused_parameters" in str(error)
 
 
 def unused_line(module: nn.Module, said: str) -> str:
-    """Return DDP's error in one line that names the parameters."""
+    """Return DDP's error about parameters without a gradient as one line that names the parameters."""
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     numbers = [int(number) for number in _UNUSED.sub(r"\1", said).split()] if _UNUSED.fullmatch(said) else []
     names = [trained[number] for number in numbers if number < len(trained)]
@@ -176,9 +176,9 @@ _ONE_VALUE = "Expected more than 1 value per channel"  # BatchNorm's message abo
 
 
 class Network:
-    """Wraps a model for training; evaluations and checkpoints use the model itself.
+    """Wraps a model for training. Evaluations and checkpoints use the unwrapped model.
 
-    For full sharding the model is on the CPU or meta device, and `fill` gives modules their first values, on the CPU.
+    For full sharding, the model is first on the CPU or meta device, and `fill` sets modules' values on the CPU.
 
     Attributes:
         is_sharded: Each rank holds only its part of the weights, so that all ranks must run each pass together.
@@ -218,7 +218,7 @@ class Network:
             self._forward = self._compiled = Compiled(self._forward, group.device)
 
     def __call__(self, inputs: Any) -> Any:
-        """Pass a batch through; TaskError if parameters had no gradient before, or BatchNorm got a single value."""
+        """Pass a batch through. TaskError if parameters had no gradient before, or BatchNorm got a single value."""
         try:
             return self._forward(images_channels_last(inputs) if self._turns_images else inputs)
         except RuntimeError as error:
@@ -243,7 +243,7 @@ class Network:
 
     @contextmanager
     def without_statistics(self) -> Iterator[None]:
-        """Keep an empty batch out of BatchNorm's running statistics and out of the exchanged statistics."""
+        """Exclude an empty batch from BatchNorm's running statistics, and from the statistics that ranks exchange."""
         training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen others
         exchanging = [norm for norm in self._shared_norms if norm.training]
         for norm in training:
@@ -264,7 +264,7 @@ class Network:
         return self.is_sharded or bool(self._shared_norms)
 
     def begin_epoch(self, seed: int) -> None:
-        """Reset the last epoch's state, and call `set_epoch_seed` of modules that have it, equally on all ranks."""
+        """Reset the last epoch's state, and pass `seed` to modules that have a method `set_epoch_seed`."""
         for part in self._module.modules():
             if hasattr(part, "set_epoch_seed"):
                 cast("Any", part).set_epoch_seed(seed)
@@ -277,24 +277,24 @@ class Network:
             cast("Any", self._module).reshard()
 
     def close(self) -> None:
-        """Forget compiled code and reset the allocator, which are process-wide."""
+        """Delete compiled code and reset the memory allocator, because both belong to the whole process."""
         if self.is_sharded:
             return_freed_tensors(at_once=False)
         if self._compiled is not None:
             self._compiled.close()
 
     def exchange_seconds(self) -> float:
-        """Return the mean time of a gradient exchange since the last call; 0 without DDP."""
+        """Return the mean seconds of a gradient exchange since the last call; 0 without DDP."""
         return 0.0 if self._exchanges is None else self._exchanges.mean_seconds()
 
 
 def shards_fully(settings: Settings, group: Group) -> bool:
-    """Return whether each rank will hold only its part of the weights."""
+    """Return whether ranks will divide the weights among them."""
     return group.world_size > 1 and settings.shard == "full"
 
 
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
-    """Normalise with running statistics, and join the other ranks' exchange without samples, forward and backward."""
+    """Normalise by running statistics, and take part in the other ranks' exchanges without contributing samples."""
     # Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the
     # inputs' format, others in at least single precision: NCCL would wait for the missing bytes forever.
     nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))
@@ -318,7 +318,7 @@ def _distributed(module: nn.Module, settings: Settings, group: Group) -> Distrib
 
 
 def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
-    """Return the megabytes of a gradient bucket; None for torch's default."""
+    """Return the size of a gradient bucket in megabytes; None means torch's default."""
     # PowerSGD sends twice for each bucket, and gloo matches messages by order alone, which differs between ranks.
     if settings.compress == "powersgd" and dist.get_backend() == "gloo":
         return 1.0 + sum(one.numel() * one.element_size() for one in module.parameters()) / 2**20
@@ -326,7 +326,7 @@ def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
 
 
 SECONDS = 5.0
-"""CPU seconds after which no further example begins; half of it for counts of parameters, which need no data."""
+"""CPU seconds after which counting begins no further example. Counting parameters, which needs no data, gets half."""
 _SAMPLES = 2
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
@@ -339,10 +339,11 @@ def count(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.process_time,
 ) -> list[dict[str, Any]]:
-    """Return counts for each example that can be built, while `seconds` of CPU time, checked before each, are left.
+    """Count parameters and operations of each example, until `seconds` of CPU time, checked before each, are used.
 
-    A row has `params`, `model_parameters`, `flops_per_sample` of a forward pass (a multiplication and an addition are
-    two) and `samples_per_epoch`, both None if unknown; `training` is the spec's section.
+    Examples that cannot be built are left out. A row has `params`, `model_parameters`, `flops_per_sample` of a forward
+    pass (a multiplication and an addition count as two) and `samples_per_epoch`; the last two may be None. `training`
+    is the spec's section.
     """
     start = clock()
     rows, models = list[dict[str, Any]](), list[nn.Module]()

@@ -1,8 +1,8 @@
-"""The optimizers by name, and learning rates of parameter groups as multiples of the scheduled rate.
+"""Builds optimizers by name, with learning rates of parameter groups as multiples of the scheduled rate.
 
-A task may have `optimizer(model, learning_rate, params)`, at the scaled rate; `schedule(step, steps, params)`, a factor
-of it; and, for the trainer's optimizers, `rate_factors(model, params)`, ratios by parameter name. Before each step the
-trainer sets each group's rate, keeping its initial ratio to the scheduled rate.
+A task may have `optimizer(model, learning_rate, params)`, called with the scaled rate; `schedule(step, steps, params)`,
+a factor of that rate; and, for the trainer's optimizers, `rate_factors(model, params)`, a factor by parameter name.
+Before each step, the trainer sets the rate of each parameter group; a group's ratio to the scheduled rate is constant.
 """
 
 import inspect
@@ -28,7 +28,7 @@ def has_optimizer(task: Task) -> bool:
 
 
 def _is_ours(method: object, *, arguments: int = 3) -> bool:
-    """Return whether the trainer can call a task's method; a task may use the name for something else."""
+    """Return whether the trainer can call a task's method; a task may use the method's name for something else."""
     if not callable(method):
         return False
     try:
@@ -41,7 +41,7 @@ def _is_ours(method: object, *, arguments: int = 3) -> bool:
 def own_optimizer(
     task: Task, module: nn.Module, learning_rate: float, params: Params, settings: Settings
 ) -> optim.Optimizer:
-    """Return the optimizer that a task builds."""
+    """Return the optimizer that a task builds; raises TaskError if it builds something else."""
     place = f"{type(task).__name__}.optimizer"
     if settings.shard == "optimizer":
         raise TaskError(
@@ -57,7 +57,7 @@ def own_optimizer(
 
 
 def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
-    """Return the scheduled learning rate of the last step, from a group that learns; 0 if none does."""
+    """Return the scheduled learning rate of the last step, from any group that is not frozen; 0 if all are frozen."""
     for group in groups:
         if factor := group.get(RATE_FACTOR, 1.0):  # 0: the task has frozen the group
             return float(group["lr"] / factor)
@@ -65,7 +65,7 @@ def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
 
 
 def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Parameter, float] | None:
-    """Return a task's `rate_factors` by parameter; TaskError unless they are positive numbers by parameter name."""
+    """Return a task's `rate_factors` by parameter. TaskError unless it maps parameter names to positive numbers."""
     method: Any = getattr(task, "rate_factors", None)
     found: object = method(module, params) if _is_ours(method, arguments=2) else None
     if found is None:
@@ -82,7 +82,7 @@ def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Param
 
 
 def own_schedule(task: Task, params: Params) -> Callable[[float, float], float] | None:
-    """Return the task's factor of the learning rate by step and planned steps, or None."""
+    """Return the task's schedule, a factor of the learning rate by step and planned steps; None if it has none."""
     schedule: Any = getattr(task, "schedule", None)
     if not _is_ours(schedule):
         return None
@@ -111,7 +111,7 @@ def build_optimizer(
     group: Group,
     factors: Mapping[nn.Parameter, float] | None = None,
 ) -> Optimizer:
-    """Return the optimizer at its first learning rate, without frozen parameters; `shard` may divide its state.
+    """Return the optimizer at its first learning rate, without frozen parameters. `shard` divides its state.
 
     `factors` are multiples of the learning rate, default 1; None puts all parameters in one group.
     """
@@ -125,7 +125,7 @@ def build_optimizer(
 
 
 def _groups(trainable: list[nn.Parameter], factors: Mapping[nn.Parameter, float] | None) -> list[dict[str, Any]]:
-    """Return groups by falling factor, or one group without a factor."""
+    """Return parameter groups, largest factor first; without factors, one group."""
     if factors is None:
         return [{"params": trainable}]
     by_factor: dict[float, list[nn.Parameter]] = {}
@@ -137,7 +137,7 @@ def _groups(trainable: list[nn.Parameter], factors: Mapping[nn.Parameter, float]
 def _plain(
     groups: list[dict[str, Any]], settings: Settings, rate: LearningRate, *, can_fuse: bool = True
 ) -> optim.Optimizer:
-    """Return one of torch's optimizers; fused kernels are the fastest for small models too (SGD: 66 us against 108)."""
+    """Return one of torch's optimizers, fused if possible: fused kernels are also fastest for small models."""
     build = OPTIMIZERS.get(settings.optimizer)
     if build is None:
         raise TaskError(f"optimizer: found {settings.optimizer!r}, allowed: {', '.join(OPTIMIZERS)}")
@@ -173,4 +173,4 @@ OPTIMIZERS: Mapping[str, Callable[[list[dict[str, Any]], Settings, LearningRate,
     "adam": _adam,
     "adamw": _adamw,
 }
-"""Functions that build the optimizer, by the value of the option `optimizer`."""
+"""Functions that build an optimizer, by the value of the option `optimizer`."""

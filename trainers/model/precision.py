@@ -1,7 +1,7 @@
-"""Number formats of forward and backward passes; weights, optimizer and, by default, evaluations are exact.
+"""Number formats of forward and backward passes. Weights, optimizer and, by default, evaluations use fp32.
 
-TF32, cuDNN's algorithms and channels-last speed up GPUs. They are process-wide; `trainers.ranks.process_state` resets
-them before the next trial.
+TF32, cuDNN's choice of algorithms and channels-last make GPUs faster. They are settings of the whole process, which
+`trainers.ranks.process_state` resets before the next trial.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _ROUNDED = frozenset({_TF32, "bf16"})
 
 
 def set_fast_math(settings: Settings, device: torch.device) -> None:
-    """Switch fast math on or off for a trial; does nothing on a CPU."""
+    """Switch TF32 and cuDNN's benchmarks on or off for a trial on a GPU."""
     if device.type != "cuda":
         return
     for switch in _switches():
@@ -32,7 +32,7 @@ def set_fast_math(settings: Settings, device: torch.device) -> None:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Compute fp32 products in fp32, for evaluations that an exported model has to reproduce."""
+    """Compute fp32 products in full fp32, for evaluations that an exported model has to reproduce."""
     on = [switch for switch in _switches() if any(_are_rounded(switch))]
     parts = [part for switch in on for part in (*_parts(switch), *_cpu_parts(switch))]
     before, precision = [part.fp32_precision for part in parts], _matmul_precision()
@@ -86,12 +86,12 @@ def _matmul_precision() -> str | None:
 
 
 def has_channels_last(settings: Settings, device: torch.device) -> bool:
-    """Return whether images are stored channels last, as a GPU's tensor cores prefer."""
+    """Return whether images are stored with channels last, which is faster on a GPU's tensor cores."""
     return device.type == "cuda" if settings.channels_last == "auto" else bool(settings.channels_last)
 
 
 def with_channels_last(module: nn.Module) -> nn.Module:
-    """Return a model with convolutions stored channels last, except from single channels, which DDP would copy."""
+    """Return a model with convolutions stored channels last, except single-channel ones, which DDP would copy."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)  # `contiguous` skips 1 x 1 kernels
@@ -99,7 +99,7 @@ def with_channels_last(module: nn.Module) -> nn.Module:
 
 
 def images_channels_last(inputs: Any) -> Any:
-    """Return inputs whose tensors [n, c, h, w] are stored channels last."""
+    """Return inputs with image tensors [n, c, h, w] stored channels last."""
     return map_tensors(_channels_last, inputs)
 
 
@@ -114,7 +114,7 @@ _AS_IT_IS = nullcontext()
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Return fp32, bf16 or fp16: auto is bf16 on a GPU from compute capability 8.0, else fp32."""
+    """Return fp32, bf16 or fp16. `auto` means bf16 on a GPU of compute capability 8.0 or higher, else fp32."""
     if precision != "auto":
         return precision
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _NATIVE_BF16
@@ -122,12 +122,12 @@ def resolve_precision(precision: str, device: torch.device) -> str:
 
 
 def format_of(precision: str, device: torch.device) -> torch.dtype | None:
-    """Return the number format of forward passes; None for single precision."""
+    """Return the number format of forward passes; None for fp32."""
     return _FORMATS.get(resolve_precision(precision, device))
 
 
 class Precision:
-    """Runs forward passes in a number format `name` (fp32, bf16, fp16), and scales fp16 gradients against underflow."""
+    """Runs forward passes in the format `name` (fp32, bf16, fp16), and scales fp16 gradients against underflow."""
 
     def __init__(self, settings: Settings, device: torch.device, *, is_sharded: bool = False) -> None:
         self.name = resolve_precision(settings.precision, device)
@@ -140,13 +140,13 @@ class Precision:
             )
 
     def forward(self) -> AbstractContextManager[object]:
-        """Return the context of a forward pass and its loss; models in double precision stay as they are."""
+        """Return the context of a forward pass and its loss. Models in double precision are not converted."""
         if self.name == "fp32":
             return _AS_IT_IS
         return torch.autocast(self._device.type, _FORMATS[self.name])
 
     def evaluated(self, model: nn.Module, inputs: Any) -> Any:
-        """Return a model's evaluation outputs in single precision, computed exactly or in the training format."""
+        """Return a model's outputs in an evaluation, in fp32, computed exactly or in the training format."""
         if self._evaluates_as_it_trains:
             with self.forward():
                 return self.restored(model(inputs))
@@ -154,11 +154,11 @@ class Precision:
             return model(inputs)
 
     def restored(self, outputs: Any) -> Any:
-        """Return outputs in single precision, so that losses and their sums are exact."""
+        """Return outputs converted to fp32, so that losses and their sums are exact."""
         return outputs if self.name == "fp32" else in_single_precision(outputs)
 
     def backward(self, loss: Tensor, factor: float = 1.0) -> None:
-        """Add `factor` times the gradient of a loss; gradients stay scaled until `step`."""
+        """Add `factor` times the gradient of a loss. With fp16, gradients are scaled until `step`."""
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * factor))
         elif factor == 1.0:  # checks that the loss is a scalar
@@ -167,7 +167,7 @@ class Precision:
             torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
-        """Clip the averaged gradient and update; fp16 skips on overflow. Returns the unclipped norm if it clips."""
+        """Clip the gradient and update the weights; fp16 skips overflows. Returns the norm if it was clipped."""
         norm: Tensor | None = None
         if self._scaler is not None:
             self._scaler.unscale_(cast("optim.Optimizer", optimizer))
@@ -194,7 +194,7 @@ class Precision:
 
 
 def _begin_momentum(optimizer: Optimizer) -> None:
-    """Start momentum at zero before a fused optimizer's first step, whose overflow would leave it uninitialised."""
+    """Start momentum at zero: a fused optimizer's first step would leave it uninitialised after an overflow."""
     if not isinstance(optimizer, optim.SGD):
         return
     for group in optimizer.param_groups:

@@ -1,7 +1,7 @@
-"""A model as a program of `torch.export`: its computation, without its Python code.
+"""Exports a model as a program of `torch.export`, which computes the same without the model's Python code.
 
-A training function is run again with the checkpoint's state, up to the first pass through the model, whose arguments
-are captured instead of being passed.
+A training function is run again with the checkpoint's state, up to its first call of the model, whose arguments are
+then captured.
 """
 
 import io
@@ -31,11 +31,11 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process_group import Group
 
 _USUAL = "model"
-_INSTEAD = "--out FILE.pt writes its saved state, with code that extracts the model"
+_INSTEAD = "Use --out FILE.pt, which writes its saved state and code that extracts the model"
 
 
 class _Called(BaseException):
-    """The function has called the model; a BaseException, so that the user's `except Exception` does not catch it."""
+    """Stops the training function when it calls the model. `except Exception` does not catch a BaseException."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Called(BaseException):
 def model_of_function(
     function: TrainingFunction, spec: TrialSpec, content: Mapping[str, Any], path: str, name: str | None = None
 ) -> "Call":
-    """Return a training function's saved model, with a checkpoint's weights, and a call of it.
+    """Return a training function's saved model, with a checkpoint's weights, and the arguments of a call of the model.
 
     `name` is the model's name in `trial.epochs`; None selects `model`, or the only model.
 
@@ -81,8 +81,8 @@ def model_of_function(
             hooks[0].remove()
             return example_call(found[0], called.call_args, called.call_kwargs)
         raise TaskError(
-            "the training function ended without calling the model that it gave to trial.epochs, and the export needs "
-            f"such a call as an example; {_INSTEAD}"
+            "the training function ended without calling the model that it gave to trial.epochs, but the export needs "
+            f"such a call as an example. {_INSTEAD}"
         )
 
 
@@ -96,7 +96,7 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
     if name in models:
         return str(name)
     if not models:
-        raise TaskError(f"the training function gave trial.epochs no torch.nn.Module to export; {_INSTEAD}")
+        raise TaskError(f"the training function gave trial.epochs no torch.nn.Module to export. {_INSTEAD}")
     given = f"found {name!r}" if name is not None else "found no name"
     raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {listed(models)}")
 
@@ -106,7 +106,7 @@ _ROWS = 2  # number of rows of the example: torch treats a length of 1 as consta
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A model and the arguments of a call; `are_rows` says which leaves of (args, kwargs) are tensors of rows."""
+    """A model and arguments for it. `are_rows` marks the leaves of (args, kwargs) that are tensors with rows."""
 
     model: nn.Module
     args: tuple[Any, ...]
@@ -114,14 +114,14 @@ class Call:
     are_rows: tuple[bool, ...]
 
     def outputs(self) -> Any:
-        """Return the model's outputs, in evaluation mode and without gradients."""
+        """Return the model's outputs for this call, in evaluation mode and without gradients."""
         self.model.eval()
         with torch.no_grad():
             return self.model(*self.args, **self.kwargs)
 
 
 def example_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Call:
-    """Return a call with a few rows of a batch; raises TaskError if the batch has no tensor."""
+    """Return a call of a model with a few rows of a batch. Raises TaskError if the batch has no tensor."""
     leaves, form = pytree.tree_flatten((args, dict(kwargs or {})))
     rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
     if not rows:
@@ -138,7 +138,7 @@ def _few(tensor: Tensor) -> Tensor:
 
 
 def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
-    """Return the program of a model, for any number of rows; TaskError if torch cannot export it, or outputs differ.
+    """Return a model's program for any number of rows. TaskError if torch cannot export it, or its outputs differ.
 
     `longest` is the greatest length of the inputs' second dimension; None if it is constant.
     """
@@ -177,7 +177,7 @@ def _check_same(program: ExportedProgram, call: Call, expected: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's messages about a failure off the terminal: the error contains them."""
+    """Keep torch's messages about a failed export off the terminal, because the raised error contains them."""
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export", "torch.onnx", "torch.fx")]
     levels = [one.level for one in loggers]
     try:

@@ -1,1 +1,1 @@
-"""Processes of a gang: their start, rendezvous, messages and printed output."""
+"""Processes of a trial's ranks: start, rendezvous, messages and printed output."""

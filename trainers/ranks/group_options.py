@@ -1,4 +1,4 @@
-"""Options of a training's process group: backend and deadline. Does not import torch."""
+"""Backend and deadline of a training's process group. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,24 +11,24 @@ GROUP_SECONDS = 600.0  # default deadline of a process group in seconds, also of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupOptions:
-    """A user's options for the process group of a training without a study.
+    """User's options for the process group of a training without a study.
 
     Attributes:
-        backend: "auto" takes NCCL if each rank has a GPU of its own, else gloo.
-        seconds: Longest silence of a missing rank, then deadline of forming the group and of every collective.
+        backend: "auto" means NCCL if each rank has its own GPU, else gloo.
+        seconds: Longest silence of a rank that loads, and deadline of forming the group and of every collective.
     """
 
     backend: BackendChoice = "auto"
     seconds: float = GROUP_SECONDS
 
     def backend_of(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> Backend:
-        """Return the backend; ranks share GPUs over gloo if there are fewer GPUs than ranks."""
+        """Return the backend: for "auto", NCCL if there is a GPU for each rank, else gloo."""
         if self.backend != "auto":
             return self.backend
         return BACKENDS[device] if ranks <= devices else "gloo"
 
     def problem(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> str | None:
-        """Return the reason why the backend is unavailable, and the cure, in one line; None if it is available."""
+        """Return one line that says why the backend is unavailable, and what to do; None if it is available."""
         if self.backend != "nccl":
             return None
         if device == "cpu":

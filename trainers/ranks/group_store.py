@@ -1,4 +1,4 @@
-"""The store with which process groups form: a torch store, client of `trainers.ranks.group_store_server`."""
+"""A torch store for forming process groups, as a client of `trainers.ranks.group_store_server`."""
 
 import hmac
 import secrets
@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 30.0  # seconds for an answer, besides the request's own wait
 
 
 class StoreClient(Store):
-    """A torch store that another process serves; keep it for all groups of a study."""
+    """Torch store whose values another process holds. Keep one store for all process groups of a study."""
 
     def __init__(self, address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class StoreClient(Store):
             self._connection.sendall(ours + proof_of(self._address.secret, b"client", theirs + ours))
             proof = receive(self._connection, PROOF_BYTES)
             if not hmac.compare_digest(proof, proof_of(self._address.secret, b"server", theirs + ours)):
-                raise ConnectionError("the other side does not know the secret")
+                raise ConnectionError("the server at this address does not know the secret of the store")
         except OSError as error:
             raise DistNetworkError(f"failed to connect to the store of process groups: {error}") from error
 
@@ -73,39 +73,39 @@ class StoreClient(Store):
         return answer[1:]
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Set a value."""
+        """Store a value under a key."""
         self._ask(b"set", key.encode(), _as_bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Wait for a value, and return it."""
+        """Wait until a key has a value, and return the value."""
         return self._ask_and_wait(b"get", [key], None)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, 0 at first, and return the sum."""
+        """Add to the number stored under a key, 0 at first, and return the sum."""
         return int(self._ask(b"add", key.encode(), str(amount).encode()))
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Append to a value."""
+        """Append to the value of a key."""
         self._ask(b"append", key.encode(), _as_bytes(value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Replace a value if it is the expected one; returns the current value."""
+        """Replace a key's value if it equals `expected`. Returns the value that the key then has."""
         return self._ask(b"compare_set", key.encode(), _as_bytes(expected), _as_bytes(desired))
 
     def delete_key(self, key: str) -> bool:
-        """Delete a value; returns whether it existed."""
+        """Delete a key; returns whether it existed."""
         return self._ask(b"delete", key.encode()) == b"1"
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all values exist."""
+        """Return whether all keys have values."""
         return self._ask(b"check", *(key.encode() for key in keys)) == b"1"
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all values exist."""
+        """Wait until all keys have values."""
         self._ask_and_wait(b"wait", list(keys), timeout)
 
     def num_keys(self) -> int:
-        """Return the number of values."""
+        """Return the number of keys."""
         return int(self._ask(b"count"))
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -117,7 +117,7 @@ class StoreClient(Store):
     getNumKeys = num_keys  # noqa: N815 - as above
 
     def clone(self) -> Any:
-        """Return a store of the same server with its own connection, which lives as long as this one."""
+        """Return a store with its own connection to the same server. The copy lives as long as this store."""
         self._copies.append(StoreClient(self._address, self._timeout_seconds))
         return self._copies[-1]
 

@@ -1,8 +1,8 @@
-"""Finds ranks of a training function that are out of step at an epoch's end.
+"""Detects ranks of a training function that are in different places when an epoch ends.
 
-All ranks arrive there in two collectives that exchange their places. A waiting rank regularly checks whether a rank
-within the epoch has begun more collectives than itself: then both would wait forever. A thread of each rank writes the
-number of begun collectives to the group's store, if the training thread has made no progress for a while.
+At the end of an epoch, all ranks exchange their places in two collectives. A rank that waits there regularly checks
+whether a rank within the epoch has begun more collectives than itself, because both would then wait forever. If the
+training thread makes no progress, another thread writes its number of begun collectives to the group's store.
 """
 
 import threading
@@ -36,7 +36,7 @@ _OTHER_PARAMETERS = (
 
 
 class Place(IntEnum):
-    """A rank's place."""
+    """Place of a rank in its training function."""
 
     WITHIN = 0
     END = 1
@@ -53,7 +53,7 @@ _WORDS = {
 
 
 class Verdict(NamedTuple):
-    """Rank 0's decisions at an epoch's end, for all ranks; `ends`: the trial ends with this epoch, on order."""
+    """Rank 0's decisions at an epoch's end, for all ranks. `ends`: the search ends the trial after this epoch."""
 
     ends: bool
     is_due: bool
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """A rank's place, and the collectives it has begun so far, or before it arrived."""
+    """A rank's place, and the number of collectives that it began before it arrived there."""
 
     epoch: int
     place: Place
@@ -81,7 +81,7 @@ class _Report(NamedTuple):
 
 
 class Arrivals:
-    """Joins the ranks of an attempt at the ends of its epochs; a context of a `name` new to the process group."""
+    """Synchronizes ranks at the ends of epochs. Use it as a context, with a `name` that is new to the process group."""
 
     def __init__(self, name: str, group: Group, counter: StepCounter) -> None:
         self._group, self._counter = group, counter
@@ -100,11 +100,11 @@ class Arrivals:
         self._over.set()
 
     def begin(self, epoch: int) -> None:
-        """Note that this rank is within an epoch."""
+        """Record that this rank is within an epoch."""
         self._at = epoch, Place.WITHIN
 
     def arrive(self, epoch: int, place: Place, verdict: Verdict, asked: int = 0) -> Verdict:
-        """Wait for all ranks; returns rank 0's verdict. TaskError if ranks are elsewhere, or have other parameters."""
+        """Wait for all ranks and return rank 0's verdict. TaskError if places or requested parameters differ."""
         if self._group.world_size == 1:
             return verdict
         own = _Report(epoch, place, _begun())
@@ -138,7 +138,7 @@ class Arrivals:
                     raise out_of_step(self._group.rank, own, rank, other)
 
     def _watch(self) -> None:
-        """Write the number of begun collectives while this rank stands still within an epoch."""
+        """Store the number of begun collectives while this rank makes no progress within an epoch."""
         seen, told = -1, ""
         while not self._over.wait(LOOK_SECONDS):
             count, seen = seen, self._counter.read().count
@@ -156,7 +156,7 @@ class Arrivals:
 
 
 def out_of_step(rank: int, report: _Report, other: int, others: _Report) -> TaskError:
-    """Return the error of two ranks that are at different places."""
+    """Return the error for two ranks that wait at different places."""
     return TaskError(
         f"ranks are out of step: rank {rank} {report.words()}, and rank {other} {others.words()}; {_ALL_IN_STEP}"
     )
@@ -176,7 +176,7 @@ def _begun() -> int:
 
 
 def _is_done(work: Work, seconds: float) -> bool:
-    """Wait at most `seconds` for a collective; returns whether it has ended, with success or not."""
+    """Wait for a collective, at most `seconds`; return whether it has ended, with or without an error."""
     if dist.get_backend() == "gloo":
         try:
             work.wait(timedelta(seconds=seconds))

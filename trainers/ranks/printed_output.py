@@ -1,7 +1,8 @@
-"""Sends the output of a rank's process to a file of its trial. Does not import torch.
+"""Writes the output of a rank's process to a file of its trial. Does not import torch.
 
-The file replaces the process's output descriptor, so it includes libraries and child processes, such as NCCL's warnings
-and a crash's last words. A pipe could deadlock: a writer that holds Python's lock would wait for the reader.
+The file replaces the process's output descriptor, so that it also gets the output of libraries and child processes,
+such as NCCL's warnings and messages of a crash. A pipe could deadlock: a writer that holds Python's lock would wait for
+the reader.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ from trainers.protocol import TrialSpec
 
 
 class RankLog:
-    """Writes a rank's output to `path`, at least the last half of `most_bytes`; an OSError loses only the log."""
+    """Writes a rank's output to `path`, at least the last half of `most_bytes`. An OSError ends only the log."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         self._path, self._half = path, max(most_bytes // 2, 1)
@@ -40,7 +41,7 @@ class RankLog:
         self._write(chunk)
 
     def note(self, line: bytes) -> None:
-        """Write a line of ours after the current line."""
+        """Write a line of our own, after the line that the rank is writing."""
         if self._is_within_line:
             self._notes += line
         else:
@@ -74,7 +75,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 def divert_stdout() -> int:
-    """Redirect standard output to standard error, also of C libraries and children; returns the old descriptor."""
+    """Redirect standard output to standard error, for C libraries and children too. Returns the old descriptor."""
     sys.stdout.flush()
     kept = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
@@ -83,7 +84,7 @@ def divert_stdout() -> int:
 
 @contextmanager
 def stdout_diverted() -> Iterator[None]:
-    """Redirect as `divert_stdout` does, until the end of the block."""
+    """Redirect standard output to standard error until the block ends, as `divert_stdout` does."""
     kept = divert_stdout()
     try:
         with redirect_stdout(sys.stderr):
@@ -101,36 +102,36 @@ _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
 
 
 def log_folder(base_folder: str | Path, study: str, trial: int, *, seed: int | None = None) -> Path:
-    """Return the folder of a trial's logs, or of its confirming training with a seed."""
+    """Return the folder of a trial's logs, or with a `seed`, of the confirming training with that seed."""
     return Path(base_folder) / FOLDER / study / trial_folder(trial, seed)
 
 
 def seeds_of_trial(base_folder: str | Path, study: str, trial: int) -> list[int]:
-    """Return the seeds of a trial's confirming trainings that have logs."""
+    """Return the seeds of the confirming trainings of a trial that have logs."""
     own = log_folder(base_folder, study, trial)
     endings = (path.name.removeprefix(f"{own.name}-seed-") for path in own.parent.glob(f"{own.name}-seed-*"))
     return sorted(int(ending) for ending in endings if ending.isdecimal())
 
 
 def folders_of_trial(base_folder: str | Path, study: str, trial: int) -> list[Path]:
-    """Return all folders of a trial's logs, with its confirming trainings."""
+    """Return all folders with a trial's logs, including its confirming trainings."""
     seeds = (None, *seeds_of_trial(base_folder, study, trial))
     return [log_folder(base_folder, study, trial, seed=seed) for seed in seeds]
 
 
 def path_of(spec: TrialSpec, rank: int, base_folder: str | Path) -> Path:
-    """Return the file of a rank's latest output."""
+    """Return the path of the latest output of a rank."""
     seed = spec.seed if spec.test_at else None
     return log_path(log_folder(base_folder, spec.study, spec.trial, seed=seed), spec.attempt, rank)
 
 
 def log_path(folder: Path, attempt: int, rank: int) -> Path:
-    """Return the file of a rank's latest output; older output is in the same name with `.1`."""
+    """Return the path of the latest output of a rank; a file of the same name with `.1` has older output."""
     return folder / f"attempt-{attempt}.rank-{rank}.log"
 
 
 def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
-    """Return a trial's files by attempt and rank; files before `since` (seconds since 1970) are another study's."""
+    """Return a trial's log files by attempt and rank. Files older than `since` (seconds since 1970) are ignored."""
     found: dict[tuple[int, int], Path] = {}
     for path in folder.glob("*.log"):
         with suppress(OSError):  # the file may vanish
@@ -140,19 +141,19 @@ def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
 
 
 def older(path: Path) -> Path:
-    """Return the file with a log's older output."""
+    """Return the path of the file with a log's older output."""
     return path.with_name(f"{path.name}.1")
 
 
 def first_log(path: Path) -> int:
-    """Return a descriptor of a new log, deleting earlier logs of the attempt."""
+    """Return the file descriptor of a new log, after deleting earlier logs of the attempt."""
     older(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return _opened(path)
 
 
 def next_log(path: Path) -> int:
-    """Return a descriptor of a new log after moving the full one to the older name."""
+    """Return the file descriptor of a new log, after renaming the full log."""
     path.replace(older(path))
     return _opened(path)
 
@@ -163,7 +164,7 @@ _TRIES = 5
 
 
 class RankOutput:
-    """The output of one process, which trains trials in turn. A folder that refuses writes fails no trial."""
+    """Output of a process that trains one trial after another. Failed writes to log files do not fail a trial."""
 
     def __init__(self) -> None:
         self._own = os.dup(_STDOUT), os.dup(_STDERR)
@@ -174,7 +175,7 @@ class RankOutput:
 
     @contextmanager
     def of(self, spec: TrialSpec, rank: int) -> Iterator[None]:
-        """Keep the output of the block as a rank's log; not for a command, or a training without a spec's folder."""
+        """Write the block's output to the rank's log, except for commands and for trainings without a spec's folder."""
         if spec.task == COMMAND or not spec.python_path:
             yield
             return
@@ -216,7 +217,7 @@ class RankOutput:
 
 
 class _Patient:
-    """A stream whose file may be full: output may be lost, and the trial goes on."""
+    """A stream whose file may be full: output is then lost, and the trial continues."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

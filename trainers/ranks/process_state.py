@@ -1,7 +1,7 @@
-"""Saves and restores global state of the process that trials run in, so that trials do not affect each other.
+"""Saves and restores the global state of a process that runs trials, so that trials do not affect each other.
 
 `_settings` lists the state: torch's switches, global hooks, environment, working folder, import path, warning filters,
-signal handlers. Imported or patched modules, open files and the task's own objects stay.
+signal handlers. Imported or patched modules, open files and the task's own objects are not restored.
 """
 
 import gc
@@ -29,7 +29,7 @@ _SQLITE = "sqlite:///"
 
 
 def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables valid on this machine, without SQLite files of other machines, else created here."""
+    """Return the variables that are valid on this machine; MLflow's are left out if its SQLite file is not here."""
     uri = variables.get(_TRACKING_URI, "")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
         return {name: value for name, value in variables.items() if not name.startswith(_TRACKER_PREFIX)}
@@ -38,7 +38,7 @@ def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that this process lacks."""
+    """Set environment variables that this process lacks, for the block."""
     added = {name: value for name, value in variables_here(variables).items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -49,7 +49,7 @@ def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 _SEED = 0
-"""Seed of the global generators before a task is made; a trial seeds them from its own seed."""
+"""Seed of the global generators before a task is constructed. Each trial then seeds them with its own seed."""
 
 _SWITCHES = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.allow_tf32",
@@ -59,10 +59,10 @@ _SWITCHES = (
     "cuda.matmul.fp32_precision", "mkldnn.fp32_precision", "mkldnn.matmul.fp32_precision",
     "mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision",
 )  # fmt: skip
-"""Attributes of `torch.backends`, older names first: setting them sets newer ones, too."""
+"""Attributes of `torch.backends`, older names first, because setting an older name also sets newer ones."""
 
 _UNREADABLE = object()
-"""Value of a setting that torch cannot read, as after mixing older and newer names; equal to no other."""
+"""Value of a setting that torch cannot read, as after mixing older and newer names. Equal to no other value."""
 
 
 class _Setting(NamedTuple):
@@ -71,13 +71,13 @@ class _Setting(NamedTuple):
 
 
 class ProcessState:
-    """The global state of this process and training thread when this object is made."""
+    """Global state of this process and of the training thread at the time this object is created."""
 
     def __init__(self) -> None:
         self._values = [(one, one.read()) for one in _settings()]
 
     def restore(self) -> None:
-        """Restore changed state, and seed the global generators of torch, numpy and Python."""
+        """Restore the state that was changed, and seed the global generators of torch, numpy and Python."""
         for setting, value in self._values:
             if _value(setting) != value:
                 setting.write(value)
@@ -182,7 +182,7 @@ def _filler(held: dict[Any, Any]) -> Callable[[dict[Any, Any]], None]:
 
 
 def _default_device() -> torch.device | None:
-    """Return the default device; None for the CPU, since "cpu" would send every operation through Python."""
+    """Return the default device; None for the CPU, since setting "cpu" would send every operation through Python."""
     device = torch.get_default_device()
     return None if device.type == "cpu" else device
 
@@ -208,7 +208,7 @@ def _set_compiler_options(value: dict[str, Any]) -> None:
 
 
 def _flushes_denormals() -> bool:
-    """Return whether denormals become zero in this thread; torch has a setter only."""
+    """Return whether denormal numbers become zero in this thread. torch has no function that reads this setting."""
     smallest, half = sys.float_info.min, 0.5
     return smallest * half == 0.0
 

@@ -1,4 +1,4 @@
-"""Messages and orders of a trial's rank process, and their transfer between its threads."""
+"""Messages and orders of a rank's process, and their transfer between its threads."""
 
 import math
 import queue
@@ -13,13 +13,13 @@ from trainers.failures import CheckpointError, StorageError, classify
 from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, TrainingError
 
 HOLD_SECONDS = 0.5
-"""Longest delay in seconds of short epochs' measurements, which are sent together unless the controller waits:
+"""Seconds for which measurements of short epochs may be held back to be sent together, unless the controller waits:
 each message costs CPU time here, in the controller and in the store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Began:
-    """Rank 0 begins its first step, `seconds` after it began the trial and the previous trial ended."""
+    """Message that rank 0 begins its first step, `seconds` after the trial started and the previous one ended."""
 
     facts: dict[str, Any]
     seconds: float
@@ -27,14 +27,14 @@ class Began:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """A rank's trial failed. Its process is unusable, unless all ranks failed together: `diverged`, `unreadable`."""
+    """Message that a rank's trial failed. Its process is unusable, unless all ranks failed together."""
 
     failure: Failure
     message: str
 
     @classmethod
     def of(cls, error: BaseException, *, has_begun: bool) -> "Failed":
-        """Return the failure of an error; before the first step (`has_begun`) checkpoints are only read."""
+        """Return the message for an error. `has_begun` false means that checkpoints have only been read so far."""
         failure = classify(error)
         # A store that does not answer still has the checkpoint: the trial must not go back to an earlier one.
         is_away = isinstance(failure, StorageError)
@@ -47,7 +47,7 @@ Message = Began | Failed | EpochPart | list[Holdable]
 
 
 class Orders:
-    """The pool's orders to a run, shared between threads: how far it may train, and when it ends."""
+    """Orders for a run, shared between threads: up to which epoch it may train, and when it must end."""
 
     def __init__(self, until: int) -> None:
         self._until = until
@@ -57,7 +57,7 @@ class Orders:
         self._changed = threading.Condition()
 
     def change(self, *, until: int | None = None, end_by: float | None = None, closed: bool = False) -> None:
-        """Change the given orders; `end_by` is a moment on the monotonic clock."""
+        """Change the given orders. `end_by` is a time of the monotonic clock."""
         with self._changed:
             self._until = self._until if until is None else until
             if end_by is not None:
@@ -66,13 +66,13 @@ class Orders:
             self._changed.notify_all()
 
     def wait_for_more_than(self, epoch: int) -> int | None:
-        """Return the epoch to train to, once it is beyond `epoch`; None after the end."""
+        """Wait until training beyond `epoch` is allowed, and return the epoch to train to; None after the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._until > epoch)
             return None if self._closed else self._until
 
     def seconds_left(self) -> float | None:
-        """Return the seconds left to end, infinite to end with the epoch; None while it may go on."""
+        """Return the seconds left to end the trial, infinite to finish the epoch; None while it may continue."""
         return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
 
 
@@ -111,7 +111,7 @@ class _Held:
         self._news.append((one, since))
 
     def take(self) -> Iterator[list[Holdable]]:
-        """Yield the waiting messages together, if any, and start anew."""
+        """Yield the waiting messages as one list, if there are any, and start a new interval."""
         if self._news:
             now = time.monotonic()
             yield [
@@ -122,9 +122,9 @@ class _Held:
 
 
 class Outgoing:
-    """Messages from the training thread to the sending one, in order; measurements of short epochs go together.
+    """Queue of messages from the training thread to the sending thread. Measurements of short epochs go together.
 
-    Each is sent once the checkpoint that it names is whole. A failure, which may be a checkpoint's, is the last
+    Each message is sent once the checkpoint that it names is complete. A failure, also of a checkpoint, is the last
     message.
     """
 
@@ -133,23 +133,23 @@ class Outgoing:
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
     def begin(self) -> None:
-        """Count the trial's start from now on: the previous trial has ended."""
+        """Count the time of the trial's start from now on, when the previous trial has ended."""
         self.began_at = time.monotonic()
 
     def send(self, what: Began | Failed | Pending[EpochPart] | None) -> None:
-        """Send a message at once; None ends the stream."""
+        """Send a message at once; None ends the queue."""
         self._queue.put(_Event(what=what))
 
     def measure(self, measurement: Pending[Measurement], *, is_last: bool) -> None:
-        """Send a measurement with others; at once if `is_last`."""
+        """Send a measurement together with others, or at once if `is_last`."""
         self._queue.put(_Event(what=measurement, is_urgent=is_last))
 
     def asked(self, one: AskedFor) -> None:
-        """Send a requested parameter with others."""
+        """Send a requested parameter together with other messages."""
         self._queue.put(_Event(what=one, is_urgent=False))
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages until the end of the stream."""
+        """Yield the messages until the queue ends."""
         held, has_failed = _Held(), False
         while True:
             event = self._next(held.send_at)

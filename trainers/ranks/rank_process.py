@@ -1,7 +1,7 @@
-"""One rank's process: it lives as long as its slot and trains one trial after another, in one thread.
+"""Process of one device slot, which trains one trial after another in one thread, as one rank of each trial.
 
-A pool calls it from several threads: `run` or `follow` occupy one during a trial, `grant`, `drain`, `close` and `steps`
-are called at the same time. A run trains up to the granted epoch and waits there; after `close` it ends.
+A pool calls it from several threads: `run` or `follow` occupy one thread during a trial; `grant`, `drain`, `close` and
+`steps` are called at the same time. A run trains up to the granted epoch and waits there; it ends after `close`.
 """
 
 import copy
@@ -41,7 +41,7 @@ MOST_EARLY_ORDERS = 8
 
 
 class _TaskCache:
-    """Keeps the last task, whose constructor may read data; each trial gets a shallow copy, and its process state."""
+    """Keeps the last task, whose constructor may read data. Each trial gets a shallow copy and the process's state."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -66,7 +66,7 @@ class _TaskCache:
         return self._task is not None and self._key == _key_of(spec)
 
     def _import_module(self, spec: TrialSpec) -> None:
-        """Import the task's module; restores the global state of its first import, since later imports do nothing."""
+        """Import the task's module. Later imports run no code, so they restore the first import's global state."""
         module = (spec.task, spec.python_path)
         if module in self._with_module:
             self._with_module[module].restore()
@@ -80,9 +80,10 @@ def _key_of(spec: TrialSpec) -> object:
 
 
 class RankProcess:
-    """The process of one slot: trains trials in turn, as a rank of their gangs; with cuda it should see one GPU.
+    """Process of one device slot, which trains trials in turn, each as one of its ranks. It should see at most one GPU.
 
-    `cpus` are this slot's alone, empty if ranks do not fill the machine; `backend` None is the device's default.
+    `cpus` belong to this slot alone, and are empty if ranks do not use all CPUs. `backend` None means the device's
+    default.
     """
 
     def __init__(
@@ -108,27 +109,27 @@ class RankProcess:
         threading.Thread(target=self._work, args=(cpus_per_rank,), name="trials", daemon=True).start()
 
     def pid(self) -> int:
-        """Return the id of this process."""
+        """Return the process id."""
         return os.getpid()
 
     def rss_bytes(self) -> int:
-        """Return the resident memory in bytes, so that the pool notices leaks."""
+        """Return the resident memory in bytes, with which the pool detects leaks."""
         return int(psutil.Process().memory_info().rss)
 
     def steps(self, key: str) -> StepCount:
-        """Return the step count of the attempt with this key, empty before its run begins."""
+        """Return the progress of the attempt with this key; all zeros before it begins."""
         now, counter = self._counter
         return counter.read() if now == key else StepCount()
 
     def follow(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Failed | None:
-        """Take part in a trial as a rank other than 0; returns when it is over."""
+        """Take part in a trial as a rank other than 0, until the trial is over."""
         for message in self.run(spec, assignment, until):
             if isinstance(message, Failed):
                 return message
         return None
 
     def run(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Iterator[Message]:
-        """Train a trial and yield its messages, until `close` or a failure."""
+        """Train a trial and yield its messages, until `close` is called or the trial fails."""
         with self._changing:
             for before in self._orders.values():
                 before.change(closed=True)
@@ -191,26 +192,26 @@ class RankProcess:
     def _command_trainer(
         self, spec: TrialSpec, command: Command, assignment: RankAssignment, counter: StepCounter
     ) -> CommandTrainer:
-        """Return the trainer of a command, whose programs form a process group of their own, if any."""
+        """Return the trainer of a command, whose programs form their own process group if they need one."""
         group = Group(rank=assignment.rank, world_size=spec.world_size, device=self._device)
         store = self._membership.store_of(assignment)
         return CommandTrainer(spec, command, assignment=assignment, group=group, store=store, counter=counter)
 
     def leave(self, group_id: str) -> None:
-        """Leave a process group together with its other members; returns once this or the next run has left it."""
+        """Leave a process group together with its other members. Returns once this process has left it."""
         self._jobs.put(lambda: self._membership.leave(group_id))
         self._membership.wait_until_left(group_id)
 
     def grant(self, key: str, until: int) -> None:
-        """Let the run train up to this epoch."""
+        """Let the run train up to the epoch `until`."""
         self._order(key, until=until)
 
     def drain(self, key: str, within_seconds: float = math.inf) -> None:
-        """Let the run end with a checkpoint: after its epoch, or within it if that would take over `within_seconds`."""
+        """Let the run end with a checkpoint, after its epoch, or within it if the rest takes over `within_seconds`."""
         self._order(key, end_by=time.monotonic() + within_seconds)
 
     def close(self, key: str) -> None:
-        """End a waiting run."""
+        """End a run that waits for an order."""
         self._order(key, closed=True)
 
     def _order(self, key: str, **change: Any) -> None:

@@ -1,8 +1,8 @@
-"""A rank's place in a group that forms later: on this machine, or under torchrun.
+"""A rank before its process group forms, on this machine or under torchrun: heartbeat, wait for the others, join.
 
-Ranks load at different speeds, but a process group has one deadline for everything. So each rank first counts up `beat
-R` in a store, sets `here R` once it has loaded, and then waits while the others' beats change. In a study the pool
-watches instead (`trainers.ranks.process_group`).
+Ranks load at different speeds, but a process group has a single deadline for everything. So each rank first increments
+`beat R` in a store as a heartbeat, sets `here R` once it has loaded, and then waits while the other ranks' heartbeats
+change. In a study the pool watches the ranks instead (`trainers.ranks.process_group`).
 """
 
 import logging
@@ -39,7 +39,7 @@ class _Heard:
 
 
 class Presence:
-    """One rank's heartbeat for the others, until its group forms; the keys are new in a store that all ranks reach."""
+    """Heartbeat of one rank until its process group forms, in a store that all ranks reach."""
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline_seconds: float) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size
@@ -55,7 +55,7 @@ class Presence:
         self._thread.join()
 
     def wait_for_all(self) -> None:
-        """Wait for all ranks, after loading; raises LostError if a rank is silent until the deadline."""
+        """Wait for all ranks after loading. Raises LostError if a rank sends no heartbeat until the deadline."""
         self.store.set(f"here {self.rank}", "yes")
         watch = _Watch(self, time.monotonic())
         here = [f"here {rank}" for rank in range(self.world_size)]
@@ -81,7 +81,7 @@ class _Watch:
         self._next_look, self._next_word = now, now + presence.deadline_seconds
 
     def look(self, now: float) -> bool:
-        """Check the others once in each period; returns False, since the wait goes on."""
+        """Check the other ranks once in each period. Returns False, because the wait continues."""
         if now < self._next_look:
             return False
         self._next_look = now + self._presence.period_seconds
@@ -115,7 +115,7 @@ _GROUPS = count()  # numbers of this process's groups: equal on all ranks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """A rank's place, before it joins the others; `presence` is its heartbeat, None for a single rank."""
+    """A rank before it joins the others. `presence` is its heartbeat, None for a single rank."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
@@ -125,7 +125,7 @@ class RankPlace:
     one_host: bool = True
 
     def join(self) -> Group:
-        """Form the group once all ranks have come (none for a single rank); raises LostError if a rank is lost."""
+        """Form the process group once all ranks have come. A single rank needs none; LostError if a rank is lost."""
         presence = self.presence
         if presence is None:
             return Group(device=self.device)
@@ -145,7 +145,7 @@ class RankPlace:
             )
 
     def close(self) -> None:
-        """Report to the other ranks that this one ends before joining."""
+        """Stop the heartbeat, so that the other ranks notice that this rank ends before joining."""
         if self.presence is not None:
             self.presence.close()
 
@@ -153,7 +153,7 @@ class RankPlace:
 def place_on_this_machine(
     kind: DeviceKind, rank: int, world_size: int, *, store: Store, options: GroupOptions
 ) -> RankPlace:
-    """Return the place of a rank in a group on this machine; ranks share GPUs if there are fewer."""
+    """Return the place of a rank in a process group on this machine. Ranks share GPUs if there are too few."""
     devices = world_size if kind == "cpu" else torch.cuda.device_count()
     return RankPlace(
         device=device_of(kind, rank % devices),
@@ -167,7 +167,7 @@ def place_on_this_machine(
 def place_in_environment(
     kind: DeviceKind, options: GroupOptions | None = None, presence: Presence | None = None
 ) -> RankPlace:
-    """Return the place that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK; LostError if it has no store."""
+    """Return the rank that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK; LostError if it has no store."""
     options = options or GroupOptions()
     local_rank, world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ["WORLD_SIZE"])
     if kind == "cuda" and options.backend == "gloo":
@@ -183,9 +183,9 @@ def place_in_environment(
 
 
 def presence_in_environment(deadline_seconds: float) -> Presence | None:
-    """Start the heartbeat to torchrun's other ranks; None for a single rank. Call it before slow work.
+    """Start the heartbeat for the other ranks of torchrun; None for a single rank. Call it before slow work.
 
-    LostError if nobody answers at MASTER_ADDR and MASTER_PORT, or not all ranks have started.
+    Raises LostError if no store answers at MASTER_ADDR and MASTER_PORT, or if not all ranks have started.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world_size == 1:
@@ -204,7 +204,7 @@ def presence_in_environment(deadline_seconds: float) -> Presence | None:
 
 
 def _forget_faults_of_earlier_starts(store: Store) -> None:
-    """Delete NCCL's failure key from torchrun's store, else it would end each later start after 8 minutes."""
+    """Delete NCCL's failure key from torchrun's store, because it would end each later start after 8 minutes."""
     # torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
     while isinstance(store, PrefixStore):
         store = store.underlying_store

@@ -1,1 +1,1 @@
-"""Built-in tasks, one file each: adding a file adds a task, under the file's name."""
+"""Built-in tasks, one file for each. A new file adds a task with the file's name."""

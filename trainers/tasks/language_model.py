@@ -1,4 +1,4 @@
-"""Models that continue a text of any kind: decoder-only transformers, trained from scratch."""
+"""Language models: decoder-only transformers that are trained from scratch to continue texts of any kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TOLD_TOKENS = 5  # number of next tokens whose probabilities an exported model returns
 _FEWEST_DOCUMENTS = 20
-"""Least number of documents to split as wholes; of fewer documents, the end of each is for validation."""
+"""With fewer documents than this, the end of each document is for validation; otherwise documents are kept whole."""
 
 
 class LanguageModel(SplitTask):
@@ -52,12 +52,12 @@ class LanguageModel(SplitTask):
         validation_share: float = 0.1,
         test_share: float = 0.0,
     ) -> None:
-        """Read the texts, learn the tokenizer from the training texts, and cut all into sequences; raises TaskError.
+        """Read the texts, learn the tokenizer from training texts, and cut all texts into sequences. Raises TaskError.
 
         Args:
-            test: A file or folder, which the search never sees.
-            separator: Text between the documents of a file; "" takes each file as one document.
-            vocabulary: Largest number of tokens, 256 bytes included.
+            test: A file or folder for testing, which the search never uses.
+            separator: Text between the documents of a file; "" makes each file one document.
+            vocabulary: Largest number of different tokens, including 256 single bytes.
         """
         given = {"validation": validation, "test": test}
         shares = {
@@ -73,7 +73,7 @@ class LanguageModel(SplitTask):
         self._parts = {name: self._cut(texts, name) for name, texts in parts.items()}
 
     def describe(self) -> tuple[str, ...]:
-        """Return what was found in the files, one line each."""
+        """Return facts about the files, one line each."""
         counts = ", ".join(f"{rows.shape[0] * self.length} ({name})" for name, rows in self._parts.items())
         return (
             f"tokens: {counts}, in sequences of {self.length}",
@@ -82,16 +82,16 @@ class LanguageModel(SplitTask):
 
     @property
     def training_samples(self) -> int:
-        """Number of training sequences."""
+        """Number of sequences in the training part."""
         return len(self._parts["train"])
 
     def model(self, params: Params) -> nn.Module:
-        """Return the transformer; TaskError if `heads` does not divide `width` into even parts."""
+        """Return the transformer. Raises TaskError if `width` is not a multiple of 2 x `heads`."""
         from trainers.tasks.words.text_networks import DecoderNetwork
 
         width, heads = cast("int", params.get("width", 256)), cast("int", params.get("heads", 4))
         if width % (2 * heads):
-            raise TaskError(f"heads: found {heads}, allowed: a divisor of half the width, which is {width}")
+            raise TaskError(f"heads: found {heads}, allowed: a divisor of {width} / 2, half the width")
         return DecoderNetwork(
             tokens=self.tokenizer.get_vocab_size(),
             width=width,
@@ -102,22 +102,22 @@ class LanguageModel(SplitTask):
         )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each sequence's mean cross entropy of a token in nats, shape [n]."""
+        """Return each sequence's mean cross entropy per token, in nats, shape [n]."""
         return self.smoothed_loss(outputs, targets, 0.0)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return the loss with `smoothing` of each target spread over all tokens, shape [n]."""
+        """Return each sequence's loss, shape [n], with the part `smoothing` of each target spread over all tokens."""
         from torch.nn.functional import cross_entropy
 
         by_token = cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing)
         return by_token.view(targets.shape).mean(dim=1)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the share of each sequence's tokens that the model predicted correctly, shape [n]."""
+        """Return the fraction of each sequence's tokens that the model predicts correctly, shape [n]."""
         return {"val_token_accuracy": (outputs.argmax(dim=-1) == targets).double().mean(dim=1)}
 
     def derived_metrics(self, metrics: Mapping[str, float], _params: Params) -> dict[str, float]:
-        """Return the perplexity, and the training's tokens per second."""
+        """Return the perplexity, and the tokens per second in training."""
         derived = {}
         if "val_loss" in metrics:
             derived["perplexity"] = math.exp(min(metrics["val_loss"], 700.0))
@@ -126,7 +126,7 @@ class LanguageModel(SplitTask):
         return derived
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return a text's whole sequences of tokens, int64 [n, length]; TaskError for a text shorter than one."""
+        """Return a text's complete token sequences, int64 [n, length]. TaskError if the text has not even one."""
         import torch
 
         texts = [Path(rows).read_text(encoding="utf-8")] if isinstance(rows, str | Path) else list(rows)
@@ -137,12 +137,12 @@ class LanguageModel(SplitTask):
         return [self.tokenizer.decode([token]) for token in outputs[:, -1].argmax(dim=-1).tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return the steps from a text to tokens as plain values; of a long text, the end counts."""
+        """Return the steps from a text to tokens as plain values. If a text is too long, only its end is used."""
         end = END
         return form_of(self.tokenizer, longest=self.length, pad=None, keep="end", unknown=end, first=end)
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return the meaning of outputs as plain values: logits of the next token, at each place of the text."""
+        """Return a description of the outputs as plain values: logits of the next token, at each place."""
         return {"kind": "next_token", "count": _TOLD_TOKENS}
 
     def space(self) -> Space:
@@ -171,7 +171,7 @@ class LanguageModel(SplitTask):
         return sequences[:, :-1], sequences[:, 1:]
 
     def _cut(self, texts: Sequence[str], name: str) -> Tokens:
-        """Return tokens as sequences int64 [n, length + 1]; the last token of each is the first of the next."""
+        """Return token sequences, int64 [n, length + 1]. Each begins with the last token of the sequence before."""
         tokens = joined(self.tokenizer, texts)
         count = (len(tokens) - 1) // self.length
         if count < 1:
@@ -207,7 +207,7 @@ class _Reader:
         except (OSError, LookupError, UnicodeError) as error:
             reason = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise TaskError(
-                f"{path}: no {self._encoding} text ({reason}). Correct the path, or set task_options.encoding"
+                f"{path}: not readable as {self._encoding} text ({reason}). Correct path or task_options.encoding"
             ) from None
         parts = text.split(self._separator) if self._separator else [text]
         return [part for part in parts if part.strip()]

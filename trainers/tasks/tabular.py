@@ -1,4 +1,4 @@
-"""Classification, regression or ranking of rows of a CSV or Parquet file, from columns of numbers and categories."""
+"""Classification, regression or ranking of rows in CSV or Parquet files, from columns of numbers and categories."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ _KINDS = ("auto", "classification", "regression", "ranking")
 
 
 class Tabular(SplitTask):
-    """Learns one column of a table from the others.
+    """Learns one column of a table from the other columns.
 
-    A classifier has cross entropy as loss, and the metrics of `SplitTask`. A number is standardised, and
-    has squared error as loss; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in its own units.
+    The loss of a classifier is the cross entropy; its metrics are those listed in `SplitTask`. A number is
+    standardised, and its loss is the squared error; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in the number's
+    own units.
     """
 
     parameters = (
@@ -88,30 +89,30 @@ class Tabular(SplitTask):
         merge_spellings: bool | None = None,
         reading: int = 1,
     ) -> None:
-        """Read the files, and learn the encoding of cells from the training rows; raises TaskError.
+        """Read the files, and learn the encoding of cells from the training rows. Raises TaskError.
 
         Args:
             target: The column to learn: its name, its number from 0, or "last".
-            test: A file of the same columns, which the search never sees.
-            validation: A file of the same columns; without it, `validation_share` of the training file.
+            test: A file with the same columns for testing, which the search never uses.
+            validation: A file with the same columns; without it, `validation_share` of the training file is used.
             kind: "classification", "regression", "ranking", or "auto": `query` means ranking; fractions, and more than
                 20 different whole numbers, mean regression.
             query: The column that groups rows for ranking; the target is each row's relevance.
             header: True if the first line names the columns; None detects it.
             delimiter: One character; None detects it.
-            missing: Cells without a value, besides empty ones; None takes ?, NA, nan, null and the like.
+            missing: Words for missing values, besides empty cells; None means ?, NA, nan, null and the like.
             ignore: Columns not to use.
             numeric: Columns that must be numbers.
             test_share: Share of the rows of `train` for testing, when there is no `test`; "auto" takes 15 % of at least
                 2,000 rows, and at most 5,000 rows.
-            folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 takes
-                a validation part instead, "auto" (of new studies) 5 folds below 2,000 rows.
+            folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 means
+                a separate validation part, "auto" (default of new studies) 5 folds below 2,000 rows.
             class_weight: "balanced" weighs each class in the loss by 1 / its number of training rows.
             scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
                 bends.
-            decimal: "," or "." where the cells of a column leave it open.
-            day_first: True to read 3/5/2024 as May, where the cells of a column leave it open.
-            merge_spellings: False to keep labels apart that differ in case and blanks only.
+            decimal: "," or "." for columns whose cells can be read with either.
+            day_first: True to read 3/5/2024 as May, in columns whose cells can be read in both ways.
+            merge_spellings: False to keep labels apart that differ only in case and blanks.
             reading: 1 reads files as existing studies do. 2 also reads numbers and dates as people write them, leaves
                 out row numbers and rows without a target, and lets `missing` add to the usual words.
         """
@@ -177,18 +178,18 @@ class Tabular(SplitTask):
         if class_weight is not None:
             task_options.choice(class_weight, "class_weight", ("balanced",))
             if not self.classes:
-                raise TaskError(f"task_options.class_weight: found {class_weight!r} for a number. Leave it out")
+                raise TaskError(f"task_options.class_weight: found {class_weight!r}, but the target is a number")
             self.balance_classes()
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics of validation."""
+        """Names of the validation metrics."""
         if self._is_classifier:
             return super().metric_names
         return _NUMBER_METRICS if self._query is None else _RANKING_METRICS
 
     def describe(self) -> tuple[str, ...]:
-        """Return facts of the files, one line each."""
+        """Return facts about the files, one line each."""
         column, other = self._target.column, "classification" if not self.classes else "regression"
         what = (
             f"{len(self.classes)} classes, {listed(map(shown, self.classes))}{self._positive_note()}"
@@ -213,9 +214,9 @@ class Tabular(SplitTask):
         return f" (AUROC and AUPRC judge {shown(self.classes[self.positive])})" if len(self.classes) == 2 else ""
 
     def data_check(self) -> dict[str, Any]:
-        """Return `findings`, lines about unusual data with the options that change them, and a row for each column.
+        """Return `findings`, lines about unusual data with the options that change their treatment, and the `columns`.
 
-        The files are read again, so that training keeps no second copy of them.
+        The files are read again, so that no second copy of them is in memory during training.
         """
         if self._form.reading == 1:
             return {}
@@ -227,10 +228,10 @@ class Tabular(SplitTask):
         return {"findings": list(found), "columns": table_columns(raw, table, self._reading, self.encoding)}
 
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
-        """Return new rows as the model takes them, float32 [n, columns]; TaskError for a wrong column or cell.
+        """Return new rows as inputs of the model, float32 [n, columns]. TaskError for a wrong column or cell.
 
-        `rows` is a file, or a list of mappings from column to value, None if missing; target and ignored columns may be
-        absent.
+        `rows` is a file, or a list of mappings from column to value, None if missing. Target and ignored columns may be
+        left out.
         """
         import torch
 
@@ -245,25 +246,25 @@ class Tabular(SplitTask):
         return torch.from_numpy(self.encoding.encode(table))
 
     def decode(self, outputs: Tensor) -> list[str] | list[float]:
-        """Return the labels of outputs, or numbers in the units of the target."""
+        """Return the labels for outputs, or numbers in the units of the target."""
         if self._is_classifier:
             return super().decode(outputs)
         return [value * self._target.deviation + self._target.mean for value in outputs.tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return what `encode` does to a row, as plain values."""
+        """Return the steps of `encode` as plain values."""
         plain = {"kind": "table", "known": list(self._columns), "missing": list(self._form.missing)}
         used = [number.name for number in self.encoding.numbers]
         return plain | self._written | self.encoding.form() | self._reading.exported(used)
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return what `decode` does to outputs, as plain values."""
+        """Return the steps of `decode` as plain values."""
         if self._is_classifier:
             return super().postprocessing()
         return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
 
     def model(self, params: Params) -> nn.Module:
-        """Return the model that `architecture` names, one for each fold; outputs [n, classes], or [n] standardised."""
+        """Return one model of the kind `architecture` for each fold. Outputs: [n, classes], or standardised numbers."""
         from trainers.tasks.table.table_networks import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
@@ -279,17 +280,17 @@ class Tabular(SplitTask):
 
     @cached_property
     def _trained_levels(self) -> NDArray[np.bool_]:
-        """Levels of categories in each model's training rows; cached, since many models may be counted."""
+        """Levels of categories in each fold model's training rows. Cached, because many models may be built."""
         return trained_levels(self._parts["train"][0], self.encoding, self._folds)
 
     def new_rows(self, inputs: Tensor) -> Tensor:
-        """Return inputs of any part in the form of `encode`: without the fold of each row."""
+        """Return inputs of any part in the form that `encode` returns, without the number of each row's fold."""
         return inputs[:, : self.encoding.columns]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's cross entropy in nats, or squared error of the standardised number, shape [n].
+        """Return each sample's loss, shape [n]: cross entropy in nats, or squared error of the standardised number.
 
-        For several members in a second dimension this is the mean of their losses.
+        If outputs have several members in a second dimension, this is the mean of the members' losses.
         """
         if not self._is_classifier:
             targets = learned_part(targets)
@@ -297,11 +298,11 @@ class Tabular(SplitTask):
         return mean_of_members(super().loss, outputs, targets)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each sample's cross entropy with smoothed targets, shape [n]."""
+        """Return each sample's cross entropy, shape [n], with smoothed targets."""
         return mean_of_members(partial(super().smoothed_loss, smoothing=smoothing), outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return each metric of each sample, shape [n]; the mean of `val_r2` is 1 - squared error / variance."""
+        """Return the values of each metric, shape [n]. The mean of `val_r2` is 1 - squared error / variance."""
         if self._is_classifier:
             return super().metrics(outputs, targets)
         error = (outputs - learned_part(targets)).double() * self._target.deviation
@@ -311,14 +312,14 @@ class Tabular(SplitTask):
         return {"val_mse": squared, "val_mae": error.abs(), "val_r2": 1 - squared / self._target.variance}
 
     def derived_metrics(self, metrics: Mapping[str, float], _params: Params) -> dict[str, float]:
-        """Return the root of a number's mean squared error, and its standard error by the delta method."""
+        """Return `val_rmse`, the root of the mean squared error, with its standard error by the delta method."""
         if self._is_classifier or self._query is not None:
             return {}
         root, error = math.sqrt(metrics["val_mse"]), metrics.get(f"val_mse{STDERR}")
         return {"val_rmse": root} | ({f"val_rmse{STDERR}": error / (2 * root)} if error is not None and root else {})
 
     def whole_metrics(self, params: Params) -> dict[str, Any]:
-        """Return the metrics of classes, or NDCG of ranked rows: a mean over queries, not over rows."""
+        """Return the metrics of classes; for ranked rows NDCG, which is a mean over queries, not over rows."""
         if self._query is None:
             return super().whole_metrics(params)
         from trainers.tasks.table.ranking import Ndcg
@@ -326,7 +327,7 @@ class Tabular(SplitTask):
         return {"val_ndcg": Ndcg()}
 
     def answer_summary(self) -> Any:
-        """Return a description of the answers to validation rows: of classes, or of numbers; None for ranked rows."""
+        """Return an object that describes answers to validation rows, as classes or numbers; None for ranked rows."""
         if self._is_classifier or self._query is not None:
             return super().answer_summary()
         from trainers.tasks.shared.class_metrics import Residuals
@@ -335,23 +336,23 @@ class Tabular(SplitTask):
 
     @property
     def input_columns(self) -> dict[str, list[int]]:
-        """Places of each column of the table in a row of inputs."""
+        """Places of each of the table's columns in a row of inputs."""
         return self.encoding.places
 
     def space(self) -> Space:
-        """Return the default search space; batches are such that an epoch has some steps."""
+        """Return the default search space. Batches are small enough for several steps in an epoch."""
         from trainers.tasks.table.table_space import tabular_space
 
         return tabular_space(self.training_samples)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return good parameters for most tables, the usual baseline first."""
+        """Return parameters that are good for most tables, the usual baseline first."""
         from trainers.tasks.table.table_space import tabular_first_trials
 
         return tabular_first_trials(self.training_samples)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, boosted trees, and a trivial baseline that ignores the columns."""
+        """Return the usual baseline, boosted trees, and a trivial baseline that ignores all columns but the target."""
         from trainers.tasks.table.table_space import tabular_baselines
 
         trivial = (
@@ -398,7 +399,7 @@ _SEED = 0
 
 
 def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bool) -> int:
-    """Return the number of folds for the option `folds`; 1 is a separate validation part."""
+    """Return the number of folds that the option `folds` means; 1 means a separate validation part."""
     if given == "auto":
         return FOLDS if rows < SMALL and rows >= 2 * FOLDS and not has_validation and not is_ranked else 1
     most = min(_MOST, rows)
@@ -406,16 +407,16 @@ def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bo
         raise TaskError(f"task_options.folds: found {given!r}, allowed: auto, or a whole number from 1 to {most}")
     if given > 1 and (has_validation or is_ranked):
         beside = "a validation file" if has_validation else "query, whose rows belong together"
-        raise TaskError(f"task_options.folds: found {given} beside {beside}, allowed: 1 or auto")
+        raise TaskError(f"task_options.folds: found {given} together with {beside}, allowed: 1 or auto")
     return given
 
 
 def with_folds(
     parts: Mapping[str, tuple[Matrix, Any]], classes: Rows | None, folds: int
 ) -> dict[str, tuple[Matrix, Any]]:
-    """Return the parts with each row's fold as the last column of training and validation, which are the same rows.
+    """Return the parts with each row's fold number as a last column. Training and validation are the same rows.
 
-    `classes` of the training rows [n], or None, are stratified.
+    Each class of the training rows' `classes` [n], or None, is divided evenly among the folds.
     """
     inputs, targets = parts["train"]
     order = np.random.default_rng(_SEED).permutation(len(inputs))
@@ -428,9 +429,9 @@ def with_folds(
 
 
 def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np.bool_]:
-    """Return a mask of the levels of all categories in the training rows of each fold's model, [k, levels].
+    """Return which levels of the categories occur in the training rows of each fold's model, as a mask [k, levels].
 
-    `inputs` are training rows of `with_folds`, [n, columns].
+    `inputs` are the training rows from `with_folds`, [n, columns].
     """
     fold = inputs[:, -1].astype(np.int64) if folds > 1 else np.zeros(len(inputs), dtype=np.int64)
     trained = [np.zeros((folds, 0), dtype=bool)]
@@ -443,7 +444,7 @@ def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np
 
 
 def folds_note(folds: int) -> str:
-    """Return the effect of folds on a trial, in words."""
+    """Return a sentence about the effect of folds on the cost and the answers of a trial."""
     what = "each row is judged by the model that has not seen it, and answers are the mean of all models"
     cure = "--set task_options.folds=1 takes a validation part instead"
     return f"folds: a trial trains {folds} models and costs {folds} times as much; {what} ({cure})"

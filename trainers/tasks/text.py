@@ -1,4 +1,4 @@
-"""Classification of texts of a CSV or TSV file: a transformer, n-grams, TF-IDF, or a published checkpoint."""
+"""Classification of texts in a CSV or TSV file, by a transformer, n-grams, TF-IDF, or a published checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_CLASSES = 1000
 
 
 class Text(SplitTask):
-    """Classifies texts. Outputs [n, classes]; `val_error` and `val_accuracy`."""
+    """Classifies texts. Outputs [n, classes]; metrics `val_error`, `val_accuracy` and others of `SplitTask`."""
 
     parameters = (
         *("architecture", "width", "depth", "heads", "dropout", "token_dropout", "pooling", "longest_ngram"),
@@ -67,14 +67,14 @@ class Text(SplitTask):
         validation_share: float = 0.15,
         test_share: Share = 0.0,
     ) -> None:
-        """Read the files, learn the tokenizer from the training texts, and tokenize all texts; raises TaskError.
+        """Read the files, learn the tokenizer from the training texts, and tokenize all texts. Raises TaskError.
 
         Args:
-            text: The column of texts: its name, its number from 0, "last", or "auto" for the column with the longest.
-            label: The column of classes, named in the same ways; "auto" takes the column with the fewest values.
-            test: A file of the same columns, which the search never sees.
+            text: The column of texts: its name, its number from 0, "last", or "auto" for the longest texts.
+            label: The column of classes, given in the same ways; "auto" means the column with the fewest values.
+            test: A file with the same columns for testing, which the search never uses.
             vocabulary: Largest number of tokens; no effect with a checkpoint.
-            longest: Number of tokens of a text that count; the rest is cut off.
+            longest: Number of tokens after which a text is cut off.
             lowercase: True to ignore case; no effect with a checkpoint.
             checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune instead of training from scratch.
             header: True if the first line names the columns; None detects it, as for `delimiter`.
@@ -111,7 +111,7 @@ class Text(SplitTask):
         }
 
     def describe(self) -> tuple[str, ...]:
-        """Return facts of the files, one line each."""
+        """Return facts about the files, one line each."""
         learned = f"{self._tokenizer.get_vocab_size()} tokens learned from the training texts"
         model = (
             f"the checkpoint {self._checkpoint}"
@@ -125,7 +125,7 @@ class Text(SplitTask):
         )
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return new texts as the model takes them, int64 [n, tokens]; TaskError for a wrong file or row."""
+        """Return new texts as inputs of the model, int64 [n, tokens]. Raises TaskError for a wrong file or row."""
         import torch
 
         if isinstance(rows, str | Path):
@@ -136,7 +136,7 @@ class Text(SplitTask):
         return torch.from_numpy(self._to_tokens([cleaned(row, self._cleaning) for row in rows]))
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return what `encode` does to a text, as plain values."""
+        """Return the steps of `encode` as plain values."""
         return (
             tokens.form_of(self._tokenizer, longest=self._longest, pad=self._pad)
             | {"column": self._text}
@@ -145,7 +145,7 @@ class Text(SplitTask):
         )
 
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names, or the checkpoint's, with an output for each class."""
+        """Return the network that `architecture` names, or the checkpoint's network, with an output for each class."""
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
         meaning = (self._tokenizer.to_str(), self.classes)
@@ -182,7 +182,7 @@ class Text(SplitTask):
 
         width, heads = cast("int", params.get("width", 128)), cast("int", params.get("heads", 4))
         if width % heads:
-            raise TaskError(f"heads: found {heads}, allowed: a divisor of width, which is {width}")
+            raise TaskError(f"heads: found {heads}, allowed: a divisor of the width, {width}")
         return TextNetwork(
             vocabulary=vocabulary,
             longest=self._longest,
@@ -197,27 +197,27 @@ class Text(SplitTask):
         )
 
     def rate_factors(self, model: nn.Module, params: Params) -> Mapping[str, float] | None:
-        """Return multiples of the learning rate, which fall from the last layer to the first by `layer_rate_decay`."""
+        """Return factors of the learning rate, which fall from the last layer to the first by `layer_rate_decay`."""
         from trainers.tasks.words.text_space import layer_rate_factors
 
         return layer_rate_factors(model, params)
 
     def space(self) -> Space:
-        """Return the default search space, a smaller space for a checkpoint."""
+        """Return the default search space, which is smaller for a checkpoint."""
         return checkpoint_space() if self._checkpoint is not None else text_space(has_tfidf=self._has_tfidf)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return known good parameters, the usual baseline first; none for a checkpoint."""
+        """Return parameters that are known to be good, the usual baseline first; none for a checkpoint."""
         return [] if self._checkpoint is not None else text_first_trials(has_tfidf=self._has_tfidf)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, unless with a checkpoint, and a trivial baseline that ignores the texts."""
+        """Return the usual baseline (none for a checkpoint), and a trivial baseline that ignores the texts."""
         trivial = most_frequent_class(self)
         return [*text_baselines(has_tfidf=self._has_tfidf), trivial]
 
     @property
     def _cleaning(self) -> dict[str, bool]:
-        """Cleaning that texts of files got. It matters for checkpoints only: tokenizers learned here ignore spaces."""
+        """Cleaning of the files' texts. It matters only for checkpoints: other tokenizers here ignore spaces."""
         return {"trimmed": True, "plain_line_ends": bool(self._written)}
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
@@ -235,14 +235,14 @@ class Text(SplitTask):
             return CheckpointNetwork(checkpoint, outputs=len(self.classes), dropout=dropout, pad=self._pad)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise TaskError(f"task_options.checkpoint: found {checkpoint!r} ({reason}), allowed: a model") from None
+            raise TaskError(f"task_options.checkpoint: cannot load a model from {checkpoint!r} ({reason})") from None
 
 
 def find_text_and_label(table: Table, text: str | int = "auto", label: str | int = "auto") -> tuple[str, str]:
-    """Return the columns of texts and of classes, as given, or detected; TaskError if there are none."""
+    """Return the columns of texts and of classes, as given or detected. Raises TaskError if there are none."""
     if len(table.names) < 2:
-        what = f"the only column is {shown(table.names[0])}"
-        raise TaskError(f"{table.path}: {what}. Name a column of texts and one of labels, and check the delimiter")
+        problem = f"the only column is {shown(table.names[0])}"
+        raise TaskError(f"{table.path}: {problem}. Name a column of texts and one of labels, and check the delimiter")
     sizes = {name: _mean_length(table, name) for name in table.names}
     label_name = None if label == "auto" else find_column(table, label, "task_options.label")
     if text == "auto":

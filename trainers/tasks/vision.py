@@ -1,4 +1,4 @@
-"""Classification of images: idx files such as MNIST's, or folders with one sub-folder for each class."""
+"""Classification of images, from idx files such as MNIST's, or from folders with one sub-folder for each class."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _ARCHITECTURES = ("cnn", "residual")
 _COLOURS = 3  # number of channels of a colour image
 _CHECKPOINT_SIDE = 128
-"""Pixels of an image's side for a checkpoint: a third of the work of 224, with which it was trained."""
+"""Height and width of images for a checkpoint: a third of the work of 224 pixels, the size in its training."""
 
 
 class Vision(SplitTask):
-    """Classifies images. Outputs [n, classes]; `val_error` and `val_accuracy`.
+    """Classifies images. Outputs [n, classes]; metrics `val_error`, `val_accuracy` and others of `SplitTask`.
 
-    Images stay uint8 until the model normalises a batch, with the training images' mean and deviation.
+    Images are stored as uint8. The model normalises each batch by the training images' mean and deviation.
     """
 
     parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude", "mixup")
@@ -57,20 +57,20 @@ class Vision(SplitTask):
         test_share: Share = 0.0,
         reading: int = 1,
     ) -> None:
-        """Read all images; raises TaskError for a wrong file or option.
+        """Read all images. Raises TaskError for a wrong file or option.
 
         Args:
             train: A folder: with idx files under MNIST's names; or with the folders train and optionally validation and
                 test; or with one sub-folder for each class. Or an idx file, beside `train_labels`.
-            test: A folder of classes or an idx file, which the search never sees; None takes what is in `train`.
+            test: A folder of classes or an idx file, which the search never uses; None means the test part in `train`.
             validation: A folder of classes or an idx file; without it, `validation_share` of the training images.
-            size: Height and width of the images, for folders; None takes their own, or at most 64.
-            grey: True to drop colours, for folders; None follows the first image.
+            size: Height and width of images from folders; None means the images' own size, at most 64.
+            grey: True to drop the colours of images from folders; None decides by the first image.
             checkpoint: A file of weights of torchvision's residual networks, to fine-tune; images of folders are then
                 128 x 128 unless `size` is given.
             reading: 1 reads folders as existing studies do. 2 leaves out hidden folders and training images that are
-                copies of validation or test images, takes whole numbers and floats as bright as they are, and makes
-                transparent pixels white.
+                copies of validation or test images, keeps the brightness of images of whole numbers or floats,
+                and makes transparent pixels white.
         """
         self._reading = task_options.whole(reading, "reading", low=1, high=2)
         is_new = reading > 1
@@ -108,7 +108,7 @@ class Vision(SplitTask):
             self._layout = layout_of(read_weights(self._checkpoint), self._checkpoint)
 
     def describe(self) -> tuple[str, ...]:
-        """Return facts of the files, one line each."""
+        """Return facts about the files, one line each."""
         channels, height, width = self._parts["train"][0].shape[1:]
         colours = "grey" if channels == 1 else "colour"
         return (
@@ -118,7 +118,7 @@ class Vision(SplitTask):
         )
 
     def data_check(self) -> dict[str, Any]:
-        """Return `findings`, one line for each unusual fact of the files."""
+        """Return `findings`, one line for each unusual fact about the files."""
         if self._reading == 1:
             return {}
         deep = {"I": "whole numbers of more than 8 bits", "F": "floats"}
@@ -136,7 +136,7 @@ class Vision(SplitTask):
         return {"findings": findings}
 
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
-        """Return image files as the model takes them, uint8 [n, channels, height, width]; TaskError for other rows."""
+        """Return image files as inputs of the model, uint8 [n, channels, height, width]. TaskError for other rows."""
         import torch
 
         check_kind(rows, (str, Path), "image files")
@@ -147,7 +147,7 @@ class Vision(SplitTask):
         )
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return what `encode` does to an image, as plain values."""
+        """Return the steps of `encode` as plain values."""
         channels, height, width = self._parts["train"][0].shape[1:]
         form = {"kind": "image", "channels": channels, "height": height, "width": width}
         return (
@@ -155,7 +155,7 @@ class Vision(SplitTask):
         )
 
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names, or the checkpoint's, with an output for each class."""
+        """Return the network that `architecture` names, or the checkpoint's network, with an output for each class."""
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
         from trainers.tasks.pictures.picture_networks import plain_body, residual_body
@@ -207,11 +207,11 @@ class Vision(SplitTask):
         return Mixup(alpha, Partners(*self.train_data(params)), len(self.classes)) if alpha > 0 else None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each image's cross entropy in nats, shape [n]; for mixtures, with the classes of both images."""
+        """Return each image's cross entropy in nats, shape [n]. In mixtures, the classes of both images count."""
         return self.smoothed_loss(outputs, targets, 0.0)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each image's cross entropy with smoothed targets, shape [n]."""
+        """Return each image's cross entropy, shape [n], with smoothed targets."""
         if outputs.dim() == 2:
             return super().smoothed_loss(outputs, targets, smoothing)
         from trainers.tasks.pictures.augmentation import mixed_loss
@@ -219,7 +219,7 @@ class Vision(SplitTask):
         return mixed_loss(outputs, targets, smoothing)
 
     def space(self) -> Space:
-        """Return the default search space, smaller for a checkpoint; only colour images are flipped."""
+        """Return the default search space, which is smaller for a checkpoint. Only colour images are flipped."""
         from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
         from search_spaces.space import Space
 
@@ -248,7 +248,7 @@ class Vision(SplitTask):
         return Space(space)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return known good parameters of the default space: a small convolutional network; none for a checkpoint."""
+        """Return parameters of a small convolutional network that are known to be good; none for a checkpoint."""
         if self._checkpoint is not None:
             return []
         return [{
@@ -258,7 +258,7 @@ class Vision(SplitTask):
         }]  # fmt: skip
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the baseline that ignores the images."""
+        """Return the trivial baseline, which ignores the images."""
         return [most_frequent_class(self)]
 
     def _read(self, source: images.Source) -> images.Images:
@@ -267,7 +267,7 @@ class Vision(SplitTask):
         return images.read_folder(source, self.classes, size=self._size, channels=self._channels, ranges=self._ranges)
 
     def _read_other(self, source: images.Source, whole: images.Images) -> images.Images:
-        """Read a validation or test part in the training images' shape."""
+        """Read a validation or test part, in the size and channels of the training images."""
         channels, height, width = whole.pixels.shape[1:]
         if source.labels is None:
             return images.read_folder(
@@ -299,7 +299,7 @@ def _sources(paths: dict[str, str | None], labels: dict[str, str | None], *, is_
 
 
 def _moments(pixels: images.Pixels) -> tuple[list[float], list[float]]:
-    """Return mean and deviation of each channel, without a floating-point copy of all images."""
+    """Return mean and deviation of each channel, computed without a floating-point copy of the images."""
     counts = [np.bincount(pixels[:, channel].ravel(), minlength=256) for channel in range(pixels.shape[1])]
     levels = np.arange(256)
     means = [float((count * levels).sum() / count.sum()) for count in counts]

@@ -69,7 +69,7 @@ def test_the_printed_command_and_its_lines_give_the_trained_model(tmp_path, monk
     if options[1] == "model":
         assert source_of(checkpoint, task, folders, None if len(options) < 4 else options[3]).call.outputs() is not None
         return
-    with pytest.raises(TaskError, match=r"no torch.nn.Module to export; --out FILE.pt writes its saved state"):
+    with pytest.raises(TaskError, match=r"no torch.nn.Module to export. Use --out FILE.pt, which writes its"):
         source_of(checkpoint, task, folders)
     lines = export_model(checkpoint, "model.pt", of_task=task)["how_to_load"]
     names: dict[str, Any] = {"model": modules[0], "module": modules[0]} if modules else {}

@@ -31,7 +31,7 @@ def test_a_store_that_gives_no_answer_keeps_nobody_waiting(object_store, monkeyp
     assert time.monotonic() - began < 1.0
     assert "8 checkpoints that are no longer needed are not deleted yet; `automl gc` lists them" in caplog.text
     deleter.finish()
-    assert caplog.text.count(", which is no longer needed (s3://checkpoints gave no answer in 1 s)") == 8
+    assert caplog.text.count(", which is no longer needed (s3://checkpoints did not answer within 1 s)") == 8
     object_store.faults.stalls = lambda _method, _path: False
     assert len(object_store.keys()) == 16, "gc finds them"
 

@@ -230,7 +230,7 @@ def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_p
     script(tmp_path, text.replace("str(epoch)", "str(epoch + 1)"))  # as one that has trained on before it is held
     spec = spec_of(tmp_path, {"metrics": "json"})
     first = run(spec, Grants(until=2))
-    with pytest.raises(UnreadablePartError, match="went on with epoch 4 from a checkpoint of epoch 2"):
+    with pytest.raises(UnreadablePartError, match="continued with epoch 4 from a checkpoint of epoch 2"):
         run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
 
 
@@ -390,11 +390,11 @@ WRONG = {
     ),
     "epoch twice": (
         "import automl\nfor epoch in 1, 2, 2: automl.report(epoch=epoch, val_error=0)",
-        {}, TaskError, "reported epoch 2 after epoch 2, allowed: 3",
+        {}, TaskError, "reported epoch 2 after epoch 2 instead of 3",
     ),
     "out of order": (
         "import automl\nfor epoch in 1, 3: automl.report(epoch=epoch, val_error=0)",
-        {}, TaskError, "reported epoch 3 after epoch 1, allowed: 2",
+        {}, TaskError, "reported epoch 3 after epoch 1 instead of 2",
     ),
     "epoch no number": (
         """print('{"epoch": "one", "val_error": 2}')""", {"metrics": "json"}, TaskError, "whole numbers from 1",

@@ -97,7 +97,7 @@ def test_epochs_are_made_of_what_a_program_counts(tmp_path, write_script, case, 
 
 def test_epochs_from_0_are_refused_with_the_cure(tmp_path, write_script):
     write_script("""print('{"epoch": 0, "val_error": 1}')""")
-    with pytest.raises(TaskError, match=r"reported epoch 0, allowed: whole numbers from 1. .*epoch_from: epoch \+ 1"):
+    with pytest.raises(TaskError, match=r"epoch 0, but epochs are whole numbers from 1. .*epoch_from: epoch \+ 1"):
         run(spec_of(tmp_path, {"metrics": "json"}))
 
 

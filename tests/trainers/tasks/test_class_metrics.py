@@ -153,7 +153,7 @@ def test_balanced_classes_find_rare_ones_more_often(tmp_path: Path, params: dict
 @pytest.mark.parametrize(
     ("column", "weight", "words"),
     [
-        ("x", "balanced", "class_weight: found 'balanced' for a number"),
+        ("x", "balanced", "class_weight: found 'balanced', but the target is a number"),
         ("sick", "even", "found 'even', allowed: balanc"),
     ],
 )

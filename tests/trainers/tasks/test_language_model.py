@@ -138,14 +138,14 @@ def test_what_it_measures_is_what_it_declares_and_heads_divide_the_width(file: s
     answer = probe("language_model", {"train": file, "length": 16, "vocabulary": 300}, [])
     assert answer["error"] is None
     assert answer["metrics"] == ["perplexity", "tokens_per_second", "val_token_accuracy"]
-    with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of half the width, which is 32"):
+    with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of 32 / 2, half the width"):
         LanguageModel(file, length=16, vocabulary=300).model({"width": 32, "heads": 3})
 
 
 WRONG = {
-    "no file": ({"train": "no-such-file"}, "no-such-file: no utf-8 text"),
+    "no file": ({"train": "no-such-file"}, "no-such-file: not readable as utf-8 text"),
     "no text": ({"train": "empty.txt"}, "empty.txt: no text found. Name"),
-    "bytes": ({"train": "bytes.txt"}, "no utf-8 text"),
+    "bytes": ({"train": "bytes.txt"}, "not readable as utf-8 text"),
     "no such files": ({"train": ".", "files": "*.tex"}, "no file in this folder matches '*.tex'"),
     "short": ({"train": "short.txt"}, "tokens of text for train are too few for length"),
     "length": ({"train": "short.txt", "length": 1}, "task_options.length: found 1"),

@@ -67,7 +67,7 @@ def test_all_rows_of_a_query_are_in_one_part_of_which_there_must_be_enough(file:
     assert quality_metric(task.metric_names) == "val_ndcg"
     assert likely_direction("val_ndcg") == "maximize"
     path = write(tmp_path / "offers.csv", [HEAD, *offers(1)])
-    with pytest.raises(TaskError, match="1 queries leave none for training or validation"):
+    with pytest.raises(TaskError, match="1 queries are too few for training and validation"):
         Tabular(path, "clicks", query="query")
 
 

@@ -378,7 +378,7 @@ TREES = {"architecture": "trees"}
         ({"folds": 0}, {}, "task_options.folds: found 0, allowed: auto, or a whole number from 1 to 20"),
         ({"folds": "many"}, {}, "task_options.folds: found 'many'"),
         ({"folds": True}, {}, "task_options.folds: found True"),
-        ({"folds": 2, "query": "city", "target": "age"}, {}, "task_options.folds: found 2 beside query"),
+        ({"folds": 2, "query": "city", "target": "age"}, {}, "task_options.folds: found 2 together with query"),
         ({"scaling": "minmax"}, {}, "task_options.scaling: found 'minmax', allowed: standard, robust"),
         ({}, {"architecture": "forest"}, "architecture: found 'forest', allowed: mlp, residual, tabm, trees"),
         ({}, {"waves": 1.5}, "waves: found 1.5, allowed: a whole number from 0 to 256"),

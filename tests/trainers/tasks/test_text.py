@@ -149,7 +149,7 @@ def test_other_classes_wrong_options_and_rows_that_are_no_texts_are_refused(file
         Text(file, test=other)
     with pytest.raises(TaskError, match=r"task_options\.longest: found 0"):
         Text(file, longest=0)
-    with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of width, which is 32"):
+    with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of the width, 32"):
         Text(file).model({"heads": 3, "width": 32})
     with pytest.raises(TaskError, match=r"no tokenizer\.json"):
         Text(file, checkpoint=str(tmp_path))

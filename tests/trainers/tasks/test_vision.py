@@ -147,7 +147,7 @@ def test_deep_images_are_as_bright_as_others_and_exported_models_agree(kind: str
         with pytest.raises(TaskError, match="it has floats for each pixel, unlike the training images"):
             plain.encode([file])
         image.fromarray(np.full((12, 12), np.nan, "float32")).save(file)
-        with pytest.raises(TaskError, match="a pixel is infinite or no number"):
+        with pytest.raises(TaskError, match="a pixel is infinite or not a number"):
             Vision(str(tmp_path / "deep"), reading=2)
 
 

@@ -1,1 +1,1 @@
-"""Parts of the task `vision`."""
+"""Parts of the task `vision`, which classifies images."""

@@ -1,8 +1,9 @@
-"""Random changes of training images, drawn for each image of each epoch. Shapes: n images of c channels, h x w pixels.
+"""Random changes of training images, drawn anew in each epoch. Shapes: n images of c channels, h x w pixels.
 
-Draws are functions of the epoch's seed and the image's own pixels, not of its place in a batch: any number of ranks and
-data workers, and a resumed epoch, change each image alike. Mixup (Zhang et al. 2018, arXiv 1710.09412) mixes an image
-and its class with any training image and its class: images of the batch would depend on the number of ranks.
+Draws are functions of the epoch's seed and the image's own pixels, not of its place in a batch. So an image is changed
+in the same way for any number of ranks and data workers, and in a resumed epoch. Mixup (Zhang et al. 2018, arXiv
+1710.09412) mixes an image and its class with any training image and its class, because the images of a batch would
+depend on the number of ranks.
 """
 
 from collections.abc import Iterator
@@ -19,20 +20,21 @@ _STREAM = 0x6D69787570  # addend to the epoch's seed, so that mixup's draws are 
 
 
 class Partners:
-    """All training images, uint8 [n, c, h, w], and classes, int64 [n], on the CPU; shared by copies of a model."""
+    """All training images, uint8 [n, c, h, w], and classes, int64 [n], on the CPU, shared by copies of a model."""
 
     def __init__(self, pixels: Tensor, labels: Tensor) -> None:
         self.pixels, self.labels = pixels, labels
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> "Partners":
-        """Return this object: it is read-only, and as large as the data."""
+        """Return this object itself, because it is read-only, and as large as the data."""
         return self
 
 
 class Mixup(nn.Module):
-    """Draws for each image another image, and the share of the first in their mixture.
+    """Draws for each image another image to mix with, and the weight of the first image in the mixture.
 
-    `alpha`, above 0, is both parameters of the share's Beta distribution; small values mix most images little.
+    `alpha`, above 0, is both parameters of the weight's Beta distribution. With a small value most mixtures are close
+    to one of the images.
     """
 
     key: Tensor
@@ -45,13 +47,13 @@ class Mixup(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def set_epoch_seed(self, seed: int) -> None:
-        """Draw from this seed; the trainer calls it before each epoch, with the same seed on all ranks."""
+        """Set the seed of the next draws. The trainer calls this before each epoch, with the same seed on all ranks."""
         self.key.fill_(seed)
 
     def draw(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return other images, the share of `pixels` in the mixture [n, 1, 1, 1], and class weights of the others.
+        """Return other images, the weight of `pixels` in the mixture [n, 1, 1, 1], and class weights of the others.
 
-        The weights, float32 [n, classes], sum up to the share of the other image.
+        The class weights, float32 [n, classes], sum up to the weight of the other image.
         """
         draws = uniform(pixels, self.key + _STREAM, 2)
         chosen = (draws[:, 0] * len(self._partners.labels)).long().to(self._partners.labels.device)
@@ -76,7 +78,7 @@ def beta_quantiles(alpha: float, count: int) -> NDArray[np.float32]:
 
 
 def mixed_loss(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the cross entropy in nats, shape [n], of logits and class weights of other images, [n, 2, classes]."""
+    """Return the cross entropy in nats, shape [n]. `outputs` [n, 2, classes]: logits, class weights of other images."""
     logits, counts = outputs.unbind(1)
     kept = 1 - counts.sum(dim=1, keepdim=True)
     both = one_hot(targets, logits.shape[1]) * kept + counts
@@ -87,19 +89,19 @@ OPERATIONS = (
     "identity", "shift_x", "shift_y", "rotation", "shear_x", "shear_y", "brightness", "contrast", "erasing",
 )  # fmt: skip
 _ROTATION_RADIANS, _SHEAR, _SHIFT_SHARE, _GAIN, _ERASED_SHARE = 0.5236, 0.3, 0.3, 0.9, 0.5
-"""RandAugment's strengths at magnitude 1; lengths are shares of the image's side."""
+"""Strengths of RandAugment's operations at magnitude 1. Lengths are fractions of the image's side."""
 _DRAWS_OF_OPERATION = 4
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-"""Constants of SplitMix64 (Steele, Lea and Flood 2014), as signed numbers of 64 bits."""
+"""Constants of the generator SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers."""
 
 
 class Augmentation(nn.Module):
-    """Shifts, flips and changes images, the last as RandAugment (Cubuk et al. 2020, arXiv 1909.13719).
+    """Shifts and flips images, and changes them as RandAugment does (Cubuk et al. 2020, arXiv 1909.13719).
 
     Args:
         shift: Largest shift in pixels in each direction; new pixels repeat the edge.
         operations: Number of RandAugment's operations, each one of `OPERATIONS` with equal probability.
-        magnitude: Strength of operations, from 0 to 1; its sign is drawn.
+        magnitude: Strength of the operations, from 0 to 1. Its sign is random.
     """
 
     key: Tensor
@@ -110,11 +112,11 @@ class Augmentation(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def set_epoch_seed(self, seed: int) -> None:
-        """Draw from this seed; the trainer calls it before each epoch, with the same seed on all ranks."""
+        """Set the seed of the next draws. The trainer calls this before each epoch, with the same seed on all ranks."""
         self.key.fill_(seed)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return changed uint8 pixels [n, c, h, w]; with RandAugment float32 from 0 to 255."""
+        """Return changed pixels [n, c, h, w]: uint8, or with RandAugment float32 from 0 to 255."""
         if not (self._shift or self._flip or self._operations):
             return pixels
         draws = uniform(pixels, self.key, 3 + _DRAWS_OF_OPERATION * self._operations)
@@ -129,7 +131,7 @@ class Augmentation(nn.Module):
 
 
 def uniform(pixels: Tensor, key: Tensor, count: int) -> Tensor:
-    """Return numbers of [0, 1), float32 [n, count], from a hash of each image and a key (int64 scalar)."""
+    """Return random numbers in [0, 1), float32 [n, count], from a hash of each image and `key` (int64 scalar)."""
     flat = pixels.flatten(1).to(torch.int64)
     places = torch.arange(flat.shape[1], device=pixels.device)
     image = (flat * _mixed(places)).sum(dim=1)  # wraps around, so the sum is exact in any order
@@ -146,12 +148,12 @@ def _mixed(words: Tensor) -> Tensor:
 
 
 def _right(words: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros; torch repeats the sign."""
+    """Shift bits to the right and fill with zeros. torch's own shift repeats the sign bit."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def shifted(pixels: Tensor, most: int, draws: Tensor) -> Tensor:
-    """Shift each image by whole pixels, at most `most` down and right, by draws [n, 2]."""
+    """Shift each image by whole pixels, at most `most` in each direction, according to random numbers [n, 2]."""
     n, c, height, width = pixels.shape
     down, right = ((draws * (2 * most + 1)).to(torch.int64) - most).unbind(1)
     rows = (torch.arange(height, device=pixels.device) + down[:, None]).clamp(0, height - 1)
@@ -161,14 +163,14 @@ def shifted(pixels: Tensor, most: int, draws: Tensor) -> Tensor:
 
 
 def flipped(pixels: Tensor, draws: Tensor) -> Tensor:
-    """Mirror the images whose draw [n] is below one half, left to right."""
+    """Mirror the images whose random number in `draws` [n] is below one half, left to right."""
     return torch.where((draws < 0.5)[:, None, None, None], pixels.flip(3), pixels)
 
 
 def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
-    """Return pixels as float32 from 0 to 255 after the operations of draws [n, operations, 4].
+    """Return float32 pixels from 0 to 255, changed by the operations that `policy` [n, operations, 4] chooses.
 
-    Moves of all operations are one affine map, with one interpolation; then come brightness and contrast, then erasing.
+    All moves are combined into one affine map with one interpolation. Brightness and contrast follow, then erasing.
     """
     kinds = (policy[:, :, 0] * len(OPERATIONS)).to(torch.int64)
     signed = torch.where(policy[:, :, 1] < 0.5, -magnitude, magnitude)
@@ -200,13 +202,13 @@ def _moved(images: Tensor, kinds: Tensor, signed: Tensor) -> Tensor:
 
 
 def _strengths(kind: Tensor, strength: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield each operation with its strength for each image, [n, 1, 1]; 0 for images with other operations."""
+    """Yield each operation with its strength for each image, [n, 1, 1]. It is 0 for images with another operation."""
     for number, name in enumerate(OPERATIONS):
         yield name, (strength * (kind == number))[:, None, None]
 
 
 def _erased(images: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
-    """Set a rectangle at a drawn place to the image's mean."""
+    """Set a randomly placed rectangle of each image to the image's mean."""
     height, width = images.shape[2:]
     half = strength[:, None] * (_ERASED_SHARE / 2)
     rows = (torch.arange(height, device=images.device) + 0.5) / height

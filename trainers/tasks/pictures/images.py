@@ -1,4 +1,4 @@
-"""Images from idx files (MNIST's format) or from a folder for each class; uint8 [n, c, h, w], 1 or 3 channels."""
+"""Reads images from idx files (MNIST's format) or from a folder for each class: uint8 [n, c, h, w], 1 or 3 channels."""
 
 import math
 import struct
@@ -25,7 +25,7 @@ _OTHER_ENDINGS = frozenset({
 })  # fmt: skip
 _UNSIGNED_BYTE = 0x08
 _IDX_NAMES = {"train": ("*train-images*idx3*", "*train-labels*idx1*"), "test": ("*t*-images*idx3*", "*t*-labels*idx1*")}
-"""Names as in MNIST and similar data sets: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
+"""Patterns of names as in MNIST and similar data: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
 _PART_NAMES = {
     "train": ("train", "training"),
@@ -36,13 +36,13 @@ _MORE_PART_NAMES = {
     "train": ("train_set", "training_set"), "validation": ("dev", "validation_set"), "test": ("test_set", "holdout"),
 }  # fmt: skip
 _BITS = (8, 10, 12, 14, 16)
-"""Depths of whole numbers in files of 16 or 32 bits; the least that holds all training images is taken."""
+"""Possible bits per pixel in files of 16 or 32 bits. The smallest number that fits all training images is assumed."""
 Ranges = dict[str, tuple[float, float]]  # values that mean black and white, for Pillow's modes I and F
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Images:
-    """Labelled images: pixels uint8 [n, c, h, w], classes int64 [n]."""
+    """Images with their classes: pixels uint8 [n, c, h, w], classes int64 [n]."""
 
     pixels: Pixels
     labels: Rows
@@ -50,7 +50,7 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Place of a part's images: an idx file with its labels, or a folder of classes."""
+    """Location of a part's images: an idx file and a file of labels, or a folder with a sub-folder for each class."""
 
     images: Path
     labels: Path | None = None
@@ -58,10 +58,10 @@ class Source:
 
 
 def find_sources(path: Path, *, is_new: bool) -> dict[str, Source]:
-    """Return the places of the parts "train", and optionally "validation" and "test", in a folder.
+    """Return where the parts "train", and if present "validation" and "test", are in a folder.
 
-    It holds idx files with MNIST's names, folders of parts with a sub-folder for each class, or only those sub-folders.
-    If `is_new`, a sub-folder called test that has the classes of the others is a part.
+    The folder has idx files with MNIST's names, folders of parts with a sub-folder for each class, or only sub-folders
+    for classes. If `is_new`, a sub-folder called test that has the same classes as the folder counts as a part.
     """
     if not path.is_dir():
         what = "a file" if path.exists() else "no such folder"
@@ -78,7 +78,7 @@ def find_sources(path: Path, *, is_new: bool) -> dict[str, Source]:
     found = {name for name, one in inner.items() if not _is_hidden(one.name) and one not in folders}
     if not found and len(parts) > 1:
         named = listed(one.name for one in folders)
-        raise TaskError(f"{path}: found {named}, but no folder train. Name the training images train")
+        raise TaskError(f"{path}: found {named}, but no folder train. Rename the folder of training images to train")
     own = {part: one for part, one in parts.items() if found & {inside.name.lower() for inside in one.images.iterdir()}}
     return {"train": Source(images=path, parts=tuple(one.images.name for one in own.values())), **own}
 
@@ -96,7 +96,7 @@ def _idx_source(path: Path, part: str) -> Source | None:
 
 
 def class_folders(source: Source, *, with_hidden: bool) -> tuple[str, ...]:
-    """Return the names of a folder's sub-folders with images, sorted, by value if all are numbers."""
+    """Return the names of a folder's sub-folders with images, sorted; by value if all names are numbers."""
     path = source.images
     names = [
         one.name
@@ -106,14 +106,14 @@ def class_folders(source: Source, *, with_hidden: bool) -> tuple[str, ...]:
         and any(image_files(one, with_hidden=with_hidden))
     ]
     if len(names) < 2:
-        what = f"found {len(names)} sub-folders with images ({', '.join(ENDINGS[:4])}, ...)"
+        kinds = ", ".join(ENDINGS[:4])
         allowed = "one for each of at least two classes, or idx files such as train-images-idx3-ubyte.gz"
-        raise TaskError(f"{path}: {what}, allowed: {allowed}")
+        raise TaskError(f"{path}: found {len(names)} sub-folders with images ({kinds}, ...), allowed: {allowed}")
     return tuple(sorted(names, key=int if all(name.isdigit() for name in names) else str))
 
 
 def read_idx(source: Source) -> Images:
-    """Read images and labels from idx files, gzip or not."""
+    """Read images and labels from idx files, which may be compressed with gzip."""
     if source.labels is None:
         raise TaskError(f"{source.images}: no file of labels. Put an idx file of labels beside it")
     pixels, labels = _idx(source.images, 3), _idx(source.labels, 1)
@@ -125,7 +125,7 @@ def read_idx(source: Source) -> Images:
 
 
 def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
-    """Return the ranges of a folder's images of more than 8 bits. TaskError for infinite pixels."""
+    """Return the ranges of pixel values in a folder's images of more than 8 bits per pixel. TaskError if infinite."""
     image_library()
     found: dict[str, list[tuple[float, float]]] = {}
     for path in (one for name in classes for one in image_files(folder / name)):
@@ -134,7 +134,7 @@ def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
             with opened_image(path) as image:
                 pixels = np.asarray(image, dtype=np.float64)
             if not np.isfinite(pixels).all():
-                raise TaskError(f"{path}: a pixel is infinite or no number. Replace or remove it")
+                raise TaskError(f"{path}: a pixel is infinite or not a number. Replace or remove the file")
             found.setdefault(mode, []).append((float(pixels.min()), float(pixels.max())))
     return {
         mode: _range(mode, min(low for low, _ in all_of), max(high for _, high in all_of))
@@ -152,13 +152,13 @@ def _range(mode: str, low: float, high: float) -> tuple[float, float]:
 def read_folder(
     source: Source, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None, ranges: Ranges | None
 ) -> Images:
-    """Read images from one sub-folder for each class; TaskError for a sub-folder of another name.
+    """Read images from a folder with one sub-folder for each class. TaskError for a sub-folder of another name.
 
     Args:
-        size: (height, width) to scale and crop to; None takes the images' own if all agree and none is larger than 64,
-            else a square of 64 or the smallest side, whichever is less.
-        channels: 1 for grey, 3 for colours; None takes the first image's.
-        ranges: Ranges of images of more than 8 bits; None also reads hidden folders, and scales as before.
+        size: (height, width) to scale and crop to. None means the images' own size if it is the same for all and at
+            most 64, else a square whose side is the smallest side of any image, at most 64.
+        channels: 1 for grey, 3 for colours; None means the first image's.
+        ranges: Ranges of images of more than 8 bits; None also reads hidden folders, and scales as version 1 does.
     """
     image_library()
     folder, with_hidden = source.images, ranges is None
@@ -190,7 +190,7 @@ def read_folder(
 
 
 def read_image(path: Path, channels: int, height: int, width: int, ranges: Ranges | None) -> Pixels:
-    """Return an image, uint8 [c, h, w], as exported models read it: scaled to cover the size, then its middle."""
+    """Return an image, uint8 [c, h, w], in the same way as exported models: scaled to cover the size, then cropped."""
     from PIL import Image
 
     rows = ImageRows({"channels": channels, "height": height, "width": width, "ranges": ranges})
@@ -201,7 +201,7 @@ def read_image(path: Path, channels: int, height: int, width: int, ranges: Range
 
 
 def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Images:
-    """Return images from idx files with classes numbered from 0: some data sets count from 1."""
+    """Return images from idx files with classes numbered from 0, because some data sets number them from 1."""
     known = np.array([int(name) for name in classes])
     unknown = images.labels[~np.isin(images.labels, known)]
     if len(unknown):
@@ -211,7 +211,7 @@ def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Imag
 
 
 def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
-    """Raise TaskError unless each class has two images, one for training and one for validation."""
+    """Raise TaskError unless each class has at least two images, one for training and one for validation."""
     counts = np.bincount(images.labels, minlength=len(classes))
     for number, name in enumerate(classes):
         if counts[number] < 2:
@@ -220,7 +220,7 @@ def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
 
 
 def image_library() -> None:
-    """Check that Pillow is installed."""
+    """Raise TaskError unless the package Pillow is installed."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
@@ -242,7 +242,7 @@ def _idx(path: Path, dimensions: int) -> Pixels:
 
 
 def image_files(folder: Path, *, with_hidden: bool = False) -> list[Path]:
-    """Return the images in a folder, without hidden files, and without files in folders such as __MACOSX."""
+    """Return the image files in a folder, without hidden files and files in folders such as __MACOSX."""
     if not folder.is_dir():
         return []
     images = sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))
@@ -250,7 +250,7 @@ def image_files(folder: Path, *, with_hidden: bool = False) -> list[Path]:
 
 
 def unread_files(folder: Path) -> dict[str, dict[str, int]]:
-    """Return the number of files in each sub-folder that look like images of another type, by their ending."""
+    """Return for each sub-folder the number of image files of types that cannot be read, by their ending."""
     unread: dict[str, dict[str, int]] = {}
     for inside in sorted(one for one in folder.iterdir() if one.is_dir() and not _is_hidden(one.name)):
         others = (one.suffix.lower() for one in inside.rglob("*") if one.is_file() and not _is_hidden(one.name))
@@ -260,9 +260,9 @@ def unread_files(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def without_copies(parts: Mapping[str, tuple[Pixels, Rows]]) -> tuple[dict[str, tuple[Pixels, Rows]], int, int]:
-    """Return the parts without training images that are equal to images of other parts, and how many go and stay.
+    """Return the parts without training images that other parts also have, and how many were removed and kept.
 
-    Copies stay where their class has no other training image.
+    Copies remain in the training part if their class has no other training image.
     """
     others = {pixels.tobytes() for part, (images, _) in parts.items() if part != "train" for pixels in images}
     images, labels = parts["train"]
@@ -278,7 +278,7 @@ def _channels(path: Path) -> int:
 
 
 def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
-    """Return (height, width): the size of all images if it is equal and small, else a square."""
+    """Return (height, width): the size of all images if it is the same and small, else a square."""
     sizes = {_look(path)[1] for path in paths}
     if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
         return sizes.pop()

@@ -1,7 +1,7 @@
 """Networks for images, from scratch or with published weights. Shapes: n images of c channels, height h, width w.
 
-Published weights are torchvision's residual networks (He et al. 2016, arXiv 1512.03385; wide ones: arXiv 1605.07146).
-The network in a file is recognised by the names and shapes of its weights.
+Published weights are those for torchvision's residual networks (He et al. 2016, arXiv 1512.03385; wide ones: arXiv
+1605.07146). The names and shapes of the weights in a file show which network they belong to.
 """
 
 import pickle
@@ -25,7 +25,7 @@ _GROUPS = 4
 
 
 class VisionNetwork(nn.Module):
-    """Normalisation, augmentation in training, convolutional body, linear head: uint8 [n, c, h, w] to [n, outputs]."""
+    """Image classifier: normalisation, augmentation, body and linear head; uint8 [n, c, h, w] to [n, outputs]."""
 
     mean: Tensor
     deviation: Tensor
@@ -52,7 +52,7 @@ class VisionNetwork(nn.Module):
         self.augmentation, self.mixup = augmentation, mixup
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return logits [n, outputs]; in training with mixup [n, 2, outputs], for `mixed_loss`."""
+        """Return logits [n, outputs]; in training with mixup, [n, 2, outputs] for `mixed_loss`."""
         if not self.training:
             return self._logits(pixels)
         if self.mixup is None:
@@ -69,9 +69,9 @@ class VisionNetwork(nn.Module):
 
 
 def plain_body(inputs: int, channels: int, depth: int, size: tuple[int, int]) -> tuple[nn.Module, int]:
-    """Return `depth` stages of convolutions that halve the image, and the number of features.
+    """Return a body of `depth` convolutional stages, which each halve the image, and its number of features.
 
-    The first stage has one convolution: at full size a second one would cost as much as all the others.
+    The first stage has only one convolution, because a second one at full size would cost as much as all others.
     """
     layers: list[nn.Module] = []
     before, (height, width) = inputs, size
@@ -91,7 +91,7 @@ def plain_body(inputs: int, channels: int, depth: int, size: tuple[int, int]) ->
 
 
 def residual_body(inputs: int, channels: int, depth: int) -> tuple[nn.Module, int]:
-    """Return `depth` residual blocks, each but the first halving the image, and the number of features."""
+    """Return a body of `depth` residual blocks, which halve the image after the first, and its number of features."""
     layers: list[nn.Module] = [nn.Conv2d(inputs, channels, 3, padding=1, bias=False)]
     before = channels
     for stage in range(depth):
@@ -103,7 +103,7 @@ def residual_body(inputs: int, channels: int, depth: int) -> tuple[nn.Module, in
 
 
 class _Residual(nn.Module):
-    """Two convolutions beside a shortcut, with GroupNorm: BatchNorm would make k ranks train differently from one."""
+    """Two convolutions beside a shortcut, with GroupNorm, because BatchNorm would depend on the number of ranks."""
 
     def __init__(self, before: int, after: int, *, stride: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def _norm(channels: int) -> nn.Module:
 
 
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-"""Mean and deviation of ImageNet's colours, from 0 to 255, with which the published weights were trained."""
+"""Mean and deviation of ImageNet's colours, from 0 to 255, with which published weights were trained."""
 _HEAD = ("fc.weight", "fc.bias")
 _WRAPPED = ("state_dict", "model")  # keys under which training programs keep the weights
 _BLOCK = re.compile(r"layer([1-4])\.(\d{1,3})\.conv1\.weight")
@@ -136,7 +136,7 @@ _ALLOWED = "weights of a ResNet (18, 34, 50, 101, 152 layers, or wide) of torchv
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """Return a file's tensors by name, on the CPU; runs no code, and raises TaskError for other content."""
+    """Return a file's tensors by name, on the CPU, without running code from the file. TaskError for other content."""
     file = Path(path)
     if not file.is_file():
         what, near = ("a folder", "") if file.is_dir() else ("no such file", near_file(file))
@@ -164,7 +164,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
-    """Return the network that weights belong to; TaskError unless their names and shapes fit it."""
+    """Return the network that weights belong to. Raises TaskError unless their names and shapes fit a known network."""
     blocks = [0] * len(_STAGES)
     for name in weights:
         found = _BLOCK.fullmatch(name)
@@ -173,8 +173,8 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
     first, head = weights.get("layer1.0.conv1.weight"), weights.get("fc.weight")
     if first is None or first.dim() != 4 or not all(blocks) or sum(blocks) > 100:
         near = next(iter(weights), None)
-        said = "no weights" if near is None else f"weights of another network, such as {one_line(near)[:80]!r}"
-        raise TaskError(f"task_options.checkpoint: {path}: found {said}, allowed: {_ALLOWED}")
+        found_weights = "no weights" if near is None else f"weights of another network, such as {one_line(near)[:80]!r}"
+        raise TaskError(f"task_options.checkpoint: {path}: found {found_weights}, allowed: {_ALLOWED}")
     layout = Layout(
         blocks=tuple(blocks),
         has_bottlenecks="layer1.0.conv3.weight" in weights,
@@ -188,14 +188,16 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
         (name for name in own if name in weights and own[name].shape != weights[name].shape), None
     )
     if problem is not None:
-        has = f"{problem!r} {list(weights[problem].shape)}" if problem in weights else f"no {problem!r}"
-        wanted = f"a tensor of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
-        raise TaskError(f"task_options.checkpoint: {path}: found {has}, allowed: {wanted} in {layout.layers} layers")
+        found_tensor = f"{problem!r} {list(weights[problem].shape)}" if problem in weights else f"no {problem!r}"
+        needed_tensor = f"a tensor of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
+        raise TaskError(
+            f"task_options.checkpoint: {path}: found {found_tensor}, allowed: {needed_tensor} in {layout.layers} layers"
+        )
     return layout
 
 
 def fill(body: "ResidualBody", head: nn.Linear, path: str) -> None:
-    """Load a file's weights into a body, and into the head if the number of classes is equal; skips meta tensors."""
+    """Load a file's weights into a body, and into the head if its number of classes is the same. Skips meta tensors."""
     own = body.state_dict()
     if any(value.is_meta for value in own.values()):
         return
@@ -228,7 +230,7 @@ _EPS = 1e-5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Sizes of a residual network; bottleneck blocks have three convolutions, `classes` is 0 without a head."""
+    """Sizes of a residual network. Bottleneck blocks have three convolutions; `classes` is 0 without a head."""
 
     blocks: tuple[int, ...]
     has_bottlenecks: bool
@@ -237,19 +239,20 @@ class Layout:
 
     @property
     def features(self) -> int:
-        """Number of features that the body returns."""
+        """Number of features that the network's body returns."""
         return _STAGES[-1] * (4 if self.has_bottlenecks else 1)
 
     @property
     def layers(self) -> int:
-        """Number of layers in the network's name."""
+        """Number of layers, as in the network's name."""
         return sum(self.blocks) * (3 if self.has_bottlenecks else 2) + 2
 
 
 class ResidualBody(nn.Module):
-    """A residual network without its head: normalised images [n, 3, h, w] to [n, features].
+    """Residual network without its head: normalised images [n, 3, h, w] to [n, features].
 
-    Normalisation keeps the file's statistics: statistics of few images are poor, and k ranks train as one.
+    Normalisation uses the file's statistics, because statistics of few images are poor, and would depend on the number
+    of ranks.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -268,7 +271,7 @@ class ResidualBody(nn.Module):
             self.add_module(f"layer{number + 1}", nn.Sequential(*blocks))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return [n, features]."""
+        """Return the features of images, [n, features]."""
         values = self.maxpool(relu(self.bn1(self.conv1(images))))
         for number in range(len(_STAGES)):
             values = self.get_submodule(f"layer{number + 1}")(values)
@@ -303,7 +306,7 @@ class _Block(nn.Module):
 
 
 class FrozenNorm(nn.Module):
-    """BatchNorm with fixed statistics, in training too; scale and shift are learned."""
+    """BatchNorm with fixed statistics, also in training. Scale and shift are learned."""
 
     running_mean: Tensor
     running_var: Tensor

@@ -1,4 +1,4 @@
-"""Metrics of classifiers that are not means over samples, with standard errors. Shapes: n samples, c classes."""
+"""Classification metrics that are not means over samples, with standard errors. Shapes: n samples, c classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.tasks.shared.class_metric_names import whole_class_metrics
 
 
 class SeenSamples:
-    """Tensors of all samples so far, for what is computed from a whole part."""
+    """Collects tensors of all samples, for metrics that are computed from a whole part of the data."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, ...]] = []
@@ -33,12 +33,12 @@ class SeenSamples:
 
 
 class ClassMetrics(SeenSamples):
-    """AUROC, AUPRC (average precision), macro F1 and balanced error of a whole part, equal to scikit-learn's.
+    """AUROC, AUPRC (average precision), macro F1 and balanced error of all samples, equal to scikit-learn's.
 
-    scikit-learn itself takes a second to import in every rank, and knows no standard errors.
+    scikit-learn itself takes a second to import in every rank, and computes no standard errors.
 
-    With two classes, AUROC and AUPRC judge the probability of `positive`. With more, they are means over the classes
-    that some samples have and others have not, each against the rest. Without such a class they are left out.
+    With two classes, AUROC and AUPRC judge the probability of `positive`. With more, they are means over classes, each
+    against the rest, without classes that all or no samples have. If no class is left, both metrics are left out.
 
     Each metric T is a function of the samples' weights w, which are 1. Its standard error is the infinitesimal
     jackknife, sqrt(n / (n - 1) * sum((dT / dw)^2)): to first order the bootstrap's, without random draws (Efron, The
@@ -51,12 +51,12 @@ class ClassMetrics(SeenSamples):
         self._classes, self._positive = classes, positive
 
     def to(self, device: str | torch.device) -> ClassMetrics:
-        """Move the samples to a device."""
+        """Move the collected samples to a device."""
         self._parts = [tuple(one.to(device) for one in part) for part in self._parts]
         return self
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add logits [n, c] and classes [n]."""
+        """Add a batch: logits [n, c] and classes [n]."""
         scores = outputs.detach()[:, :0]
         if "val_auroc" in self.metric_names:
             scores = outputs.detach().double().softmax(dim=1)
@@ -64,7 +64,7 @@ class ClassMetrics(SeenSamples):
         self._parts.append((scores, outputs.argmax(dim=1), targets))
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics that are defined, and their standard errors."""
+        """Return all metrics that are defined for the samples, and their standard errors."""
         if not self._parts:
             return {}
         scores, chosen, targets = self._all()
@@ -84,7 +84,7 @@ class ClassMetrics(SeenSamples):
 
 
 def _of_decisions(chosen: Tensor, targets: Tensor, weights: Tensor, classes: int) -> dict[str, Tensor]:
-    """Return F1 and balanced error for classes [n] that a model chose, as means over classes that occur."""
+    """Return F1 and balanced error of a model's chosen classes [n], as means over the classes that occur."""
     nothing = weights.new_zeros(classes)
     actual, answered = nothing.index_add(0, targets, weights), nothing.index_add(0, chosen, weights)
     right = nothing.index_add(0, targets, weights * (chosen == targets))
@@ -96,7 +96,7 @@ def _of_decisions(chosen: Tensor, targets: Tensor, weights: Tensor, classes: int
 
 
 def _of_order(scores: Tensor, is_positive: Tensor, weights: Tensor) -> dict[str, Tensor]:
-    """Return AUROC and AUPRC for scores and labels [n, columns], as means over columns with both labels."""
+    """Return AUROC and AUPRC of scores and labels [n, columns], as means over the columns with both labels."""
     varies = is_positive.any(0) & ~is_positive.all(0)
     if not bool(varies.any()):
         return {}
@@ -125,7 +125,7 @@ class _Summary(SeenSamples):
 
 
 class Confusion(_Summary):
-    """Computes `labels` and `counts`: samples of each class (row) by most probable class (column), as nested lists."""
+    """Confusion matrix. `counts` has samples of each class (row) by most probable class (column), as nested lists."""
 
     metric_names = ("labels", "counts")
 
@@ -134,7 +134,7 @@ class Confusion(_Summary):
         self._labels = list(labels)
 
     def compute(self) -> dict[str, Any]:
-        """Return the counts, one row for each class."""
+        """Return the class labels, and the confusion matrix with one row for each class."""
         outputs, targets = self._all()
         size = len(self._labels)
         counts = torch.bincount(targets * size + outputs.argmax(dim=1), minlength=size * size)
@@ -142,7 +142,7 @@ class Confusion(_Summary):
 
 
 class Residuals(_Summary):
-    """Computes `column`, `points` (number, estimate), and `within`, the distances that half and nine tenths keep."""
+    """Pairs (number, estimate) as `points`, and the median and 90 % quantile of the absolute error as `within`."""
 
     metric_names = ("column", "points", "within")
 
@@ -151,7 +151,7 @@ class Residuals(_Summary):
         self._column, self._mean, self._deviation = column, mean, deviation
 
     def compute(self) -> dict[str, Any]:
-        """Return a sample of the pairs, and the distances of all."""
+        """Return some of the pairs, and the quantiles of the errors over all samples."""
         estimates, numbers = (one.double() * self._deviation + self._mean for one in self._all())
         pairs = torch.stack([numbers, estimates], dim=1)
         chosen = pairs[torch.linspace(0, len(pairs) - 1, min(len(pairs), _POINTS)).long()]

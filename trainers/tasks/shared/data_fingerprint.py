@@ -1,4 +1,4 @@
-"""A fingerprint of the training data's encoding, stored with a model's weights."""
+"""Fingerprint of how a task encodes its data, which is stored with a model's weights."""
 
 import zlib
 from typing import Any
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class DataMark(nn.Module):
-    """Refuses weights of a model whose data were encoded differently.
+    """Refuses to load weights that were trained on data with another encoding.
 
-    The meaning of cells and tokens is learned from the training file whenever a task is made. After a change of that
-    file, old weights would silently give wrong answers.
+    Each new task learns the meaning of cells and tokens from the training file. If that file has changed since, old
+    weights would silently give wrong answers.
     """
 
     digest: Tensor
@@ -21,7 +21,7 @@ class DataMark(nn.Module):
         self.register_buffer("digest", torch.tensor(zlib.crc32(repr(meaning).encode())))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Add to the errors of `load_state_dict`, the last argument, if the fingerprints differ."""
+        """If the fingerprints differ, add an error to the errors of `load_state_dict`, which are the last argument."""
         loaded = state_dict.get(f"{prefix}digest")
         if loaded is not None and int(loaded) != int(self.digest):
             rest[-1].append(

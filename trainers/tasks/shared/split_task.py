@@ -1,4 +1,4 @@
-"""Base of tasks on the user's files: samples split into parts; the search sees training and validation only."""
+"""Base of tasks on the user's files. Samples are split into parts; the search uses only training and validation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _TEST_SHARE = 0.15
 
 
 def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0.0) -> tuple[Rows, Rows, Rows]:
-    """Return the rows for training, validation and testing, by shares of the rows from 0 to 1.
+    """Return the rows for training, validation and testing. `validation` and `test` are fractions of all rows.
 
-    `classes` (int64 [rows], or None) are stratified. "auto" takes as many test rows as can be spared.
+    Each class of `classes` (int64 [rows], or None) is split in the same proportions. "auto" uses as many test rows as
+    can be spared.
     """
     # The share of rows that can be spared for testing: none of few rows, and at most 5,000 rows.
     auto = min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0
@@ -42,17 +43,17 @@ def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0
         parts[0].append(group[for_validation + for_test :])
     joined = tuple(np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
     if len(joined[0]) == 0 or (validation > 0 and len(joined[1]) == 0):
-        raise TaskError(f"{rows} rows leave none for training or validation. Give more rows")
+        raise TaskError(f"{rows} rows are too few for training and validation. Give more rows")
     return joined[0], joined[1], joined[2]
 
 
 def _counts(rows: int, share: float) -> int:
-    """Return the number of a group's rows in a part: at least one unless the share is 0, and never all."""
+    """Return how many rows of a group go to a part: at least one unless the share is 0, and never all."""
     return min(max(1, round(rows * share)), rows - 1) if share > 0 else 0
 
 
 class RareClass(NamedTuple):
-    """A class of few rows; `usual_error` is the error of the answer `usual`, the largest class, to all rows."""
+    """A class of few rows. `usual` is the largest class; answering it for all rows has the error `usual_error`."""
 
     label: str
     share: float
@@ -61,7 +62,7 @@ class RareClass(NamedTuple):
 
 
 def part_sizes(parts: Mapping[str, tuple[Any, Any]], *, has_folds: bool = False) -> str:
-    """Return the number of rows of each part, in words; with folds the first two parts are the same rows."""
+    """Return the number of rows of each part, in words. With folds, training and validation part are the same rows."""
     uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
     if has_folds:
         uses = {"train": "to train on and to validate, in folds", "test": uses["test"]}
@@ -69,14 +70,14 @@ def part_sizes(parts: Mapping[str, tuple[Any, Any]], *, has_folds: bool = False)
 
 
 def check_share(value: float, name: str, *, lowest: float) -> float:
-    """Return a share of the rows; TaskError unless it is from `lowest` to 0.5."""
+    """Return a fraction of the rows. Raises TaskError unless it is from `lowest` to 0.5."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 0.5:
         raise TaskError(f"task_options.{name}: found {value!r}, allowed: a number from {lowest:g} to 0.5")
     return float(value)
 
 
 def shares_of(validation: float, test: Share) -> dict[str, Share]:
-    """Return the shares of the training file's rows for other parts; TaskError for wrong shares."""
+    """Return which fractions of the training file go to other parts. Raises TaskError for wrong fractions."""
     return {
         "validation": check_share(validation, "validation_share", lowest=0.001),
         "test": test if test == "auto" else check_share(test, "test_share", lowest=0.0),
@@ -84,13 +85,13 @@ def shares_of(validation: float, test: Share) -> dict[str, Share]:
 
 
 def parts_of(inputs: Any, targets: Any, rows: Sequence[Rows]) -> dict[str, tuple[Any, Any]]:
-    """Return inputs and targets of the parts with the given rows, without empty parts."""
+    """Return inputs and targets of each part, given its rows. Empty parts are left out."""
     named = zip(("train", "validation", "test"), rows, strict=True)
     return {name: (inputs[chosen], targets[chosen]) for name, chosen in named if len(chosen)}
 
 
 class SplitTask(BaseTask):
-    """A task whose constructor has split its samples; each task's `encode` makes samples of new rows."""
+    """A task whose constructor has split its samples into parts. Its method `encode` makes samples of new rows."""
 
     classes: tuple[str, ...] = ()  # class labels in the order of the outputs; empty for other tasks
     class_weights: tuple[float, ...] | None = None  # weight of each class in the loss; None weighs rows alike
@@ -100,18 +101,18 @@ class SplitTask(BaseTask):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics of validation."""
+        """Names of the validation metrics."""
         return ("val_error", "val_accuracy", "val_log_loss", *whole_class_metrics(len(self.classes)))
 
     @property
     def positive(self) -> int:
-        """The class that a metric of one class is about: the rarer class of training, of equal classes the last."""
+        """Number of the class that AUROC judges: the one with fewest training rows, the last of equal ones."""
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
         return len(counts) - 1 - int(counts[::-1].argmin())
 
     @property
     def rare_class(self) -> RareClass | None:
-        """The smallest class of the training rows, if it is rare; None if validation could not tell classes apart."""
+        """Smallest class of the training rows, if it is rare; None if validation could not distinguish classes."""
         if not self.classes or len(np.unique(self.targets("validation"))) == 1:
             return None
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
@@ -125,9 +126,9 @@ class SplitTask(BaseTask):
         )  # fmt: skip
 
     def balance_classes(self) -> None:
-        """Weigh classes in the loss such that each counts as much as any other: rows / (classes * rows of the class).
+        """Weight classes in the loss so that all count alike: rows / (classes * rows of the class).
 
-        `val_loss` is weighed, too; all other metrics count rows alike.
+        `val_loss` is weighted in the same way. All other metrics count rows alike.
         """
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
         self.class_weights = tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
@@ -139,7 +140,7 @@ class SplitTask(BaseTask):
         return {"loss": torch.tensor(self.class_weights, device=targets.device)[targets]}
 
     def targets(self, part: str) -> Any:
-        """Return the targets of a part as an array, first dimension samples."""
+        """Return a part's targets as an array whose first dimension is the samples."""
         return self._parts[part][1]
 
     @property
@@ -157,24 +158,24 @@ class SplitTask(BaseTask):
         return self._part("train")
 
     def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the validation samples, as `train_data`."""
+        """Return the validation samples and targets, in the form of `train_data`."""
         return self._part("validation")
 
     def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the test samples, as `train_data`."""
+        """Return the test samples and targets, in the form of `train_data`. Raises NoTestPartError without any."""
         if not self.has_test_part:
             raise NoTestPartError(self.no_test)
         return self._part("test")
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return 1 or 0 for each sample's error and accuracy, and its cross entropy in nats, shape [n] each."""
+        """Return each sample's error and accuracy, which are 0 or 1, and cross entropy in nats, shape [n]."""
         from torch.nn.functional import cross_entropy
 
         log_loss = cross_entropy(outputs.double(), targets, reduction="none")
         return {**super().metrics(outputs, targets), "val_log_loss": log_loss}
 
     def whole_metrics(self, _params: Params) -> dict[str, Any]:
-        """Return the metrics that need all samples at once; none for a task without classes."""
+        """Return the metrics that need all samples at once; none if the task has no classes."""
         if not self.classes:
             return {}
         from trainers.tasks.shared.class_metrics import ClassMetrics
@@ -182,7 +183,7 @@ class SplitTask(BaseTask):
         return {"val": ClassMetrics(len(self.classes), self.positive)}
 
     def answer_summary(self) -> Any:
-        """Return a description of the answers to validation samples, see `trainers.loop.epoch_metrics`, or None."""
+        """Return an object that describes answers to validation samples (`trainers.loop.epoch_metrics`), or None."""
         if not 0 < len(self.classes) <= MOST_RANKED_CLASSES:
             return None
         from trainers.tasks.shared.class_metrics import Confusion
@@ -190,11 +191,11 @@ class SplitTask(BaseTask):
         return Confusion(self.classes)
 
     def decode(self, outputs: Tensor) -> list[Any]:
-        """Return the labels of outputs [n, classes]."""
+        """Return the labels of the most probable classes, for outputs [n, classes]."""
         return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return the meaning of outputs as plain values: logits of the classes."""
+        """Return a description of the outputs as plain values: logits of the classes."""
         return {"kind": "classes", "labels": list(self.classes)}
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Checks of `task_options`; a TaskError names on one line the option, the value found and what is allowed."""
+"""Checks values of `task_options`. A TaskError names on one line the option, the value and what is allowed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +11,14 @@ _DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "p
 
 
 def choice(value: object, name: str, choices: Sequence[str]) -> str:
-    """Return an option that is one of a few words."""
+    """Return `value` if it is one of `choices`; raises TaskError otherwise."""
     if not isinstance(value, str) or value not in choices:
         raise TaskError(f"task_options.{name}: {found(value, ', '.join(choices), nearest(value, choices))}")
     return value
 
 
 def names(value: object, name: str) -> tuple[str, ...]:
-    """Return an option that is a list of columns, or one column."""
+    """Return an option that lists columns, or names a single column, as a tuple."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
         raise TaskError(f"task_options.{name}: {found(value, 'a list of names of columns')}")
@@ -26,19 +26,19 @@ def names(value: object, name: str) -> tuple[str, ...]:
 
 
 def whole(value: object, name: str, *, low: int, high: int, place: str = "task_options.") -> int:
-    """Return an option that is a whole number."""
+    """Return `value` if it is a whole number from `low` to `high`; raises TaskError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise TaskError(f"{place}{name}: {found(value, f'a whole number from {low} to {high}')}")
     return value
 
 
 def whole_parameter(params: Mapping[str, object], name: str, default: int, *, low: int, high: int) -> int:
-    """Return a trial's parameter that is a whole number."""
+    """Return a trial's parameter if it is a whole number from `low` to `high`; raises TaskError otherwise."""
     return whole(params.get(name, default), name, low=low, high=high, place="")
 
 
 def number_parameter(params: Mapping[str, object], name: str, default: float, *, low: float, high: float) -> float:
-    """Return a trial's parameter that is a number."""
+    """Return a trial's parameter if it is a number from `low` to `high`; raises TaskError otherwise."""
     value = params.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise TaskError(f"{name}: {found(value, f'a number from {low:g} to {high:g}')}")
@@ -46,14 +46,14 @@ def number_parameter(params: Mapping[str, object], name: str, default: float, *,
 
 
 def path(value: object, name: str) -> str:
-    """Return an option that names a file or a folder."""
+    """Return `value` if it is the path of a file or folder; raises TaskError otherwise."""
     if not isinstance(value, str) or not value:
         raise TaskError(f"task_options.{name}: {found(value, 'the path of a file')}")
     return value
 
 
 def form(*, delimiter: object, header: object, encoding: object, missing: object, reading: int = 1) -> Form:
-    """Return the format of a text file from the options; `reading` is the version of the reading rules.
+    """Return the format of a text file from the task's options. `reading` is the version of the reading rules.
 
     In version 2, `missing` adds words to the usual words for missing values; in version 1 it replaces them.
     """
@@ -80,21 +80,21 @@ def form(*, delimiter: object, header: object, encoding: object, missing: object
 
 
 def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], needed: Sequence[str]) -> None:
-    """Raise TaskError for rows that are no mappings, or lack or add columns.
+    """Raise TaskError for rows that are not mappings, that lack columns, or that have unknown columns.
 
-    A missing value has to be given as None: a forgotten column would give a prediction from the other columns.
+    A missing value must be given as None, because a forgotten column would silently give a prediction from the others.
     """
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
-            what = f"found {shown(row)}, allowed: a mapping from each column to its value: {listed(needed)}"
-            raise TaskError(f"rows: row {number}: {what}")
+            problem = f"found {shown(row)}, allowed: a mapping from each column to its value: {listed(needed)}"
+            raise TaskError(f"rows: row {number}: {problem}")
         check_columns(f"rows: row {number}", list(row), known=known, needed=needed, absent="None for a missing value")
 
 
 def check_columns(
     where: str, names: Sequence[object], *, known: Sequence[str], needed: Sequence[str], absent: str = ""
 ) -> None:
-    """Raise TaskError for unknown or missing columns; `absent` says how to give a missing value."""
+    """Raise TaskError for unknown or missing columns. The message says with `absent` how to give a missing value."""
     unknown = [name for name in names if name not in known]
     missing = [name for name in needed if name not in names]
     if not unknown and not missing:
@@ -107,7 +107,7 @@ def check_columns(
 
 
 def check_kind(rows: Iterable[object], kinds: tuple[type, ...], what: str) -> None:
-    """Raise TaskError unless rows are a list of values of these types."""
+    """Raise TaskError unless `rows` is a list of values of the given types."""
     if isinstance(rows, str | Path | Mapping):
         raise TaskError(f"rows: found {shown(rows)}, allowed: a list of {what}")
     for number, row in enumerate(rows, start=1):

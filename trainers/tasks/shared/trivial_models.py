@@ -1,4 +1,4 @@
-"""Baselines that ignore the inputs: the most frequent class, the mean. Shapes: n rows."""
+"""Baselines that ignore the inputs: the most frequent class, or the mean. Shapes: n rows."""
 
 import math
 from typing import Any
@@ -11,9 +11,9 @@ from trainers.tasks.table.targets import Target
 
 
 def most_frequent_class(task: SplitTask) -> dict[str, Any]:
-    """Return the baseline of a classifier that always predicts the shares of the training classes.
+    """Return the baseline of a classifier that always predicts the classes' shares in training.
 
-    Its losses are left out if a validation class is in no training row.
+    Losses are left out if a validation class has no training row.
     """
     training, validation = task.targets("train"), task.targets("validation")
     classes = len(task.classes)
@@ -37,7 +37,7 @@ def most_frequent_class(task: SplitTask) -> dict[str, Any]:
 
 
 def mean_of_targets(validation: Vector, *, deviation: float, variance: float) -> dict[str, Any]:
-    """Return the baseline that always predicts the mean of the training part."""
+    """Return the baseline that always predicts the mean of the training targets."""
     errors = validation.astype(np.float64)
     squared = float((errors**2).mean())
     metrics = {
@@ -51,7 +51,7 @@ def mean_of_targets(validation: Vector, *, deviation: float, variance: float) ->
 
 
 def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[str, Any]:
-    """Return the baseline of the mean for a table's standardised validation targets, [n] or ranked (first column)."""
+    """Return the baseline that predicts the mean, for standardised targets: [n], or [n, 3] for ranked rows."""
     numbers = validation[:, 0] if is_ranked else validation
     found = mean_of_targets(numbers, deviation=target.deviation, variance=target.variance)
     if is_ranked:

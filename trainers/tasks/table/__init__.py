@@ -1,1 +1,1 @@
-"""Parts of the task `tabular`."""
+"""Parts of the task `tabular`, which learns from tables."""

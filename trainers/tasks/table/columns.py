@@ -1,9 +1,9 @@
-"""Columns of a table as numbers: the meaning of each is learned from the training rows, and applied to any rows.
+"""Encodes columns of a table as numbers. The encoding is learned from the training rows, and applied to any rows.
 
-Numbers become (value - centre) / scale; a missing value becomes the median, with a mark beside it. Categories become
+A number becomes (value - centre) / scale. A missing number becomes the median, and a column marks it. Categories become
 whole numbers: 0 for a level that is unknown or rare in training, 1 for missing, then the levels. Centre and scale are
-mean and deviation, cut at 10; or, robust, median and quartile distance, bent smoothly (RealMLP, Holzmüller et al. 2024,
-arXiv 2407.04491, section 3).
+mean and deviation, cut off at 10; or, robust, median and quartile distance, bent smoothly (RealMLP, Holzmüller et al.
+2024, arXiv 2407.04491, section 3).
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ the 32 bits for the other values."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Number:
-    """A column of numbers, or of dates, which count as days; `mean` and `deviation` are centre and scale."""
+    """Encoding of a column of numbers, or of dates in days. `mean` and `deviation` are centre and scale."""
 
     name: str
     is_date: bool
@@ -51,20 +51,20 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Category:
-    """A column of words; level i is the number i + 2."""
+    """Encoding of a column of words: level i becomes the number i + 2."""
 
     name: str
     levels: tuple[str, ...]
 
     @property
     def size(self) -> int:
-        """Number of codes, with those for unknown and missing values."""
+        """Number of codes, including those for unknown and missing values."""
         return len(self.levels) + 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """Layout of rows as one matrix: numbers, then marks of missing values, then categories."""
+    """Layout of rows as vectors: numbers first, then marks of missing values, then categories."""
 
     numbers: tuple[Number, ...]
     categories: tuple[Category, ...]
@@ -73,17 +73,17 @@ class Encoding:
 
     @property
     def dense(self) -> int:
-        """Number of columns before the categories."""
+        """Number of columns of numbers and marks, before the categories."""
         return len(self.numbers) + sum(number.marks for number in self.numbers)
 
     @property
     def columns(self) -> int:
-        """Number of columns."""
+        """Number of encoded columns."""
         return self.dense + len(self.categories)
 
     @property
     def places(self) -> dict[str, list[int]]:
-        """Places of each column of the table in a row, with the mark of its missing values."""
+        """Places of each of the table's columns in an encoded row, including the mark of missing values."""
         marked = [number.name for number in self.numbers if number.marks]
         places = {number.name: [place] for place, number in enumerate(self.numbers)}
         for place, name in enumerate(marked, start=len(self.numbers)):
@@ -99,11 +99,11 @@ class Encoding:
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """Meaning of a row's numbers, for the fingerprint of weights; the standard scaling keeps its old form."""
+        """Meaning of an encoded row, for the weights' fingerprint. Standard scaling keeps its earlier form."""
         return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
 
     def encode(self, table: Table) -> Matrix:
-        """Return a table's rows, float32 [rows, dense + categories]."""
+        """Return a table's encoded rows, float32 [rows, dense + categories]."""
         values = [values_of(table, number.name, is_date=number.is_date) for number in self.numbers]
         limited = _bent if self.is_robust else _cut
         scaled = [limited(_scaled(value, number)) for value, number in zip(values, self.numbers, strict=True)]
@@ -123,10 +123,11 @@ def fit_encoding(
     codes: Collection[str] = (),
     left_out: Mapping[str, str] | None = None,
 ) -> Encoding:
-    """Learn the meaning of each column from the training rows; raises TaskError for an error in any row of the table.
+    """Learn the encoding of each column from the training rows. Raises TaskError for a wrong cell in any row.
 
-    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut. `codes` are categories
-    that look like numbers, and `left_out` columns not to use, with reasons; None leaves out those that count the rows.
+    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut off. `codes` are
+    categories that look like numbers. `left_out` gives columns not to use, with reasons; None leaves out columns that
+    count the rows.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
@@ -158,7 +159,7 @@ def fit_encoding(
 
 
 def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
-    """Return a column as numbers, float64 [rows], NaN where the cell is missing."""
+    """Return a column as numbers, float64 [rows], with NaN for missing cells."""
     column = table.columns[name]
     if _is_moment(column):  # in days since 1970 in UTC, counted in whole milliseconds
         moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
@@ -181,7 +182,7 @@ def _is_moment(column: Any) -> bool:
 
 
 def _milliseconds(dates: Any) -> Any:
-    """Return dates written as text as milliseconds since 1970, int64; UTC without a zone."""
+    """Return dates that are written as text in milliseconds since 1970, int64. Dates without a time zone are in UTC."""
     dates = pc.replace_substring_regex(dates, r"(\.[0-9]{3})[0-9]+", r"\1")
     has_zone, nothing = pc.match_substring_regex(dates, _WITH_ZONE), pa.scalar(None, pa.string())
     plain = pc.cast(pc.if_else(has_zone, nothing, dates), pa.timestamp("ms"))
@@ -198,9 +199,9 @@ def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) ->
 
 
 def bin_edges(values: Matrix, bins: int) -> Matrix:
-    """Return the quantiles of each number column as strictly rising edges of bins, float32 [numbers, bins + 1].
+    """Return quantiles of each column of numbers as strictly rising edges of bins, float32 [numbers, bins + 1].
 
-    Equal quantiles are replaced by edges beyond the largest value, whose bins stay empty.
+    Equal quantiles are replaced by edges above the largest value, whose bins remain empty.
     """
     # Interpolated quantiles have 64 bits: edges may differ there that are equal in 32 bits.
     edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T.astype(np.float32)
@@ -251,7 +252,7 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
 
 
 def _spread(known: Vector, near: Vector) -> float:
-    """Return the distance of the quartiles; if they are equal, half the range of the near values."""
+    """Return the distance between the quartiles; if they are equal, half the range of the values near the median."""
     low, high = np.quantile(known, [0.25, 0.75])
     return float(high - low) or float(near.max() - near.min()) / 2
 
@@ -282,7 +283,7 @@ def _levels(table: Table, category: Category) -> Vector:
 
 
 def _plain(column: Any) -> Any:
-    """Return words in a form that does not depend on the writing program: True becomes true, 1.0 becomes 1."""
+    """Return words in a form that does not depend on the program that wrote them: True becomes true, 1.0 becomes 1."""
     small = pc.utf8_lower(column)
     whole = pc.replace_substring_regex(column, r"^([+-]?[0-9]+)\.0$", r"\1")
     return pc.if_else(pc.is_in(small, pa.array(["true", "false"])), small, whole)
@@ -298,7 +299,7 @@ def _cut(scaled: Vector) -> Vector:
 
 
 def _bent(scaled: Vector) -> Vector:
-    """Return x / sqrt(1 + (x / 3)^2), without the overflow of a square."""
+    """Return x / sqrt(1 + (x / 3)^2) without an overflow of the square."""
     return np.asarray(scaled / np.hypot(1.0, scaled / _BOUND))
 
 

@@ -1,4 +1,4 @@
-"""Conventions of table files, for training rows and for new rows; imports nothing heavy."""
+"""Conventions about the names of table files and columns. Imports only small modules."""
 
 import re
 from collections.abc import Iterable

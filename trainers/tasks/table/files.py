@@ -1,6 +1,6 @@
-"""Tables from CSV, TSV or Parquet files, and the line of the file of each row, for messages.
+"""Reads tables from CSV, TSV or Parquet files, and finds the line of a row in its file, for messages.
 
-Text stays text here: the meaning of a column is decided where the training rows are known.
+Cells with text remain text here. The meaning of a column is decided once the training rows are known.
 """
 
 import csv
@@ -30,7 +30,7 @@ from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
-"""Cells, without spaces around them, that are missing values."""
+"""Cells that count as missing values, without the spaces around them."""
 
 _ENCODING = "utf-8"
 _SAMPLE_CHARACTERS = 2**17
@@ -40,7 +40,7 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """Format of a text file; None is detected."""
+    """Format of a text file. None means that it is detected."""
 
     delimiter: str | None = None
     header: bool | None = None  # the first row names the columns
@@ -53,7 +53,7 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Columns by name as Arrow arrays of equal length, trimmed strings or Parquet's types; null is missing."""
+    """A table's columns, as Arrow arrays of equal length: trimmed strings, or Parquet's types. null means missing."""
 
     path: Path
     form: Form | None  # complete format of the file; None for Parquet and for rows from Python
@@ -81,10 +81,10 @@ class Table:
 
 
 def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str | int] = ()) -> Table:
-    """Read a file; .gz is unzipped, .parquet and .pq are Parquet, everything else is text with delimiters.
+    """Read a file. Files .parquet and .pq are Parquet, all others text with delimiters; .gz is unzipped.
 
-    `expected` names, one of which a header must have, help to detect header and delimiter; a number may be a name, too.
-    TaskError if the file is missing, empty, not in its encoding, or has rows of unequal length.
+    `expected` are names, or column numbers, of which a header should have one; they help to detect header and
+    delimiter. Raises TaskError if the file is missing, empty, not in its encoding, or has rows of unequal length.
     """
     path, form = Path(path), form or Form()
     if path.name.lower().endswith(PARQUET):
@@ -112,7 +112,7 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
 
 
 def read_like(train: Table, path: str | Path, form: Form) -> Table:
-    """Read another file that must have the columns of `train`, in their order."""
+    """Read another file, which must have the columns of `train`, and return them in the same order."""
     if train.form is not None and form.header is None and not train.form.header:
         form = replace(form, header=False)
     has_names = train.form is None or train.form.header
@@ -120,7 +120,7 @@ def read_like(train: Table, path: str | Path, form: Form) -> Table:
 
 
 def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form | None) -> Table:
-    """Return rows from Python as a table with these columns; absent names are missing values."""
+    """Return a table with the given columns from rows of Python values. Names that a row lacks are missing values."""
     columns = {
         name: _clean(pa.array([as_text(row.get(name)) for row in rows], pa.string()), form or Form()) for name in names
     }
@@ -128,9 +128,9 @@ def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form
 
 
 def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: bool = False) -> str:
-    """Return the column that an option names: by name, by number from 0 (-1 is the last), or "last".
+    """Return the column that an option gives by name, by number from 0 (-1 is the last), or as "last".
 
-    If `is_name_first`, the number 1 names the column called 1, if there is one.
+    If `is_name_first`, the number 1 means the column called 1, if there is one.
     """
     names = table.names
     wanted = str(wanted) if is_name_first and str(wanted) in names else wanted
@@ -142,14 +142,14 @@ def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: 
     if number is not None and -len(names) <= number < len(names):
         return names[number]
     hint = meant(wanted, names)
-    what = f"{listed(names[:40])}, a number from 0 to {len(names) - 1}, or last"
+    columns = f"{listed(names[:40])}, a number from 0 to {len(names) - 1}, or last"
     if table.form is not None and len(names) <= 2 and table.form.delimiter:
         hint += f" (delimiter {table.form.delimiter!r}; task_options.delimiter names another)"
-    raise TaskError(f"{table.path}: found no column {shown(wanted)}, which {option} names; allowed: {what}{hint}")
+    raise TaskError(f"{table.path}: found no column {shown(wanted)}, which {option} names; allowed: {columns}{hint}")
 
 
 def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) -> Table:
-    """Return `other` with the columns of `train`, in its order."""
+    """Return `other` with the columns of `train`, in the same order. Raises TaskError for missing or added columns."""
     if train.form is not None and other.form is not None and not train.form.header:
         if len(train.names) != len(other.names):
             problem = f"found {len(other.names)} columns, allowed: {len(train.names)}, as in {train.path}"
@@ -165,7 +165,7 @@ def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) ->
 
 
 def texts(column: Any) -> Any:
-    """Return a column as strings; 3.0 becomes "3", so that labels are the same as in a CSV file."""
+    """Return a column as strings. 3.0 becomes "3", so that labels are the same as in a CSV file."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_decimal(column.type):  # cast directly, 0.35 would become 0.35000000000000003
@@ -176,7 +176,7 @@ def texts(column: Any) -> Any:
 
 
 def as_written(form: Form | None) -> dict[str, Any]:
-    """Return plain values with which an exported model reads files like the training file."""
+    """Return the format of the training file as plain values, with which an exported model reads similar files."""
     if form is None:
         return {}
     written = {"delimiter": form.delimiter, "quoting": form.quoting}
@@ -193,7 +193,7 @@ def _read_parquet(path: Path, form: Form) -> Table:
     try:
         read = pa_parquet.read_table(_existing(path)).combine_chunks()
     except (pa.ArrowInvalid, OSError) as error:
-        raise TaskError(f"{path}: the file is no valid Parquet ({_line(error)})") from None
+        raise TaskError(f"{path}: the file is not valid Parquet ({_line(error)})") from None
     if read.num_rows == 0 or read.num_columns == 0:
         raise TaskError(f"{path}: there are no rows. Give a table with at least two rows")
     names = [name for name in read.column_names if not is_index(name)]
@@ -218,7 +218,7 @@ def holds_numbers(column: Any) -> bool:
 
 
 def _clean(column: Any, form: Form) -> Any:
-    """Trim spaces, and make missing values null: NaN, and words and numbers (-999) that mean missing."""
+    """Trim spaces, and replace missing values by null: NaN, and words or numbers (-999) that mean missing."""
     if holds_numbers(column):
         numbers = pc.cast(column, pa.float64(), safe=False)
         nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
@@ -235,7 +235,7 @@ def _without(column: Any, words: Sequence[str]) -> Any:
 
 
 def without_words(table: Table, form: Form, *, kept: str | None = None) -> Table:
-    """Return a table without the words that may be classes, save in the column `kept`."""
+    """Return a table with null for words that mean a missing value or a class, except in the column `kept`."""
     columns = {
         name: _without(column, form.late) if name != kept and pa.types.is_string(column.type) else column
         for name, column in table.columns.items()
@@ -279,7 +279,7 @@ def _text(path: Path, form: Form) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         problem = f"found the byte 0x{content[error.start]:02x} (byte {error.start} of the file)"
         cure = f"Probably it is {(likely := _likely_encoding(content))}: --set task_options.encoding={likely}"
-        raise TaskError(f"{path}: line {line}: {problem}, which is no {form.encoding}. {cure}") from None
+        raise TaskError(f"{path}: line {line}: {problem}, which is not valid {form.encoding}. {cure}") from None
     except LookupError:
         raise TaskError(f"task_options.encoding: found {form.encoding!r}, allowed: utf-8, latin-1, ...") from None
     if "\0" in text[:1000] and form.reading != 1:
@@ -296,7 +296,7 @@ def _likely_encoding(content: bytes) -> str:
 
 
 def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: int) -> str:
-    """Find the delimiter that splits the most of the first rows into equally many columns, at least two."""
+    """Return the delimiter that splits most of the first rows into the same number of columns, at least two."""
     # A delimiter that yields an expected name goes first. Reading 2 takes ; tab and | before a comma that fits as well.
     if path.name.removesuffix(".gz").endswith(".tsv"):
         return "\t"
@@ -315,7 +315,7 @@ def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: in
 
 
 def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
-    """Return the columns as strings, first row included, and the form with its quoting."""
+    """Return the columns as strings, including the first row, and the form with the quoting that was detected."""
     # Files with tabs mostly have no quoting, and then a lone quotation mark is text.
     first = form.delimiter != "\t" if form.quoting is None else form.quoting
     tries = [first] if form.quoting is not None else [first, not first]
@@ -328,7 +328,7 @@ def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
 
 
 def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
-    """Return the columns; None if rows have unequal length."""
+    """Return the columns; None if rows have different lengths."""
     encoded = text.encode()
     width = len(next(_rows(text, replace(form, quoting=quoting)))[1])
     names = [str(index) for index in range(width)]
@@ -365,7 +365,7 @@ def _records(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line of a row, from 1, its cells), without blank lines."""
+    """Yield each row's first line number (from 1) and cells, without blank lines."""
     csv.field_size_limit(2**31 - 1)
     lines, delimiter = io.StringIO(text, newline=""), form.delimiter or ","
     plain = form.quoting is False
@@ -378,7 +378,7 @@ def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
-    """Return whether the first row looks like names: distinct words, over numbers or different words."""
+    """Return whether the first row looks like names: distinct words, above numbers or different words."""
     # A single number in it speaks against names; an expected name speaks for them.
     first = [column[0].as_py() for column in columns]
     if any(name in first for name in expected):
@@ -402,7 +402,7 @@ def _names(path: Path, columns: Sequence[Any]) -> tuple[str, ...]:
 
 
 def as_text(value: object) -> str | None:
-    """Return a Python value as a CSV file would hold it; None for a missing one."""
+    """Return a Python value as it would be written in a CSV file; None for a missing value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float | Decimal):
@@ -422,11 +422,11 @@ _Kind = Literal["number", "date", "word"]
 
 
 def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[bool, bool]:
-    """Return whether the first cells are names, and whether that is sure. `columns` are Arrow strings.
+    """Return whether the first cells are names, and whether this is certain. `columns` are Arrow strings.
 
-    Names are distinct. A word is a name over numbers, or if it does not occur below. A number is a name beside a word
-    over numbers, in a row of counted or equally spaced whole numbers, or of years, which are unlike the cells below,
-    and in a row of whole numbers over fractions.
+    Names are distinct. A word is a name if it is above numbers, or does not occur below. A number is a name if it is
+    beside a word that is above numbers; in a row of counted or equally spaced whole numbers, or of years, unlike the
+    cells below; or in a row of whole numbers above fractions.
     """
     first = [column[0].as_py() for column in columns]
     if has_expected(first, expected):
@@ -454,7 +454,7 @@ def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[
 
 
 def has_expected(cells: Sequence[str | None], expected: Sequence[str | int]) -> bool:
-    """Return whether one of the cells is an expected name; a number that could count the columns is none."""
+    """Return whether a cell is an expected name. A number does not count if it could be the number of a column."""
     width = len(cells)
     return any(str(one) in cells and not (isinstance(one, int) and -width <= one < width) for one in expected)
 
@@ -474,7 +474,7 @@ def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blan
 
 
 def _is_unlike(value: int, below: Sequence[str]) -> bool:
-    """Return whether a whole number lies outside the range of the cells below, or they are fractions."""
+    """Return whether a whole number is outside the range of the cells below, or these cells are fractions."""
     numbers = _numbers(below)
     return not numbers or _are_fractions(below) or not min(numbers) <= value <= max(numbers)
 

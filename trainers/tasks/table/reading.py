@@ -1,4 +1,4 @@
-"""Meaning of the cells of a table: learned from the training file, applied to any rows of the same columns."""
+"""Meaning of a table's cells, learned from the training file and applied to any rows with the same columns."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Reading:
 
     @property
     def has_code_target(self) -> bool:
-        """True if the target's digits with leading zeros are classes."""
+        """True if the target is a code, such as digits with leading zeros, and therefore a class."""
         return self.formats.get(self.target, {}).get("kind") == "code"
 
     @property
@@ -39,7 +39,7 @@ class Reading:
         return tuple(name for name, one in self.formats.items() if one["kind"] in kinds and name != self.target)
 
     def read(self, table: Table) -> Table:
-        """Return a table with numbers and dates in place of their texts, without the rows that lack the target."""
+        """Return a table with numbers and dates instead of their texts, without rows whose target is missing."""
         if self.form.reading == 1:
             return table
         table = without_words(table, self.form, kept=self.target)
@@ -49,14 +49,14 @@ class Reading:
         return only_rows(table, pc.is_valid(cells).to_numpy(zero_copy_only=False))
 
     def rows(self, rows: Sequence[dict[str, object]], names: Sequence[str]) -> Table:
-        """Return rows from Python as `read` returns a table."""
+        """Return a table from rows of Python values, in the form that `read` returns."""
         table = table_of(rows, names, self.form)
         read = {name: form for name, form in self.formats.items() if name in names and form["kind"] in READ}
         table = without_words(table, self.form) if self.form.reading > 1 else table
         return replace(table, columns={**table.columns, **columns_of(rows, read, self.form.missing)})
 
     def exported(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the formats of columns that are not written plainly, for `automl.standalone.table_rows`."""
+        """Return the formats of columns that are not plain numbers or dates, for `automl.standalone.table_rows`."""
         keys = ("kind", "decimal", "unit", "day_first", "missing")
         cells = {
             name: {key: form[key] for key in keys if key in form}
@@ -79,7 +79,7 @@ def learn_reading(
     is_day_first: bool | None,
     is_merged: bool | None,
 ) -> Reading:
-    """Learn the meaning of cells from the training table. Version 1, used by existing studies, learns nothing."""
+    """Learn the meaning of cells from the training table. Version 1, which existing studies use, learns nothing."""
     plain = Reading(form=form, target=target)
     if form.reading == 1:
         return plain
@@ -103,7 +103,7 @@ def learn_reading(
 
 
 def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFormat | None:
-    """Return the format of a target that is a number, or of codes; None if its texts are the classes."""
+    """Return the format of a target that is a number or a code; None if its texts are the classes."""
     if form is None or form["kind"] == "code":
         return form
     if form["kind"] != "number" or form["missing"] or kind == "classification":
@@ -121,16 +121,16 @@ def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFor
 
 
 def usual_words(table: Table, target: str) -> Mapping[str, int]:
-    """Return how many rows have a usual word for missing values as their label."""
+    """Return for each label that usually means a missing value how many rows have it."""
     cells = texts(table.columns[target]).drop_null()
     return {one["values"]: one["counts"] for one in pc.value_counts(cells).to_pylist() if is_missing(one["values"])}
 
 
 _FEWEST = 20  # number of rows below which all different numbers say nothing
 _DENSE, _DENSE_IN_ORDER = 2.0, 20.0
-"""Most numbers in the range of a column for each row, from which the rows of a larger table were drawn."""
+"""Limit for the range of row numbers per row, for rows that were drawn from a larger table."""
 _MOST_BLOCKS, _FEW_BLOCKS = 10, 3
-"""Most times that the numbers of rows start again: in the file's order or without a name, and in any order."""
+"""Limits for how often row numbers start again: in the file's order or without a column name, and in any order."""
 _MOSTLY_DIFFERENT = 0.9
 _NAME = re.compile(
     r"(?!(house|haus)[_ .-]?n)(unnamed: ?[0-9]+(_level.*)?|(row[_ .-]?)?(index|idx|nr|no|num|number|id|nummer|key)\.?|"
@@ -151,9 +151,9 @@ _QUANTITY = re.compile(
 
 
 def identifier(table: Table, name: str) -> str | None:
-    """Return why a column numbers or names the rows, in words; None if it does not.
+    """Return in words why a column only numbers or names the rows; None if it does not.
 
-    From such a column a model would learn the order of the file.
+    From such a column, a model would learn the order of the file.
     """
     column = table.columns[name]
     is_unnamed = name in table.index or _UNNAMED.fullmatch(name) is not None
@@ -199,6 +199,6 @@ def _row_number(values: Vector, *, is_named: bool, is_unnamed: bool, is_quantity
 
 
 def identifiers(table: Table, names: Sequence[str], *, others: int) -> dict[str, str]:
-    """Return the columns that number or name the rows, each with the reason, unless none but they would be left."""
+    """Return the columns that only number or name the rows, with reasons; none if all columns would be left out."""
     found = {name: why for name in names if (why := identifier(table, name)) is not None}
     return found if len(found) < len(names) + others else {}

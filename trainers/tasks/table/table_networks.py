@@ -1,6 +1,6 @@
-"""Networks for rows of a table. Shapes: n rows, d dense columns, c categories, b bins of each number, k members.
+"""Networks for tables. Shapes: n rows, d dense columns, c categories, b bins of each number, k members.
 
-A `FoldModel` has several models that train together, one for each of k folds: m members, o outputs.
+A `FoldModel` has several models, one for each of k folds, that train together: m members, o outputs.
 """
 
 import math
@@ -23,11 +23,11 @@ from trainers.tasks.table.trees import BoostedTrees
 
 
 class FoldModel(nn.Module):
-    """Models that each train on all folds but their own.
+    """Combines one model for each fold, trained on all other folds.
 
-    New rows, float32 [n, c], get the mean answer of all models. Training and validation rows have their fold in a last
-    column: in training, the models that a row trains answer separately, [n, k - 1, o] or [n, k - 1]; otherwise the
-    model that has not seen the row answers.
+    For new rows, float32 [n, c], the answer is the mean of all models. Training and validation rows have the number of
+    their fold in a last column. In training, the models that a row trains answer separately, [n, k - 1, o] or [n, k -
+    1]. In evaluation, only the model that has not been trained on the row answers.
     """
 
     def __init__(self, models: Sequence[nn.Module], *, columns: int, is_number: bool) -> None:
@@ -36,7 +36,7 @@ class FoldModel(nn.Module):
         self._columns, self._is_number = columns, is_number
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return logits [n, o], or standardised numbers [n]; several for each row in training."""
+        """Return logits [n, o], or standardised numbers [n]; in training several for each row."""
         answers = torch.stack([model(rows[:, : self._columns]) for model in self.models], dim=1)
         if rows.shape[1] == self._columns:
             return answers.mean(1) if self._is_number else torch.logsumexp(answers.log_softmax(-1), 1)
@@ -44,20 +44,20 @@ class FoldModel(nn.Module):
         return self._trained(answers, fold) if self.training else _of(answers, fold[:, None])[:, 0]
 
     def _trained(self, answers: Tensor, fold: Tensor) -> Tensor:
-        """Return the answers of the models that each row trains; an ensemble's members are beside each other."""
+        """Return the answers of the models that each row trains. Members of an ensemble share the second dimension."""
         others = torch.arange(1, len(self.models), device=fold.device)
         chosen = _of(answers, (fold[:, None] + others) % len(self.models))
         return chosen.flatten(1, 2) if chosen.dim() > (2 if self._is_number else 3) else chosen
 
 
 class GrownFoldModel(FoldModel):
-    """Models that are grown (`trainers.contract.task`), each on all folds but its own."""
+    """Grown models such as trees (`trainers.contract.task`), one for each fold, grown on all other folds."""
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Grow each model by an epoch; see `GrownModel`."""
+        """Grow the model of each fold by an epoch; see `GrownModel`."""
         rows, fold = inputs[:, : self._columns].contiguous(), inputs[:, self._columns].long()
         answers = list[Tensor]()
         for number, model in enumerate(self.models):
@@ -78,13 +78,13 @@ class GrownFoldModel(FoldModel):
 
 
 def _of(answers: Tensor, chosen: Tensor) -> Tensor:
-    """Return chosen models' answers to each row, [n, j, ...] of [n, k, ...], for their numbers [n, j]."""
+    """Return the answers of chosen models to each row, [n, j, ...] out of [n, k, ...], by model numbers [n, j]."""
     places = chosen.view(*chosen.shape, *[1] * (answers.dim() - 2)).expand(*chosen.shape, *answers.shape[2:])
     return answers.gather(1, places)
 
 
 def fold_model(models: Sequence[nn.Module], *, columns: int, is_number: bool) -> FoldModel:
-    """Return one model that combines several; see `FoldModel`."""
+    """Return one model that combines the models of several folds; see `FoldModel`."""
     kind = GrownFoldModel if grows(models[0]) else FoldModel
     return kind(models, columns=columns, is_number=is_number)
 
@@ -99,10 +99,10 @@ def tabular_model(
     target: object,
     class_weights: Sequence[float] | None = None,
 ) -> nn.Module:
-    """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
+    """Return the model that the parameter `architecture` names. Outputs [n, classes], or standardised numbers [n].
 
-    `levels` come from the model's own training rows, see `trained_levels`; `target` is part of the weights'
-    fingerprint. Trees weigh rows by `class_weights`; the loss of networks is weighed by the task.
+    `levels` come from the model's own training rows, see `trained_levels`. `target` is part of the weights'
+    fingerprint. Trees weight rows by `class_weights`; for networks the task weights the loss.
     """
     architecture = task_options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
     meaning = (*encoding.meaning, target)
@@ -146,9 +146,9 @@ _SUMS = 3  # number of sums of a number's cosines; with the number itself four v
 
 
 class TabularNetwork(nn.Module):
-    """An MLP, a residual network, or an ensemble of MLPs, on numbers, their bins, and embedded categories.
+    """MLP, residual network, or ensemble of MLPs, for numbers, their bins, and embedded categories.
 
-    Input float32 [n, d + c] of `Encoding.encode`; output [n, outputs], or [n] for a number. In training, the members of
+    Input: float32 [n, d + c] from `Encoding.encode`; output: [n, outputs], or [n] for a number. In training, members of
     an ensemble answer separately: [n, k, outputs], or [n, k].
     """
 
@@ -205,7 +205,7 @@ class TabularNetwork(nn.Module):
 
 
 class _Members(nn.Module):
-    """The own parts of an ensemble's members: scales of the inputs, and the last layer."""
+    """Parts that each member of an ensemble has for itself: scales of the inputs, and the last layer."""
 
     # TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): members share all other weights, which is cheap, and
     # regularises.
@@ -225,7 +225,7 @@ class _Members(nn.Module):
 
 
 class _Bins(nn.Module):
-    """The progress of each number through each of its bins, from 0 to 1 (Gorishniy et al. 2022, arXiv 2203.05556)."""
+    """Position of each number in each of its bins, from 0 to 1 (Gorishniy et al. 2022, arXiv 2203.05556)."""
 
     low: Tensor
     width: Tensor
@@ -237,13 +237,13 @@ class _Bins(nn.Module):
         self.register_buffer("width", rising.diff(dim=1))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return [n, numbers * b], without marks of missing values."""
+        """Return the positions of all numbers in their bins, [n, numbers * b], without marks of missing values."""
         numbers = dense[:, : len(self.low), None]
         return ((numbers - self.low) / self.width).clamp(0.0, 1.0).flatten(1)
 
 
 class Waves(nn.Module):
-    """Sums of cosines of each number at learned frequencies: W cos(2 pi f x + b) + c.
+    """Weighted sums of cosines of each number, at learned frequencies: W cos(2 pi f x + b) + c.
 
     Part of RealMLP's PBLD embedding (Holzmüller et al. 2024, arXiv 2407.04491, section 3), after PLR (arXiv
     2203.05556).
@@ -259,14 +259,14 @@ class Waves(nn.Module):
         self.bias = nn.Parameter(torch.empty(numbers, _SUMS).uniform_(-bound, bound))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return [n, numbers * 3], without marks of missing values."""
+        """Return the sums for all numbers, [n, numbers * 3], without marks of missing values."""
         numbers = dense[:, : len(self.frequencies), None]
         cosines = torch.cos(2 * math.pi * self.frequencies * numbers + self.phases)
         return (torch.einsum("ndf,dfs->nds", cosines, self.weight) + self.bias).flatten(1)
 
 
 class _Categories(nn.Module):
-    """A vector for each level of each category, from one table."""
+    """Embeds the levels of all categories, in one table of vectors."""
 
     # A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
 
@@ -289,7 +289,7 @@ class _Categories(nn.Module):
         nn.init.normal_(self.table.weight, std=embedding**-0.5)
 
     def forward(self, levels: Tensor) -> Tensor:
-        """Return [n, c * embedding] for levels [n, c], whole numbers in float32."""
+        """Return the vectors [n, c * embedding] for levels [n, c], which are whole numbers in float32."""
         places = levels.long() + self.offsets
         vectors: Tensor = self.table(places)
         if not self.training:
@@ -316,7 +316,7 @@ def _residual(inputs: int, width: int, depth: int, dropout: float) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """x + f(x), with LayerNorm: BatchNorm would make k ranks train differently from one."""
+    """Residual block x + f(x) with LayerNorm, because BatchNorm would depend on the number of ranks."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Grows boosted trees with LightGBM as plain arrays; a new booster in each call, so that resumed trees are the same."""
+"""Grows boosted trees as arrays with LightGBM. Each call makes a new booster, so that resumed trials grow the same."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ Margins = np.ndarray[Any, np.dtype[np.float64]]
 
 
 _SPARE_DEPTH = 3
-"""Additional depth over a balanced tree with the same number of leaves; a pass takes a step for each level."""
+"""Levels that a tree may be deeper than a balanced tree with as many leaves. Each level costs a step in a pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeOptions:
-    """Parameters of the trees, with defaults that suit most tables."""
+    """Options for boosted trees, with defaults that suit most tables."""
 
     trees: int = 300
     rate: float = 0.06
@@ -31,7 +31,7 @@ class TreeOptions:
 
     @classmethod
     def of(cls, params: Params) -> "TreeOptions":
-        """Return the options in a trial's parameters."""
+        """Return the options for trees from a trial's parameters."""
         default = cls()
         return cls(
             trees=whole_parameter(params, "trees", default.trees, low=1, high=100_000),
@@ -45,11 +45,11 @@ class TreeOptions:
 
     @property
     def depth(self) -> int:
-        """Largest number of splits above a leaf."""
+        """Largest number of splits on the way to a leaf."""
         return min(self.leaves - 1, (self.leaves - 1).bit_length() + _SPARE_DEPTH)
 
     def lightgbm(self, classes: int | None) -> dict[str, Any]:
-        """Return LightGBM's parameters for a number of classes; None is a number, with squared error as loss."""
+        """Return LightGBM's parameters. `classes` None means regression with the squared error as loss."""
         kinds: dict[int | None, dict[str, Any]] = {None: {"objective": "regression"}, 2: {"objective": "binary"}}
         return kinds.get(classes, {"objective": "multiclass", "num_class": classes}) | {
             "learning_rate": self.rate,
@@ -70,7 +70,7 @@ class TreeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """One tree of k nodes, root first."""
+    """One decision tree of k nodes, the root first."""
 
     numbers: Matrix  # threshold of each split, value of each leaf, float32 [k]
     columns: np.ndarray[Any, np.dtype[np.int64]]  # column of each split, int64 [k]
@@ -79,10 +79,10 @@ class Tree:
 
 
 class Growth:
-    """Grows trees on training rows [n, columns], as long as a trial is in one process.
+    """Grows trees on training rows [n, columns], for the part of a trial that runs in one process.
 
     Attributes:
-        margins: Sum of all trees' outputs so far, float64 [n, m]; the caller adds new trees.
+        margins: Sum of all trees' outputs so far, float64 [n, m]. The caller adds the outputs of new trees.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Growth:
 
     @property
     def _init_score(self) -> Margins:
-        """The margins in LightGBM's form: a single margin without a second dimension."""
+        """The margins in the form that LightGBM expects: without a second dimension if there is a single margin."""
         return self.margins[:, 0] if self.margins.shape[1] == 1 else self.margins
 
     def grow(self, trees: int, *, seed: int, threads: int, tick: Callable[[], None]) -> Iterator[Tree]:
-        """Yield further trees, `trees` for each margin, not yet added to `margins`."""
+        """Yield new trees, `trees` for each output. The caller adds the trees' outputs to `margins`."""
         if trees == 0:
             return
         params = self._params | {"seed": seed & 0x7FFF_FFFF, "num_threads": threads}
@@ -127,7 +127,7 @@ class Growth:
 
 
 def load_lightgbm() -> Any:
-    """Return the package lightgbm; TaskError without it."""
+    """Return the package lightgbm. Raises TaskError if it is not installed."""
     try:
         import lightgbm
     except (ImportError, OSError) as error:
@@ -138,7 +138,7 @@ def load_lightgbm() -> Any:
 
 
 def has_lightgbm() -> bool:
-    """Return whether lightgbm is installed here."""
+    """Return whether the package lightgbm is installed."""
     try:
         load_lightgbm()
     except TaskError:
@@ -176,6 +176,6 @@ def _tree(structure: Mapping[str, Any]) -> Tree:
 
 
 def _at_most(threshold: float) -> float:
-    """Return the largest float32 not above a threshold: float32 rows fall to the same sides of both."""
+    """Return the largest float32 not above a threshold, which separates float32 rows in the same way."""
     rounded = np.float32(threshold)
     return float(rounded if float(rounded) <= threshold else np.nextafter(rounded, np.float32(-np.inf)))

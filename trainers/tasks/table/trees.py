@@ -1,6 +1,6 @@
-"""Gradient-boosted trees: LightGBM grows them, torch alone passes rows through them.
+"""Gradient-boosted trees. LightGBM grows them; predicting needs only torch.
 
-Shapes: n rows, d dense columns, c categories, t trees of 2 l - 1 nodes with l leaves at most, m margins.
+Shapes: n rows, d dense columns, c categories, t trees with at most l leaves, so 2 l - 1 nodes, m margins.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ _MOST_SET_BYTES = 2**30
 
 
 class BoostedTrees(nn.Module):
-    """Trees whose outputs are summed, grown epoch by epoch; see `trainers.contract.task`.
+    """Boosted trees, grown epoch by epoch, whose outputs are summed; see `trainers.contract.task`.
 
-    Input float32 [n, d + c] of `Encoding.encode`; output [n, outputs], or [n] for a single number (`outputs` None).
-    Trees that have not grown yet add nothing, so that tensors keep their shapes.
+    Input: float32 [n, d + c] from `Encoding.encode`; output: [n, outputs], or [n] for a number (`outputs` None). Trees
+    that have not been grown yet add 0, so that tensors have the same shapes from the start.
     """
 
     branches: Tensor
@@ -72,7 +72,7 @@ class BoostedTrees(nn.Module):
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Add the epoch's trees; see `GrownModel`."""
+        """Grow the trees of an epoch; see `GrownModel`."""
         trees = self._options.trees
         first, last = trees * (epoch - 1) // epochs, trees * epoch // epochs
         growth = self._growth or self._begin(inputs, learned_part(targets).contiguous(), first, tick)
@@ -109,7 +109,7 @@ class BoostedTrees(nn.Module):
             self.sets[number, node, levels] = 1
 
     def _add_margins(self, growth: Growth, rows: Tensor, first: int, last: int, tick: Callable[[], None]) -> None:
-        """Add trees' outputs to the margins, in their order, so that a resumed trial gets the same bits."""
+        """Add trees' outputs to the margins, always in the same order, so that a resumed trial gets equal bits."""
         levels = self._levels_of(rows)
         for number in range(first * self._margins, last * self._margins):
             leaves = self._leaves_of(rows, levels, self.roots[number : number + 1])
@@ -120,7 +120,7 @@ class BoostedTrees(nn.Module):
         return rows.long() if self._levels else rows
 
     def _leaves_of(self, rows: Tensor, levels: Tensor, roots: Tensor) -> Tensor:
-        """Return each row's leaf as a place in the flat tensors, int64 [n, roots]."""
+        """Return the leaf of each row in each tree, as a place in the flattened tensors, int64 [n, roots]."""
         columns, numbers, branches = self.columns.view(-1), self.numbers.view(-1), self.branches.view(-1)
         place = roots.expand(rows.shape[0], -1)  # len(rows) would be a constant in an exported program
         for _ in range(self._options.depth):
@@ -153,7 +153,7 @@ def _check_size(trees: int, nodes: int, levels: int) -> None:
 
 
 def _base(targets: Tensor, margins: int, outputs: int | None, weights: Tensor | None) -> Tensor:
-    """Return the best constant: the mean, or logarithms of the classes' odds or shares; float32 [m]."""
+    """Return the best constant prediction: the mean, or log odds or log shares of the classes, float32 [m]."""
     if outputs is None:
         return targets.double().mean().float().view(1)
     counts = torch.bincount(targets, weights, minlength=outputs).double() + 0.5

@@ -1,1 +1,1 @@
-"""Parts of the tasks `text` and `language_model`."""
+"""Parts of the tasks `text` and `language_model`, which learn from texts."""

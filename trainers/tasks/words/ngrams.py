@@ -1,4 +1,4 @@
-"""Classifier of n-grams of tokens. Shapes: n texts, t tokens of the longest text in the batch."""
+"""Text classifiers on n-grams of tokens. Shapes: n texts, t tokens of the longest text in the batch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _COUNTED_AT_ONCE = 4096
 
 
 class NgramNetwork(nn.Module):
-    """The sum of the vectors of a text's n-grams, and a linear layer: fastText's classifier (arXiv 1607.01759).
+    """Sums the vectors of a text's n-grams, followed by a linear layer, as fastText does (arXiv 1607.01759).
 
-    Here n-grams are of up to `longest_ngram` (1 to 3) tokens, and sums are divided by the root of their number. A part
-    of each vector starts as the naive Bayes estimate of the n-gram (`start_from`), after Wang and Manning 2012
-    ("Baselines and Bigrams"). Input: tokens int64 [n, longest], filled up with PAD; output [n, outputs].
+    Here n-grams have up to `longest_ngram` (1 to 3) tokens, and a sum is divided by the root of its number of terms. A
+    part of each vector starts as the naive Bayes estimate of the n-gram (`start_from`), after Wang and Manning 2012
+    ("Baselines and Bigrams"). Input: tokens int64 [n, longest], filled up with PAD; output: [n, outputs].
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class NgramNetwork(nn.Module):
 
     @torch.no_grad()
     def start_from(self, tokens: Tensor, targets: Tensor) -> None:
-        """Set the last parts of the vectors to log ratios of the n-gram's frequency in each class to other classes."""
+        """Set the last part of each vector to log ratios of the n-gram's frequency in a class and in all others."""
         if self.vectors.weight.is_meta:
             return
         outputs = self.head.out_features
@@ -81,18 +81,18 @@ class NgramNetwork(nn.Module):
 
 
 _PRIMES = (1, 1_000_003, 998_244_353)
-"""Multipliers of the tokens of an n-gram: products of small numbers with them differ in their low bits."""
+"""Multipliers for the tokens of an n-gram. They are large, so that products differ in their low bits."""
 
 
 class Ngrams:
-    """Numbers tokens by themselves, and n-grams of 2 to `longest` (at most 3) tokens by a hash."""
+    """Numbers single tokens by themselves, and n-grams of 2 to `longest` (at most 3) tokens by a hash."""
 
     def __init__(self, vocabulary: int, longest: int) -> None:
         self._vocabulary, self._longest = vocabulary, longest
         self.count = count_of(vocabulary, longest)
 
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the number of each n-gram, int64 [n, t * longest], and whether the text has it, bool of that shape."""
+        """Return n-gram numbers, int64 [n, t * longest], and whether the text has each n-gram, bool of that shape."""
         # `tokens` are texts, int64 [n, t], filled up with PAD.
         length = tokens.shape[1]
         places = torch.arange(length, device=tokens.device)
@@ -108,7 +108,7 @@ class Ngrams:
 
 
 BLOCKS, BLOCK_ITERATIONS = 10, 10
-"""Blocks of L-BFGS iterations of a full training, as many iterations as in scikit-learn's LogisticRegression.
+"""Number of blocks of L-BFGS iterations in a full training; together as many as in scikit-learn's LogisticRegression.
 
 The optimizer begins each block without the curvature of the loss that it has learnt: blocks of one iteration would be
 steepest descent.
@@ -119,7 +119,7 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class TfidfRegression(nn.Module):
-    """Logistic regression on TF-IDF of n-grams of up to `longest_ngram` (1 to 3) tokens, each text scaled to length 1.
+    """Logistic regression on TF-IDF of n-grams of up to `longest_ngram` (1 to 3) tokens. Texts are scaled to length 1.
 
     An n-gram has the weight ln((1 + n) / (1 + texts with it)) + 1 of scikit-learn's TfidfTransformer, or 0 if no
     training text has it; a repeated n-gram counts several times in the length. It is fitted by L-BFGS
@@ -157,7 +157,7 @@ class TfidfRegression(nn.Module):
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, threads: int, tick: Callable[[], None],
         seed: int,  # noqa: ARG002 - nothing is random here
     ) -> Tensor:  # fmt: skip
-        """Continue the fit for the epoch's blocks; see `GrownModel`."""
+        """Continue the fit with the epoch's share of the blocks; see `GrownModel`."""
         if epoch == 1:
             self.idf.copy_(self._rarity(inputs, tick))
         if self._features is None:
@@ -169,7 +169,7 @@ class TfidfRegression(nn.Module):
         return torch.from_numpy(self._features @ self.weights.numpy()).float() + self.bias
 
     def _tfidf(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers of a text's n-grams and their values, both [n, m]."""
+        """Return the numbers of each text's n-grams and their TF-IDF values, both [n, m]."""
         numbers, present = self._ngrams(tokens)
         values = self.idf[numbers] * present
         return numbers, values / values.square().sum(dim=1, keepdim=True).sqrt().clamp(min=1e-6)
@@ -184,7 +184,7 @@ class TfidfRegression(nn.Module):
         return torch.where(texts > 0, ((1 + len(inputs)) / (1 + texts)).log() + 1, 0.0)
 
     def _matrix(self, inputs: Tensor, tick: Callable[[], None]) -> csr_array:
-        """Return the values of the n-grams of each training text, float64 [n, f]."""
+        """Return the TF-IDF values of all n-grams of the training texts, float64 [n, f]."""
         from scipy.sparse import csr_array, vstack
 
         found = []
@@ -196,13 +196,13 @@ class TfidfRegression(nn.Module):
         return vstack(found, format="csr")
 
     def _parts(self, inputs: Tensor, tick: Callable[[], None]) -> Iterator[Tensor]:
-        """Yield some texts at a time, to bound the memory of their n-grams."""
+        """Yield a few texts at a time, to limit the memory for their n-grams."""
         for part in torch.split(inputs, max(_NGRAMS_AT_ONCE // (3 * inputs.shape[1]), 1)):
             yield part
             tick()
 
     def _fit(self, features: csr_array, targets: _Array, iterations: int, tick: Callable[[], None]) -> None:
-        """Continue from the stored weights in single precision, so that a resumed trial gets the same bits."""
+        """Continue the fit from weights in single precision, as stored, so that a resumed trial gets equal bits."""
         from scipy.optimize import minimize
 
         used = np.unique(features.indices)  # all others keep the weight 0
@@ -219,7 +219,7 @@ class TfidfRegression(nn.Module):
 def _penalised_loss(
     flat: _Array, features: Any, targets: _Array, l2: float, tick: Callable[[], None]
 ) -> tuple[float, _Array]:
-    """Return mean cross entropy with the penalty's share, and its flat gradient by weights [used, k] and biases [k]."""
+    """Return the loss, mean cross entropy plus penalty, and its gradient as one array: weights, then biases."""
     from scipy.special import log_softmax
 
     tick()

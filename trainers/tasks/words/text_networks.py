@@ -17,9 +17,9 @@ _LONGEST_TURN = 10000.0  # base of the angles of rotary embeddings (Su et al. 20
 
 
 class DecoderNetwork(nn.Module):
-    """A decoder with normalisation first, rotary embeddings, and tied input and output embeddings.
+    """Transformer decoder with pre-normalisation, rotary embeddings, and shared input and output embeddings.
 
-    Input: tokens int64 [n, t]; output [n, t, tokens]: at each place the logits of the next token.
+    Input: tokens int64 [n, t]; output: logits of the next token at each place, [n, t, tokens].
     """
 
     def __init__(self, *, tokens: int, width: int, depth: int, heads: int, dropout: float, meaning: object) -> None:
@@ -41,7 +41,7 @@ class DecoderNetwork(nn.Module):
 
 
 class _DecoderBlock(nn.Module):
-    """Causal attention and two dense layers, each added to its input."""
+    """Transformer block: causal attention and two dense layers, each added to its input."""
 
     def __init__(self, width: int, depth: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -78,11 +78,11 @@ def _turned(values: Tensor) -> Tensor:
 
 
 _DROPOUT = re.compile(r"^(?!att|activation|qa_|.*layerdrop).*drop")
-"""Names of a config's dropout probabilities, except for attention weights, single activations, whole layers."""
+"""Pattern for names of dropout probabilities in a config, except for attention weights, activations, whole layers."""
 
 
 class TextNetwork(nn.Module):
-    """A transformer encoder with normalisation first, pooled over tokens: int64 [n, longest] to [n, outputs]."""
+    """Transformer encoder with pre-normalisation, pooled over tokens: int64 [n, longest] to [n, outputs]."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class TextNetwork(nn.Module):
 
 
 class _Block(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input."""
+    """Transformer block: self-attention and a feed-forward layer, each added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _Block(nn.Module):
         self._heads = heads
 
     def forward(self, values: Tensor, present: Tensor) -> Tensor:
-        """Return values [n, t, w] for values and presence of tokens, bool [n, t]."""
+        """Return values [n, t, w]. `present`, bool [n, t], is true for tokens that are not padding."""
         n, t, w = values.shape
         joined: Tensor = self.attention_in(self.before_attention(values))
         query, key, value = joined.view(n, t, 3, self._heads, w // self._heads).permute(2, 0, 3, 1, 4)
@@ -149,7 +149,7 @@ class _Block(nn.Module):
 
 
 def _trimmed(tokens: Tensor, pad: int) -> Tensor:
-    """Return the tokens up to the end of the longest text; all if they are on the meta device or exported."""
+    """Cut tokens off after the end of the longest text, except on the meta device or in an export."""
     # An exported program takes the batch as it is: its caller fills up no further than needed.
     if tokens.is_meta or torch.compiler.is_exporting():
         return tokens
@@ -158,7 +158,7 @@ def _trimmed(tokens: Tensor, pad: int) -> Tensor:
 
 
 def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
-    """Return [n, w], or [n, 2 w] for "both": mean and maximum over the tokens."""
+    """Return mean or maximum over the tokens, [n, w], or for "both" mean and maximum, [n, 2 w]."""
     weights = present.unsqueeze(2).to(values.dtype)
     mean = (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
     if pooling == "mean":
@@ -170,7 +170,7 @@ def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
 class CheckpointNetwork(nn.Module):
     """A published transformer, in float32, with a new classifier on top; output [n, outputs].
 
-    `dropout` is for all layers but attention; None leaves the checkpoint's own.
+    `dropout` is for all layers but attention; None keeps the checkpoint's own probabilities.
     """
 
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:
@@ -201,11 +201,13 @@ class CheckpointNetwork(nn.Module):
 
 
 def _set_dropout(config: Any, dropout: float) -> None:
-    """Set all dropout probabilities of a config but attention's; their names differ between architectures."""
+    """Set all dropout probabilities in a config but attention's. Their names differ between architectures."""
     named = [(name, value) for name, value in config.to_dict().items() if _DROPOUT.search(name)]
     names = [name for name, value in named if isinstance(value, int | float) and not isinstance(value, bool)]
     if not names:
-        problem = f"found {dropout}, but the architecture {config.model_type!r} of the checkpoint has no dropout to set"
-        raise TaskError(f"dropout: {problem}. Take dropout out of the space")
+        kind = config.model_type
+        raise TaskError(
+            f"dropout: found {dropout}, but the architecture {kind!r} has no dropout. Take dropout out of the space"
+        )
     for name in names:
         setattr(config, name, dropout)

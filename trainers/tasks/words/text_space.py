@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 LAYER_RATE_DECAY = "layer_rate_decay"
-"""Parameter of a trial: ratio of a layer's learning rate to the rate of the layer above it; 1 is one rate for all."""
+"""Parameter of a trial: ratio of a layer's learning rate to that in the layer above. 1 means the same rate for all."""
 
 
 def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | None:
-    """Return multiples of the learning rate by parameter name; None if all layers have the same.
+    """Return factors of the learning rate by parameter name; None if all layers have the same rate.
 
-    The layers are the longest list of modules. With decay d, layer i of n, from 0, has d^(n - i); parameters registered
-    before the layers, mostly embeddings, have d^(n + 1); those after them have 1.
+    Layers are the elements of the longest list of modules. With decay d, layer i of n (from 0) has the factor d^(n -
+    i). Parameters before the layers, mostly embeddings, have d^(n + 1), and parameters after the layers 1.
     """
     decay = task_options.number_parameter(params, LAYER_RATE_DECAY, 1.0, low=0.01, high=1.0)
     if decay == 1:
@@ -53,18 +53,18 @@ def _layers(model: nn.Module) -> tuple[str, int]:
 
 
 BUCKETS = 2**15
-"""Number of hash buckets for n-grams of two tokens and more; updating all of them takes most of a step's time."""
+"""Number of hash buckets for n-grams of two and more tokens. Updating all buckets takes most of a step's time."""
 MOST_WEIGHTS = 20_000_000
-"""Largest number of weights of TF-IDF, of which its optimizer keeps about twenty copies in double precision: 3 GB."""
+"""Limit for the weights of TF-IDF. Its optimizer keeps about twenty copies in double precision, which need 3 GB."""
 
 
 def count_of(vocabulary: int, longest_ngram: int) -> int:
-    """Return the number of distinguished n-grams of up to `longest_ngram` tokens."""
+    """Return how many n-grams of up to `longest_ngram` tokens have a number of their own."""
     return vocabulary + (BUCKETS if longest_ngram > 1 else 0)
 
 
 def fits_tfidf(vocabulary: int, classes: int) -> bool:
-    """Return whether TF-IDF of n-grams of any length has few enough weights."""
+    """Return whether TF-IDF has few enough weights for n-grams of any length."""
     return count_of(vocabulary, 2) * classes <= MOST_WEIGHTS
 
 
@@ -82,7 +82,7 @@ _TRANSFORMER: Mapping[str, Any] = {
 
 
 def text_space(*, has_tfidf: bool) -> Space:
-    """Return the search space for texts, without TF-IDF if it has too many weights (`fits_tfidf`)."""
+    """Return the search space for texts; without TF-IDF if that would have too many weights (`fits_tfidf`)."""
     network, transformer = {"architecture": list(NETWORKS)}, {"architecture": "transformer"}
     space = {
         "learning_rate": Float(low=2e-4, high=4e-3, log=True).when(**network),
@@ -123,13 +123,13 @@ def checkpoint_space() -> Space:
 
 
 def text_first_trials(*, has_tfidf: bool) -> list[dict[str, Any]]:
-    """Return known good parameters: the usual baseline, n-grams, a small transformer."""
+    """Return parameters that are known to be good: the usual baseline, n-grams, a small transformer."""
     known = [_TFIDF, _NGRAMS, _TRANSFORMER] if has_tfidf else [_NGRAMS, _TRANSFORMER]
     return [dict(one) for one in known]
 
 
 def text_baselines(*, has_tfidf: bool) -> list[dict[str, Any]]:
-    """Return the usual baseline for texts."""
+    """Return the usual baseline for texts: TF-IDF, or n-grams if TF-IDF would have too many weights."""
     if not has_tfidf:
         return [{"name": "n-grams with usual parameters", "params": dict(_NGRAMS)}]
     return [{"name": "TF-IDF with logistic regression", "params": dict(_TFIDF)}]

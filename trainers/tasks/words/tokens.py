@@ -1,8 +1,9 @@
-"""Texts as token numbers, by a tokenizer learned from the training texts or of a checkpoint. Home of `tokenizers`.
+"""Turns texts into token numbers, by a tokenizer that is learned from the training texts or comes with a checkpoint.
 
-Ranks learn their tokenizers apart and must get the same one, so only BPE is used: WordPiece and Unigram break ties by
-the order of a hash map in version 0.23 (https://github.com/huggingface/tokenizers/issues/1794). Language models use
-byte-level BPE, whose alphabet of 256 bytes loses nothing.
+Only this module of `trainers` imports `tokenizers`. Each rank learns its own tokenizer, and all must be the same, so
+only BPE is used: WordPiece and Unigram break ties by the order of a hash map in version 0.23
+(https://github.com/huggingface/tokenizers/issues/1794). Language models use byte-level BPE, whose alphabet of 256 bytes
+loses nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,9 @@ _USUAL = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
 
 
 def pad_of(tokenizer: Any, checkpoint: str) -> int:
-    """Return a checkpoint's padding token: by a usual name, else from the checkpoint's files; TaskError if none.
+    """Return a checkpoint's padding token, found by a usual name or in the checkpoint's files. TaskError if none.
 
-    Only added tokens count: the model ignores padding, so no text may have it.
+    Only added tokens are allowed, because the model ignores padding, so that no text may contain this token.
     """
     usual = next((number for number in map(tokenizer.token_to_id, _USUAL) if number is not None), None)
     if usual is not None:
@@ -35,7 +36,7 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
 
 
 def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
-    """Yield the tokens that a checkpoint's files name for padding, and for the end of a text."""
+    """Yield the tokens that a checkpoint's files name for padding, then for the end of a text."""
     from transformers import PretrainedConfig
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -58,7 +59,7 @@ FEWEST = 257  # fewest tokens of a vocabulary: all bytes, and the end of a docum
 
 
 def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """Return a byte-level BPE tokenizer learned from texts; `END` is its first token."""
+    """Return a byte-level BPE tokenizer learned from texts. `END` is its first token."""
     tk = library("language_model")
     import tokenizers.decoders
 
@@ -77,7 +78,7 @@ def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def joined(tokenizer: Any, texts: Sequence[str]) -> "Tokens":
-    """Return the tokens of all texts in a row, int64 [tokens], each text followed by `END`."""
+    """Return the tokens of all texts, joined into one array int64 [tokens], with `END` after each text."""
     rows = [np.asarray([*one.ids, END], dtype=np.int64) for one in tokenizer.encode_batch_fast(list(texts))]
     return np.concatenate(rows)
 
@@ -89,7 +90,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[MASK]")
 
 
 def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -> Any:
-    """Return a BPE tokenizer learned from texts, which may ignore case and accents; PAD, UNKNOWN, MASK come first."""
+    """Return a BPE tokenizer learned from texts, first PAD, UNKNOWN, MASK. `lowercase` ignores case and accents."""
     tk = library()
     tokenizer = tk.Tokenizer(tk.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
     forms = [tk.normalizers.NFD(), tk.normalizers.Lowercase(), tk.normalizers.StripAccents()]
@@ -105,7 +106,7 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
 
 
 def load_tokenizer(checkpoint: str) -> Any:
-    """Return the tokenizer of a checkpoint: the tokenizer.json of a folder, or of a name on the Hugging Face hub."""
+    """Return a checkpoint's tokenizer, from tokenizer.json in a folder, or from the Hugging Face hub."""
     tk = library()
     file = Path(checkpoint) / "tokenizer.json"
     if not file.is_file() and Path(checkpoint).is_dir():
@@ -119,7 +120,7 @@ def load_tokenizer(checkpoint: str) -> Any:
 
 
 def to_matrix(tokenizer: Any, texts: Sequence[str], *, longest: int, pad: int = PAD) -> Tokens:
-    """Return the texts' tokens, int64 [texts, at most `longest`]; a text without tokens becomes one unknown token."""
+    """Return the texts' tokens, int64 [texts, at most `longest`]. A text without tokens becomes one unknown token."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=longest)
     rows = [one.ids or [UNKNOWN] for one in tokenizer.encode_batch_fast(list(texts))]
@@ -147,7 +148,7 @@ def form_of(
 
 
 def library(task: str = "text") -> Any:
-    """Return the package `tokenizers`."""
+    """Return the package `tokenizers`. Raises TaskError if it is not installed."""
     try:
         import tokenizers
         import tokenizers.models
