@@ -1,1 +1,1 @@
-"""Gangs, the ranks of one attempt: on Ray, or simulated from recorded learning curves in virtual time."""
+"""Where trials train: on devices of a Ray cluster, or simulated from recorded learning curves in virtual time."""
