@@ -35,7 +35,7 @@ class Account:
         return self._rest(self.promised_nano_usd)
 
     def rest_for(self, job: Job) -> int:
-        """Return the nano-dollars for a new run of the job, at least 0, including what an earlier run was promised."""
+        """Return the nano-dollars for a new run of the job, including the amount reserved for its earlier run."""
         return self._rest(self.promised_nano_usd - (job.promised_nano_usd or 0))
 
     def _rest(self, promised_nano_usd: int) -> int:

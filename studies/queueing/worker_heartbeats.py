@@ -30,7 +30,7 @@ def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
 
 
 def renew(connection: sa.Connection, worker_id: int) -> float:
-    """Renew a worker's heartbeat; returns the seconds since the last. Raises WorkerGoneError if it counts as dead."""
+    """Renew a worker's heartbeat; returns the seconds since the last. Raises WorkerGoneError if it came too late."""
     worker = living(connection, worker_id)
     mine = sa.update(t.workers).where(t.workers.c.id == worker_id)
     connection.execute(mine.values(expires_at=worker.now + EXPIRY_SECONDS))

@@ -16,7 +16,7 @@ from trainers.protocol import EpochPart, Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
-    """Charge and record an epoch. If an objective or bound is not finite, fail the trial and return False."""
+    """Charge and record an epoch. Fails the trial and returns False if a needed metric is missing or not finite."""
     ended_at = live.now - measurement.age_seconds
     paid = live.account.charge_trial(trial, "train", ended_at, seconds=measurement.wall_seconds)
     metrics = dict(measurement.metrics)
