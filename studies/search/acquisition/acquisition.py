@@ -29,7 +29,7 @@ BISECTIONS = 28
 
 @cache
 def hermite_nodes(learned: int) -> tuple[Array, Array]:
-    """Return Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] of standard normal innovations; weights [J] sum to 1."""
+    """Return Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] for normal variables, and weights [J] of sum 1."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES)
     count = min(learned, MOST_INNOVATIONS)
     grid = np.array(list(itertools.product(points, repeat=count))).reshape(NODES**count, count)

@@ -1,4 +1,4 @@
-"""Forecast of a candidate batch: marginal distributions of all columns at later rungs, and the cost of those rungs."""
+"""Forecasts for a batch of candidates: the distributions of metrics at later epochs, and the cost to reach them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Candidate batches: configurations at the same rung, or never started, with their known properties."""
+"""Batches of candidates: configurations that are at the same rung or not started, and what is known of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The problem of a search: space, objectives, constraints, schedule, prices and metrics known without training."""
+"""The problem that a search solves: space, objectives, constraints, epochs, prices, and metrics known in advance."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

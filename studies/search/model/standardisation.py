@@ -37,14 +37,14 @@ def by_median(values: Array, least_width: float) -> Standardisation[float]:
 
 
 def by_mean(values: Array, added_width: float) -> Standardisation[float]:
-    """Return mean of values [n], and standard deviation plus `added_width` (they may be alike); identity for n = 0."""
+    """Return the scale with the mean as centre and standard deviation + `added_width` as width; identity for n = 0."""
     if not len(values):
         return IDENTITY
     return Standardisation(float(values.mean()), float(values.std()) + added_width)
 
 
 def by_column(values: Array, deviations: float, added_width: float) -> Standardisation[Array]:
-    """Return each column's mean of values [n, K], and as width `deviations` standard deviations + `added_width`."""
+    """Return the scale with each column's mean as centre and its deviation x `deviations` + `added_width` as width."""
     return Standardisation(values.mean(axis=0), deviations * values.std(axis=0) + added_width)
 
 
@@ -145,7 +145,7 @@ UNBOUNDED_CEILING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The function from a metric, to be minimised, to z; values below `low` are raised to it before the logarithm."""
+    """The function from a metric, to be minimised, to z: a logarithm for positive metrics, else a linear scale."""
 
     kind: Kind
     low: float = 0.0

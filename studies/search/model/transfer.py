@@ -104,7 +104,7 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
 def thinned(
     trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> tuple[EarlierTrial, ...]:
-    """Return at most `MOST_TRIALS` trials: the best half by constrained domination, and a random half of the others."""
+    """Return at most `MOST_TRIALS` trials: the best half (feasible ones first) and a random half of the others."""
     if len(trials) <= MOST_TRIALS:
         return tuple(trials)
     violations = [total_violation(one, objectives, constraints) for one in trials]
@@ -195,7 +195,7 @@ class Transfer:
         )
 
     def ends(self, j: int, x: Array) -> Array:
-        """Return the expected last values of objective `j`, signed (smaller is better), per earlier study [m, S]."""
+        """Return the last values of objective `j` that each earlier study expects [m, S]; smaller is better."""
         if not len(x) or not self._ends:
             return np.zeros((len(x), len(self._ends)))
         return np.clip(np.column_stack([one[j].mean(x) for one in self._ends]), -CLIP, CLIP)

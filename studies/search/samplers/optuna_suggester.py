@@ -209,7 +209,7 @@ def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], s
 
 
 class _Walked(Collection[Identity]):
-    """Parameters of finished trials: a trial with the same value for each of them would repeat that trial."""
+    """Parameters of finished trials; a configuration repeats a trial if it has all the trial's parameter values."""
 
     def __init__(self, history: tuple[Observation, ...]) -> None:
         self._trials = [frozenset(identity(one.params)) for one in history if one.outcome == "finished"]

@@ -1,4 +1,4 @@
-"""Copy of a store into an empty store of any kind, in one transaction, with every row compared at the end."""
+"""Copies a store into an empty store of any kind in one transaction, and compares every row at the end."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,10 +19,10 @@ _NOT_COPIED: dict[str, dict[str, Any]] = {t.view_cursors.name: {"rebuild": True,
 
 
 def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:
-    """Copy all studies as of one moment; the target rebuilds its views.
+    """Copy all studies as they are at one time. The target builds its copies for Optuna and MLflow anew.
 
-    `while_driven` allows controllers to continue on the source. In the copy, controllers count as dead once their
-    leases expire, and a resumed study charges their unfinished work as lost.
+    `while_driven` allows controllers to continue in the source. In the target, their leases expire, and a resumed study
+    charges their unfinished work as lost.
 
     Raises:
         StoreError: A controller drives a study of the source without `while_driven`, the target is not empty, or it
