@@ -1,1 +1,1 @@
-"""Where trials train: on devices of a Ray cluster, or simulated from recorded learning curves in virtual time."""
+"""Pools of devices on which trials train: a Ray cluster, or a simulation that replays learning curves."""

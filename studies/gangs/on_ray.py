@@ -262,7 +262,7 @@ class RayPool:
         self._cluster.close()
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Return free slots for a trial: those of an existing process group, else slots on one node if possible."""
+        """Return free slots for a trial: with an existing process group, else on one node if possible."""
         return self._groups.pick({number: self._slots[number].node for number in free}, world_size)
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -337,7 +337,7 @@ class JobQueue:
 
 
 def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int, str]:
-    """Return reasons by job id for those of these jobs that no living worker can run."""
+    """Return reasons by job id, for the jobs that no living worker can run."""
     workers = job_rows.load_workers(connection) if jobs else []
     found = {job.id: no_worker_for(job, workers) for job in jobs}
     return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}

@@ -460,7 +460,7 @@ class StoredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeState:
-    """What a controller reads to resume a study; the default is a study without trials."""
+    """Stored state from which a controller resumes a study; the default is a study without trials."""
 
     trials: tuple[StoredTrial, ...] = ()  # all trials by id, queued ones included
     spent_nano_usd: int = 0

@@ -246,7 +246,7 @@ def reference_point(
 ) -> dict[str, float] | None:
     """Return the automatic reference point by metric, in the metrics' own signs; None without a saved epoch.
 
-    Each coordinate is the `reference_coordinate` of all saved epochs so far, including those of pruned and failed
+    Each coordinate is the `reference_coordinate` of all saved epochs so far, including epochs of pruned and failed
     trials. Cumulative objectives are first extrapolated to `last_epoch` (None: not extrapolated), so that complete
     trainings do not lie beyond the reference point.
     """

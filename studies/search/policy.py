@@ -47,7 +47,7 @@ class Thaw:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """What a policy knows about a study; objectives are signed so that smaller is better."""
+    """A study's results as the policy sees them; objectives are signed so that smaller is better."""
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)  # by rung and number
     violations: dict[int, dict[int, float]] = field(default_factory=dict)  # by rung and number; 0 if missing
@@ -129,7 +129,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunerContext:
-    """What a pruner may use: seed, problem and model. `sampler_fits` True: the sampler fits the model's parameters."""
+    """Seed, problem and model for a pruner. `sampler_fits`: the sampler already fits the model's parameters."""
 
     seed: int
     problem: Problem

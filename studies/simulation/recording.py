@@ -20,7 +20,7 @@ from studies.storage.study_store import Store
 
 
 class Recording(Protocol):
-    """Where the rows of a simulated study are written."""
+    """The destination of a simulated study's rows."""
 
     rows: Rows
     study_id: int

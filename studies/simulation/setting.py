@@ -84,7 +84,7 @@ START_EPOCHS = 0.3  # default cost of starting or thawing a gang, in mean epochs
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:
-    """Return the epochs at which all simulated studies of this length save models, whatever their pruner.
+    """Return the epochs at which all simulated studies of this length save models, with any pruner.
 
     All pruners are thus scored on the same models. The epochs are those without a pruner, plus the default rungs of
     `break_even` and `mo_asha`; for 52 epochs 2 3 4 5 6 9 11 13 19 24 27 28 41 52.

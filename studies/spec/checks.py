@@ -69,7 +69,7 @@ def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collec
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
-    """Return the spec with checked first trials; without any, with those of `proposed` that the space allows."""
+    """Return the spec with checked first trials; without any, with the `proposed` trials that fit the space."""
     space, first = spec.space or Space({}), spec.search.first_trials
     for number, one in enumerate(first):
         if problem := _problem_in(space, one):

@@ -170,7 +170,7 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
 
 
 class PrunerSpec(Section):
-    """The pruner, built in or "module:Object", with its options; those of built-in pruners are checked here."""
+    """The pruner, built in or "module:Object", with its options; a built-in pruner's options are checked here."""
 
     WITHOUT_NAME = ("name",)
 
@@ -419,7 +419,7 @@ class FaultsSpec(Section):
 
 
 class CheckpointsSpec(Section):
-    """Where checkpoints are saved, how often, and how many are kept.
+    """Place, frequency and number of checkpoints.
 
     Attributes:
         every_seconds: Least time between two checkpoints to resume from, in seconds; long epochs are saved within.

@@ -255,7 +255,7 @@ class BudgetAccount:
         return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool, ranks: int | None = None) -> float:
-        """Return the time by which the trial very probably ends two more epochs, at most the deadline."""
+        """Return when the trial will very probably have ended two more epochs, at most the deadline."""
         forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)

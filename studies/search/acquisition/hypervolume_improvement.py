@@ -47,7 +47,7 @@ def improvement_over(archive: Array, reference: Array) -> Improvement:
 
 
 def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Return Psi(c) = E[(c - Y)_+], the expected distance by which Y lies below c; `sd` is 0 for a certain value."""
+    """Return Psi(c) = E[(c - Y)_+], how far Y is expected to lie below c; `sd` is 0 for a certain value."""
     safe = np.maximum(sd, 1e-12)
     if kind == "gaussian":
         off = (c - mean) / safe

@@ -36,7 +36,7 @@ class CandidateInputs:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFeatures:
-    """What is known of configurations without training them."""
+    """Features of configurations that are known without training them."""
 
     x: Array
     covariates: Array

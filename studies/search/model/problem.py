@@ -20,7 +20,7 @@ KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """What a search needs to know about its study."""
+    """Description of a study for its search."""
 
     space: Space
     objectives: tuple[Objective, ...]

@@ -55,7 +55,7 @@ def by_quartiles(values: Array) -> Standardisation[float]:
 
 
 def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> Standardisation[float]:
-    """Return a scale between a prior scale and that of values [n]; few or similar values change the prior little."""
+    """Return a scale between a prior scale and the scale of values [n]; few values change the prior little."""
     if not len(values):
         return prior
     share = len(values) / (len(values) + prior_weight)
@@ -119,7 +119,7 @@ class NormalScores:
         return z
 
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Return median and variance of z from those of normal scores; the variance is that of the better half."""
+        """Return median and variance of z for normally distributed scores; the variance is of the better half."""
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
         return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2

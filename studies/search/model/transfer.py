@@ -161,7 +161,7 @@ class _StandardisedProcess:
 
 
 class Transfer:
-    """What earlier studies say about configurations of this study."""
+    """Expectations of earlier studies about configurations of this study."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How far each copy of a study (view) is, and which process may update it. Imports neither Optuna nor MLflow.
+"""Progress of each copy of a study (view), and claims of the processes that update it. Imports no Optuna or MLflow.
 
 A cursor holds the study's revision up to which a view is complete. Two processes that update the same view would insert
 trials twice. A claim in the cursor's row prevents that, and ends with its process.

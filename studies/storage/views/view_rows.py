@@ -1,4 +1,4 @@
-"""What the copies in Optuna and MLflow need from the store: a study, and its trials that changed since a revision."""
+"""Rows that the copies in Optuna and MLflow need: a study, and its trials that changed since a revision."""
 
 import hashlib
 import json
@@ -61,7 +61,7 @@ class MirroredStudy:
 
     @property
     def spec_sha256(self) -> str:
-        """The SHA-256 hash of `spec_text`, by which views notice that the spec has changed."""
+        """The SHA-256 hash of `spec_text`; views compare it to notice a changed spec."""
         return hashlib.sha256(self.spec_text.encode()).hexdigest()
 
 
