@@ -108,7 +108,7 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The study was deleted, its spec changed while standing by, or a checkpoint folder is missing.
+            StoreError: The study was deleted, its spec changed during the wait, or a checkpoint folder is missing.
         """
         if self._is_over():
             settle_left(self._store, self._row.id)  # a confirmation may have been killed
@@ -185,11 +185,11 @@ class Session:
         """Raise StoreError if the study was replaced or its spec changed while this session waited for the lease."""
         name, row = self._row.name, self._store.study_row(self._row.name)
         if row is None or row.uid != self._row.uid:
-            raise StoreError(f"study: {name!r} was deleted while this process stood by. Launch it again")
+            raise StoreError(f"study: {name!r} was deleted while this process waited for it. Launch it again")
         if row.spec != self._row.spec:
             raise StoreError(
-                f"study: the spec of {name!r} changed while this process stood by. "
-                f"Read it again with `automl resume {shlex.quote(name)}`"
+                f"study: the spec of {name!r} changed while this process waited for the study. "
+                f"Continue with the new spec: `automl resume {shlex.quote(name)}`"
             )
 
     def _delete_orphans(self) -> None:
@@ -250,7 +250,7 @@ class Session:
                 raise _InterruptedError
             log.warning(line)
 
-        return retry(action, "standing by", warn=warn)
+        return retry(action, "waiting to take over the study", warn=warn)
 
     def _was_stopped(self, first: leases.Holder, *, before: int | None = None) -> bool:
         return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))

@@ -82,10 +82,10 @@ def test_models(
         machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except SpentError:
-        log.warning("the budget ended before the chosen models were measured")
+        log.warning("the budget was used up before the recommended model was measured or described")
         return
     except (RunError, UserError) as error:
-        log.warning("the chosen models were not measured at the end: %s", error)
+        log.warning("the recommended model was not measured or described at the study's end: %s", error)
         return
     finally:
         retry(lambda: note_overshoot(store, lease))

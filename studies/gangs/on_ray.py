@@ -307,7 +307,7 @@ class RayPool:
         for actor in gang.actors:
             actor.call.remote("close", gang.key)
         if retire:
-            log.info("slots %s get new processes: the old ones served long enough or use too much memory", list(retire))
+            log.info("slots %s get new processes: the old ones trained many trials or grew too much", list(retire))
             self._threads.start("retire", self._end_processes, retire, self._rank_slots.replace)
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)

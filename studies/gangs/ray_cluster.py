@@ -270,7 +270,7 @@ def check_reachable(address: str) -> None:
         return
     try:
         if not sign or not port.isdigit():
-            raise ValueError("it is not of the form HOST:PORT, ray://HOST:PORT or auto")
+            raise ValueError("write HOST:PORT, ray://HOST:PORT or auto")
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_DEADLINE_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
         raise PoolError(f"resources.ray_address: {address!r} does not answer ({error})") from None

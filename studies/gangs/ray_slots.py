@@ -244,7 +244,7 @@ class RaySlots:
             slot.death, slot.is_dead = None, True
             if self._is_used(number) or self.closing.is_set():
                 return
-            log.warning("slot %s: its process %s on %s died while it was idle", number, slot.pid, slot.host)
+            log.warning("slot %s: the idle process %s on %s died", number, slot.pid, slot.host)
             self.replace([number])
         self._post(SlotsLost(slots=(number,)))
 
@@ -297,7 +297,7 @@ class RaySlots:
                 there[number].is_leaving = True
             self._lose(number for number in gone if number not in held)
             if leaving:  # reported before their gangs can return them, which makes them lost
-                log.warning("slots %s: their node will be taken away", list(leaving))
+                log.warning("slots %s: their node will soon be removed from the cluster", list(leaving))
                 self._post(SlotsLeaving(slots=leaving))
 
     def give_back_leaving(self, numbers: Iterable[int]) -> None:
@@ -312,7 +312,7 @@ class RaySlots:
         lost = tuple(number for number in numbers if not self.by_number[number].is_lost)
         for number in lost:
             slot = self.by_number[number]
-            log.warning("slot %s is lost: the cluster has no device for it now; the slot waits for one", number)
+            log.warning("slot %s is lost: the cluster has no device for it now, so the slot waits for a device", number)
             kill(slot.actor)
             self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
         if lost and not self.closing.is_set():

@@ -168,14 +168,14 @@ def any_made(store: Store) -> bool:
 def revoke(store: Store, token_id: int, *, force: bool = False) -> TokenLine:
     """Revoke a token. Raises StoreError for an unknown id; LastAdminError protects the last admin without `force`."""
     if all(line.id != token_id for line in listed(store)):  # checked here, since the id may not fit the database's type
-        raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
+        raise StoreError(f"token: no token has the id {token_id}. `automl token list` lists the tokens")
     with store.engine.begin() as connection:
         locked = _lines(connection).where(t.tokens.c.role == "admin").order_by(t.tokens.c.id).with_for_update()
         admins = [row.id for row in connection.execute(locked) if row.is_valid]
         if admins == [token_id] and not force:
             raise LastAdminError(
-                f"token: {token_id} is the only valid token of an admin. Make another one first, or run "
-                f"`automl token revoke {token_id} --force` beside the store"
+                f"token: {token_id} is the only valid token of an admin. Create another admin token first, or run "
+                f"`automl token revoke {token_id} --force` with direct access to the store"
             )
         still = sa.func.coalesce(t.tokens.c.revoked_at, clock_of(connection))
         connection.execute(sa.update(t.tokens).where(t.tokens.c.id == token_id).values(revoked_at=still))
@@ -186,7 +186,7 @@ def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: fl
     """Replace a token by a new one, valid for `days` days. The old token expires after `grace_seconds`."""
     old = next((line for line in listed(store) if line.id == token_id), None)
     if old is None or not old.is_valid:
-        raise StoreError(f"token: found {token_id}, allowed: the id of a valid token (`automl token list`)")
+        raise StoreError(f"token: no valid token has the id {token_id}. `automl token list` lists the tokens")
     made = _made(store, name=old.name, user=old.user, project=old.project, role=old.role, days=days)
     with store.engine.begin() as connection:
         until = clock_of(connection) + grace_seconds

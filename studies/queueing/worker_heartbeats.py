@@ -25,7 +25,7 @@ def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
     query = sa.select(t.workers, clock_of(connection).label("now"), _has_run_out(connection)).where(*mine)
     row = connection.execute(query.with_for_update()).first()
     if row is None:
-        raise WorkerGoneError("worker: it sent no heartbeat for some seconds, so other workers took over its jobs")
+        raise WorkerGoneError("worker: no heartbeat arrived for some seconds, so other workers took over its jobs")
     return row
 
 

@@ -57,7 +57,7 @@ def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = (
     """
     rungs = tuple(rungs)
     if min((epochs, grace, *rungs)) < 1:
-        raise ValueError(f"epochs, grace and rungs count from 1, found {epochs}, {grace} and {rungs}")
+        raise ValueError(f"epochs, grace and rungs must be at least 1, found {epochs}, {grace} and {rungs}")
     chosen = {epochs, *(rung for rung in rungs if rung <= epochs)}
     epoch = min(grace, epochs)
     chosen.add(epoch)

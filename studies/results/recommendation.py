@@ -58,8 +58,8 @@ def best_point(
     bounds = _bounds(objectives, under or {}, AT_MOST) | _bounds(objectives, over or {}, AT_LEAST)
     archive = left = analysis.archive(study)
     if not left:
-        wait = "Give it a larger budget" if study.state == "closed" else "Wait for a model that keeps all bounds"
-        raise BestPointError(f"best: the archive of {study.name} has no point yet. {wait}")
+        wait = "Give the study a larger budget" if study.state == "closed" else "Wait for more trials"
+        raise BestPointError(f"best: {study.name} has no saved model yet that keeps all constraints. {wait}")
     for place, (name, bound) in enumerate(bounds.items()):
         objective = objectives[name]
         keeping = [point for point in left if objective.signed(point.values[name]) <= objective.signed(bound)]
@@ -101,8 +101,8 @@ def _nothing_left(objective: Objective, bound: float, left: list[ArchivePoint], 
     side = _SIDES[AT_MOST if objective.direction == "minimize" else AT_LEAST]
     among = f" and the bounds on {listed(kept)}" if kept else ""
     return (
-        f"best: no point of the archive keeps {name} {side} {bound:g}{among}; "
-        f"nearest is {near.trial}@{near.epoch} with {near.values[name]:.6g}"
+        f"best: no model keeps {name} {side} {bound:g}{among}; "
+        f"the nearest is {near.trial}@{near.epoch} with {near.values[name]:.6g}"
     )
 
 

@@ -144,13 +144,13 @@ def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
     seconds = _numbers(arrays, "seconds", 2)
     count, epochs = seconds.shape
     if not count or not epochs:
-        raise CurvesError(f"seconds: found the shape {seconds.shape}, allowed: at least one row and one epoch")
+        raise CurvesError(f"seconds: the shape is {seconds.shape}, but at least one row and one epoch are needed")
     if len(params) != count:
-        raise CurvesError(f"seconds: found {count} rows, allowed: {len(params)}, one for each configuration")
+        raise CurvesError(f"seconds: it has {count} rows for {len(params)} configurations. Give one row for each")
     if not np.isfinite(seconds).all() or (seconds[:, 0] < 0).any() or (np.diff(seconds, axis=1) < 0).any():
-        raise CurvesError("seconds: found values that fall or are not finite, allowed: cumulative seconds from 0")
+        raise CurvesError("seconds: some values fall, are negative or are not finite. Give cumulative seconds")
     if (seconds[:, -1] <= 0).any():
-        raise CurvesError("seconds: found a full training of 0 seconds, allowed: trainings that take time")
+        raise CurvesError("seconds: a full training takes 0 seconds. Give the time that it took")
     metrics, about, notes = _metrics(arrays, meta, (count, epochs))
     statics = {
         name.removeprefix("static_"): _shaped(arrays, name, (count,)) for name in arrays if name.startswith("static_")
@@ -207,7 +207,7 @@ def _read_v2(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tup
 def _read_v1(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tuple[Space, tuple[Params, ...]]:
     space, rows = _space(meta), _numbers(arrays, "params", 2)
     if rows.shape[1] != len(space):
-        raise CurvesError(f"params: found the shape {rows.shape}, allowed: {(len(rows), len(space))}")
+        raise CurvesError(f"params: the shape is {rows.shape} instead of {(len(rows), len(space))}")
     return space, tuple(_params(space, row, index) for index, row in enumerate(rows))
 
 
@@ -241,9 +241,9 @@ def _numbers(arrays: Mapping[str, NDArray[Any]], name: str, dimensions: int) -> 
 def _shaped(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> Array:
     array = _numbers(arrays, name, len(shape))
     if array.shape != shape:
-        raise CurvesError(f"{name}: found the shape {array.shape}, allowed: {shape}")
+        raise CurvesError(f"{name}: the shape is {array.shape} instead of {shape}")
     if len(shape) == 1 and not np.isfinite(array).all():
-        raise CurvesError(f"{name}: found values that are not finite, allowed: finite numbers")
+        raise CurvesError(f"{name}: some values are not finite. Give finite numbers")
     return array
 
 
@@ -329,11 +329,11 @@ def pooled(tables: Sequence[CurveTable]) -> CurveTable:
     if len(set(names)) < len(names):
         raise CurvesError(f"the tables are named {listed(names)}. Give each table its own name to pool them")
     for other in others:
-        for what in ("epochs", "about"):
+        for what, in_words in (("epochs", "their numbers of epochs"), ("about", "their metrics")):
             if getattr(other, what) != getattr(first, what):
-                raise CurvesError(f"{other.name} has other {what} than {first.name}. Only equal ones can be pooled")
+                raise CurvesError(f"{other.name} and {first.name} differ in {in_words}, so they cannot be pooled")
         if other.space.names() != first.space.names() or set(other.statics) != set(first.statics):
-            raise CurvesError(f"{other.name} has other columns than {first.name}. Only equal ones can be pooled")
+            raise CurvesError(f"{other.name} and {first.name} differ in their columns, so they cannot be pooled")
     entries: dict[str, Parameter] = {TABLE: Categorical(names)}
     for name in first.space.names():
         entries[name] = _wider([table.space.parameter(name) for table in tables])

@@ -125,7 +125,7 @@ def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None
     _check_metrics(table, "objective", [objective.metric for objective in objectives])
     if len({objective.metric for objective in objectives}) < len(objectives) or not objectives:
         names = listed(objective.metric for objective in objectives) or "none"
-        raise CurvesError(f"objective: found {names}, allowed: at least one metric, each named once")
+        raise CurvesError(f"objective: the metrics are {names}. Name at least one metric, and each metric once")
 
 
 def check_constraints(table: CurveTable, constraints: Sequence[Constraint]) -> None:

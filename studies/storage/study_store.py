@@ -94,8 +94,8 @@ class Store:
         row = self.study_row(name)
         if row is None:
             names = self.study_names()
-            known = ", ".join(names[-10:]) if names else "none yet"
-            raise StoreError(f"study: found {name!r}, allowed: a study of this store ({known})")
+            known = f"It has {', '.join(names[-10:])}" if names else "It has no study yet"
+            raise StoreError(f"study: this store has no study {name!r}. {known}")
         return row
 
     def create_study(
@@ -270,7 +270,7 @@ class Store:
             if revision is not None:
                 CommitWriter(connection, study_id, lease_id, int(revision)).write(rows)
             elif connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
-                raise StoreError(f"study: found id {study_id}, allowed: the id of a study of this store")
+                raise StoreError(f"study: this store has no study with the id {study_id}")
 
 
 @functools.cache  # SQLAlchemy takes longer to make a statement than SQLite to execute it

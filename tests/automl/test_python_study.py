@@ -183,7 +183,7 @@ def test_what_no_point_can_be_is_told_in_one_line(metric: str, bounds: dict[str,
 
 
 def test_an_empty_archive_has_no_best_point() -> None:
-    with pytest.raises(BestPointError, match="the archive of digits has no point yet"):
+    with pytest.raises(BestPointError, match="digits has no saved model yet"):
         best_point(build_study(0), "val_error")
 
 

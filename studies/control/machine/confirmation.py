@@ -257,6 +257,6 @@ def train_again(
         case "error":
             raise PoolError(machine.error or "the slots were taken away before all trainings ended")
         case "budget_usd":
-            over = f"{len(machine.done)} of {len(machine.trials)} trainings are over"
-            raise SpentError(f"the money for the confirmation is used up: {over}. Give more")
+            over = f"{len(machine.done)} of {len(machine.trials)} trainings have ended"
+            raise SpentError(f"the money for the confirmation is used up: {over}. Give more money")
     return [machine.done[number] for number in sorted(machine.done)]

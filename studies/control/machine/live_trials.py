@@ -40,7 +40,7 @@ class IllegalTransitionError(AssertionError):
 def check_transition(before: TrialState, after: TrialState) -> None:
     """Raise `IllegalTransitionError` unless `after` may follow `before`."""
     if after not in TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a {before} trial cannot become {after}; allowed: {sorted(TRANSITIONS[before])}")
+        raise IllegalTransitionError(f"a {before} trial cannot become {after}, but {sorted(TRANSITIONS[before])}")
 
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})

@@ -102,15 +102,15 @@ class Advisor:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "search.advisor: %s. The search goes on without its proposals; after %d failures in a row it is "
-                    "not asked again", one_line(told), MOST_FAILURES,
+                    "search.advisor: %s. The search continues without its proposals, and after %d failures in a "
+                    "row the program is not started again", one_line(told), MOST_FAILURES,
                 )  # fmt: skip
         else:
             self._failures = self._failures if self._failures == MOST_FAILURES else 0
 
     def _checked(self, answer: object) -> list[Params]:
         if not isinstance(answer, list) or not all(isinstance(one, dict) for one in answer):
-            raise AdvisorError(f"found {shown(answer)}, allowed: a list of mappings of parameters to values")
+            raise AdvisorError(f"it printed {shown(answer)} instead of a list of mappings of parameters to values")
         self._answers += 1
         kept: list[Params] = []
         problem = ""
@@ -158,7 +158,7 @@ class AdvisorProgram:
             return json.loads(printed)
         except (ValueError, RecursionError):
             raise AdvisorError(
-                f"found {shown(printed.strip())} on its standard output, allowed: a list in JSON"
+                f"it printed {shown(printed.strip())} on its standard output instead of a list in JSON"
             ) from None
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class AdvisorProgram:
         name, end_at = self._command[0], time.monotonic() + self._seconds
         program = shutil.which(str(self._folder / name) if "/" in name else name, path=search_path())
         if program is None:
-            raise AdvisorError(f"{shown(name)} is no program of this machine")
+            raise AdvisorError(f"the program {shown(name)} is not on this machine")
         limited = [sys.executable, "-I", "-S", "-c", _LIMITED, str(_NICE), str(math.ceil(self._seconds) + 1)]
         with self._lock:
             if self._is_closed:

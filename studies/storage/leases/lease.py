@@ -116,7 +116,7 @@ def _try_acquire(
 def _holder_of_existing(store: Store, study_id: int) -> Holder | None:
     with store.snapshot() as connection:
         if connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
-            raise StoreError("study: it was deleted just now. `automl list` lists the studies of this store")
+            raise StoreError("study: the study was deleted just now. `automl list` lists the studies of this store")
         return _living(connection, study_id)
 
 

@@ -217,7 +217,7 @@ def _note_error(store: Store, study_name: str, view: ViewName, error: Exception)
             log.warning("the %s view: %s", view, text)
             set_cursor(store, where.study_id, view, error=text)
     except SQLAlchemyError:
-        log.warning("the store does not answer, so an error of a view is not stored")
+        log.warning("the store does not answer, so an error of Optuna or MLflow is not stored")
     return text
 
 

@@ -49,7 +49,7 @@ def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) ->
     if file is not None:
         uri = f"sqlite:///{(Path(base_folder) / file).absolute()}"
     if store_url is not None and _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
-        raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database; give MLflow another one, or `off`")
+        raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database. Name another database, or off")
     return uri
 
 

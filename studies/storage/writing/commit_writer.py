@@ -67,7 +67,7 @@ def _explained(connection: sa.Connection, lease_id: int, rows: Sequence[dict[str
     for row in rows:
         slot = int(row["of_slot"])
         if slot not in there:
-            return ChargedTwiceError(f"charge: found slot {slot}, allowed: slots of the open pool ({sorted(there)})")
+            return ChargedTwiceError(f"charge: slot {slot} is not in the open pool ({sorted(there)})")
         if row["until"] != there[slot]:  # the marks of accepted charges have moved
             return _refusal(slot, row["since"], there[slot])
     return ChargedTwiceError("charge: a slot-second is charged already")
@@ -75,7 +75,7 @@ def _explained(connection: sa.Connection, lease_id: int, rows: Sequence[dict[str
 
 def _refusal(slot: int, since: float, charged_until: float) -> ChargedTwiceError:
     return ChargedTwiceError(
-        f"charge: found one of slot {slot} from {since!r}, allowed: from {charged_until!r} on, the end of earlier ones"
+        f"charge: slot {slot} is charged until {charged_until!r} already, but a new charge begins at {since!r}"
     )
 
 

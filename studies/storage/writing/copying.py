@@ -93,7 +93,7 @@ def _compare(table: sa.Table, reader: sa.Connection, writer: sa.Connection, whil
     for original, copied in _pairs(_rows(table, reader), _rows(table, writer)):
         count += 1
         if original is None or copied is None or not _is_copy(table, original, copied, while_driven):
-            raise StoreError(f"store: row {count} of {table.name} is not the same in the copy; nothing was written")
+            raise StoreError(f"store: row {count} of {table.name} differs in the copy, so nothing was written")
     return count
 
 
