@@ -1,4 +1,4 @@
-"""Policy, suggester and settings of a study, built from its spec and pool, for launches, adapters and simulations."""
+"""Builds policy, suggester and settings of a study from its spec and pool, for launches, adapters and simulations."""
 
 import functools
 import math

@@ -211,7 +211,7 @@ class Controller:
             self._do(command)
 
     def _commit(self, changes: list[Change]) -> None:
-        """Commit, and retry while the database is away; the commit's id prevents that a retry writes twice."""
+        """Commit, and retry while the database is away; the commit's id prevents a retry from writing twice."""
         write = partial(self._store.commit, self._study_id, self._lease_token, changes, commit_id=new_id())
         retry(write, _MEANWHILE)
 

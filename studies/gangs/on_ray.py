@@ -2,7 +2,7 @@
 
     controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.ranks.rank_process.RankProcess)
          ▲                                             │
-         └───────────── queue of events ◄── one thread per gang, which reads rank 0's stream
+         └───────────── queue of events ◄── one thread per trial, which reads rank 0's stream
 
 Ray places the processes, keeps them alive and reports their deaths. Only these processes import torch.
 """
@@ -145,7 +145,7 @@ class RayPool:
         address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
         group_timeout_seconds: Timeout for forming a process group and for collectives.
         backend: Backend of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
-        has_gangs: Whether trials may train on several ranks, whose groups need a store; it then starts at once.
+        has_gangs: Whether trials may train on several ranks; `open` then starts the store that their groups need.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ class RayPool:
             self._rank_slots.replace_dead(gang.slots)
 
     def _end_of_gang(self, gang: Gang, event: GangFailed, usable: tuple[int, ...] = ()) -> None:
-        """Report that the trial's ranks failed, then that slots are free, so that the time between is charged to it."""
+        """Report the trial's failure before its slots become free, so that the time until then is charged to it."""
         self.post(event)  # the controller ignores it if it has closed the attempt; the slots become free anyway
         if free := tuple(number for number in usable if not self._nodes.is_leaving(self._slots[number].node)):
             self.post(SlotsReady(slots=free))

@@ -81,7 +81,7 @@ class PartSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A rank made progress within its epoch, or does something for the first time that may take long."""
+    """A rank made progress within its epoch, or began an action that may take long, such as compiling."""
 
     trial_id: int
     attempt: int
@@ -144,7 +144,7 @@ class DrainRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """Time for the regular check of deadlines and hanging trials, `late_seconds` later than planned."""
+    """It is time for the regular check of deadlines and hanging trials, which comes `late_seconds` late."""
 
     late_seconds: float = 0.0
 
@@ -200,11 +200,11 @@ class GangPool(Protocol):
         ...
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the slots among these that need a new process before another trial."""
+        """Return which of these slots need a new process before another trial."""
         ...
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Take the slots of a trial that waits or has stopped. `retire` slots get new processes, then `SlotsReady`."""
+        """Take back the slots of a trial that waits or stopped. `SlotsReady` follows for those in `retire`."""
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:

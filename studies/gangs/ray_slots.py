@@ -287,7 +287,7 @@ class RaySlots:
             self._post(SlotsLost(slots=numbers))
 
     def look_at_nodes(self) -> None:
-        """Give up unused slots on nodes that are dead or will be removed; report such slots with trials."""
+        """Give up unused slots on nodes that are dead or will be removed; report slots there on which trials run."""
         with self._changing:
             there = {number: slot for number, slot in self.by_number.items() if slot.node and not slot.is_lost}
             gone = [number for number, slot in there.items() if self._nodes.is_leaving(slot.node)]

@@ -53,7 +53,7 @@ class SimulatedPool:
     """A pool whose trials take virtual time, which begins at `opened_at`.
 
     Args:
-        thaw_seconds: Time from the lease to the first step of a trial that resumes from a checkpoint.
+        thaw_seconds: Time from reserving slots to the first step of a trial that resumes from a checkpoint.
         warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
         trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
         progress_seconds: Time between two progress reports within an epoch; None for no reports.
@@ -122,7 +122,7 @@ class SimulatedPool:
             gang.draining = True
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the slots whose process has served `trials_per_process` trials."""
+        """Return the slots whose process has trained `trials_per_process` trials."""
         limit = self._trials_per_process
         return () if limit is None else tuple(slot for slot in slots if self._trials[slot] >= limit)
 

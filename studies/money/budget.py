@@ -63,8 +63,8 @@ class BudgetClock:
     """Converts the remaining dollars and hours to a deadline, from the opening of the pool.
 
     Args:
-        opened_at: Moment at which the pool began to cost money, in seconds since 1970.
-        alive_since: Moment at which this controller took the lease, in seconds since 1970.
+        opened_at: Time at which the pool began to cost money, in seconds since 1970.
+        alive_since: Time at which this controller took the lease, in seconds since 1970.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class BudgetClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """Forecast of the durations of a trial's start and of an epoch, which is log-normally distributed."""
+    """Forecast of how long a trial's start and its next epoch take; the epoch's duration is log-normal."""
 
     start_seconds: float  # expected time from the lease of the slots to the first step
     epoch_seconds: float  # median of the duration of the next epoch
@@ -126,7 +126,7 @@ class EpochForecast:
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
 
     def chance(self, seconds: float, *, epochs: int, starting: bool) -> float:
-        """Return the probability that `epochs` equally long epochs end within `seconds`."""
+        """Return the probability that `epochs` epochs, assumed equally long, end within `seconds`."""
         room = (seconds - (self.start_seconds if starting else 0.0)) / max(epochs, 1)
         if room <= 0:
             return 0.0
@@ -157,7 +157,7 @@ class Forecaster:
         self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
     def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
-        """Record the latest epoch of a trial, which is the last of these durations, and the forecast's error."""
+        """Record a trial's latest epoch, the last of `own_epoch_seconds`, and the error of its forecast."""
         durations = self._epochs.setdefault(world_size, _Durations())
         if len(own_epoch_seconds) > 1:
             expected = _typical(own_epoch_seconds[-OWN_EPOCHS - 1 : -1])
@@ -181,7 +181,7 @@ class Forecaster:
         """Return the forecast for a trial on `ranks` ranks (default: `world_size`); None before any epoch.
 
         Args:
-            own_epoch_seconds: Durations of its epochs on `world_size` ranks, the latest one last.
+            own_epoch_seconds: Durations of the trial's epochs on `world_size` ranks, the latest last.
         """
         ranks = ranks or world_size
         start, longer = self.start_seconds(ranks), world_size / ranks
@@ -226,7 +226,7 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 
 
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
-    """Return the standard deviation of the next value, from `count` values with these squared deviations."""
+    """Return the standard deviation of the next value, from `count` values' sum of squared deviations."""
     # The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict.
     variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)

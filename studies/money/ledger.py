@@ -81,7 +81,7 @@ class SlotMeter:
     so that all charges together never exceed the cost of the pool's time.
 
     Args:
-        opened_at: Moment at which the pool began to cost money, in seconds since 1970.
+        opened_at: Time at which the pool began to cost money, in seconds since 1970.
     """
 
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:

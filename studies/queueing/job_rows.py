@@ -166,7 +166,7 @@ def load(
     states: Sequence[JobState] | None = None,
     study: str | None = None,
 ) -> list[Job]:
-    """Return jobs with their spending and running runs, oldest first. None means all projects, states or studies."""
+    """Return jobs with their spending and current runs, oldest first. None means all projects, states or studies."""
     query = JOBS
     if project is not None:
         query = query.where(t.jobs.c.project == project)
@@ -199,7 +199,7 @@ def names(connection: sa.Connection, project: str) -> frozenset[str]:
 def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
     """Return the columns that change with a job's status; None without a job. Fast, since it reads no charges.
 
-    The columns are `project`, then state, reason, request, priority and limit of the job, the id of its running run,
+    The columns are `project`, then state, reason, request, priority and limit of the job, the id of its current run,
     and revision and state of its study (None before its start).
     """
     row: Any = connection.execute(LOOK, {"study": study}).first()
@@ -224,7 +224,7 @@ def load_accounts(connection: sa.Connection, jobs: Sequence[Job]) -> list[Accoun
 
 
 def load_stays(connection: sa.Connection, now: float) -> list[Stay]:
-    """Return how long which users recently held slots of workers; `now` is in seconds since 1970."""
+    """Return the times during which users recently held workers' slots, as of `now` (seconds since 1970)."""
     since = now - REMEMBERED_HALF_LIVES * HALF_LIFE_SECONDS
     r = t.job_runs.c
     query = sa.select(t.jobs.c.user, r.slot_numbers, r.started_at, r.ended_at).join(t.jobs, t.jobs.c.id == r.job_id)
@@ -245,9 +245,9 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
 
 
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
-    """Return free slots of other living workers that ask jobs to stop, or whose jobs ended after `since`.
+    """Return slots of other living workers whose jobs were asked to stop, or ended after `since`.
 
-    `since` is in seconds since 1970. Before it, each worker has had time to take a job for slots that became free.
+    Slots that became free before `since` (seconds since 1970) do not count, because every worker has had a turn since.
     """
     w, r = t.workers.c, t.job_runs.c
     alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection), w.id != besides)

@@ -32,7 +32,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """Slots of another worker that are free or will soon be; its device is "cpu" or "cuda"."""
+    """Slots of another worker that are free or will soon be free; the worker's device is "cpu" or "cuda"."""
 
     slots: int
     worker_slots: int

@@ -68,7 +68,7 @@ class SilentWorker:
 
 
 def silent_workers(store: Store) -> list[SilentWorker]:
-    """Return workers without a heartbeat, oldest first; workers that count as dead only if frozen on this machine."""
+    """Return workers without a heartbeat, oldest first; without dead workers, except frozen processes here."""
     w = t.workers.c
     with store.snapshot() as connection:
         now = clock_of(connection)

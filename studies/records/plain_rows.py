@@ -53,7 +53,7 @@ CHARGE_COLUMNS = ("kind", "trial", "attempt", "slots", "seconds", "usd_per_slot_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table of a study. All its rows have equal keys; values may be mappings whose keys are users' names."""
+    """A table of a study. All its rows have equal keys; values may be mappings by parameter or metric."""
 
     rows: Callable[[StudyRecord], Rows]
     columns: tuple[str, ...]

@@ -377,7 +377,7 @@ class StudyRecord:
 
     @property
     def resume_with_more(self) -> str:
-        """Return the command that continues the study with the limit that ended it, or with all limits, doubled."""
+        """Return the command that continues the study with twice the limit that ended it, or with twice all limits."""
         limits = {name: line.limit for name, line in self.budget.items()}
         ended_by = (self.stop_reason or "").removeprefix("budget_")
         ends = [ended_by] if ended_by in limits else list(limits)

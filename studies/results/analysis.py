@@ -134,7 +134,7 @@ def _search_nano_usd(study: StudyRecord) -> int:
 
 
 def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]:
-    """Yield feasible saved epochs (signed objectives) with the search's nano-dollars up to that time, in order."""
+    """Yield, in order of time, the search's nano-dollars and signed objectives at each feasible saved epoch."""
     # Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
     # charges reach the milestone's `cost_usd`, or at the end.
     waiting: dict[int, list[tuple[int, pareto.Point]]] = {}
@@ -164,7 +164,7 @@ def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
 def _grown(
     archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
 ) -> list[pareto.Point]:
-    """Return the best points with a new point. Extends the curve if the hypervolume grows."""
+    """Return the best points after adding `new`. Extends the curve if the hypervolume grows."""
     grown = pareto.grown(archived, new)
     if grown is None:
         return archived

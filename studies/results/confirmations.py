@@ -69,7 +69,7 @@ def answers_of(record: StudyRecord, trial: int, epoch: int) -> Mapping[str, Any]
 
 
 def spread(values: list[float]) -> dict[str, Any]:
-    """Return `mean`, `deviation` and `values` of values; the deviation of a single value is None."""
+    """Return a mapping with `mean`, `deviation` and `values`; the deviation of a single value is None."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
 

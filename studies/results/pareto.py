@@ -131,7 +131,7 @@ SHARE_THAT_COUNTS = 0.1
 
 
 def least_ranges(metrics: Sequence[str], spent_usd: float) -> list[float]:
-    """Return for each objective a range; the knee gives less weight to objectives that vary less than it.
+    """Return a range for each objective; the knee gives less weight to objectives that vary less than this range.
 
     A difference in dollars that is small compared with the cost of the whole study does not justify a worse model.
     """
@@ -205,7 +205,7 @@ def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | No
 
 
 def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """Return the volume between the points and the reference point, to be minimised; points beyond it add nothing."""
+    """Return the volume that points (to be minimised) dominate up to the reference point; others add nothing."""
     inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
     if not inside:
         return 0.0

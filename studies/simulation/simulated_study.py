@@ -265,11 +265,11 @@ def simulate(
         objectives: Validation metrics, constants of the table, `cost_usd` or `wall_seconds`.
         sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
         pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
-        start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
+        start_epochs: Cost of starting or resuming a trial, in mean epochs of its configuration.
         fault_rate: Probability of a fault in each of a trial's first two attempts, at a random epoch of the full
             training; an attempt that ends before that epoch has no fault.
-        constraints: Bounds on possible objectives; milestones that violate them do not count.
-        advice: Makes the source of an advisor's proposals, which answers at once; for the sampler `cokriging`.
+        constraints: Bounds on possible objectives; models that violate them do not count.
+        advice: Function that makes the source of an advisor's proposals, for the sampler `cokriging`.
     """
     began = time.perf_counter()
     check_objectives(table, objectives)

@@ -69,7 +69,7 @@ def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collec
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
-    """Return the spec with checked first trials; without any, with the `proposed` trials that fit the space."""
+    """Check the spec's first trials. If it has none, add the `proposed` trials that fit the space."""
     space, first = spec.space or Space({}), spec.search.first_trials
     for number, one in enumerate(first):
         if problem := _problem_in(space, one):
@@ -86,7 +86,7 @@ def with_baselines(
     task_metrics: Collection[str] | None = None,
     source: str = "spec",
 ) -> StudySpec:
-    """Return the spec with checked baselines, which become first trials; without any, with the task's.
+    """Check the spec's baselines, or add the task's if it has none. Baselines become first trials.
 
     Baselines of `proposed` outside the space are skipped (`left_out`). Raises SpecError if a baseline of the spec has
     parameters outside the space, or metrics that are not in `task_metrics` (None allows any).
@@ -229,7 +229,7 @@ def _command_problems(spec: StudySpec, space: Space) -> list[tuple[Path, str]]:
 
 
 def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:
-    """Return the values of a parameter that the trainer refuses. It takes intervals, so both ends suffice."""
+    """Return the values of a parameter that the trainer refuses. For a range, checking both ends suffices."""
     if isinstance(parameter, Categorical):
         checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
     elif taker.kind == "choice":

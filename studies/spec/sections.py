@@ -106,7 +106,7 @@ class ObjectiveSpec(Section):
     direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
 
     def record(self) -> Objective:
-        """Return the objective as other code uses it."""
+        """Return the objective as a record, the form that other code uses."""
         return Objective(metric=self.metric, direction=self.direction)
 
 
@@ -137,7 +137,7 @@ class ConstraintSpec(Section):
         return {"metric": self.metric} | {side: bound for side, bound in bounds.items() if bound is not None}
 
     def record(self) -> Constraint:
-        """Return the constraint as other code uses it."""
+        """Return the constraint as a record, the form that other code uses."""
         return Constraint(metric=self.metric, min=self.min, max=self.max)
 
 
@@ -234,9 +234,9 @@ class SearchSpec(Section):
     """The sampler, which suggests configurations, and the pruner, which stops or pauses their trials.
 
     Attributes:
-        first_trials: Parameters of the first trials; open ones are drawn at random.
-        learn_space: Whether trials may request parameters outside the space; the samplers learn them.
-        advisor: Program that proposes configurations; the sampler `cokriging` values them as its own.
+        first_trials: Parameters of the first trials; missing parameters are drawn at random.
+        learn_space: Whether trials may request parameters outside the space, which samplers then suggest, too.
+        advisor: Program that proposes configurations; the sampler `cokriging` compares them with its own.
     """
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
@@ -321,8 +321,8 @@ class BudgetSpec(Section):
 
     Attributes:
         usd: Largest sum of all charges in dollars.
-        least_percent_per_10_usd: Percent of hypervolume; the study ends once the next ten dollars buy less.
-        finish: Share reserved to train the leaders of the archive to their last epoch before the study closes.
+        least_percent_per_10_usd: Percent of hypervolume; the study ends if ten more dollars would add less.
+        finish: Share of slot time reserved to train the best trials to their last epoch.
     """
 
     usd: PositiveOrNull = 1.0
@@ -405,10 +405,10 @@ class FaultsSpec(Section):
     """Limits after which a trial counts as hanging or lost.
 
     Attributes:
-        start_seconds: Longest silence of the ranks during a first action of an attempt, such as loading or compiling.
+        start_seconds: Longest silence of the ranks while loading, compiling or doing anything else for the first time.
         silence_seconds: Longest silence of the ranks at any other time.
         errors_at_start: Trials that may fail by user errors before any trained an epoch; null is no limit.
-        group_seconds: Longest wait for other ranks in forming a process group and in a collective.
+        group_seconds: Longest wait for other ranks when a process group forms, and in a collective operation.
     """
 
     start_seconds: Positive = 1800.0
@@ -422,9 +422,9 @@ class CheckpointsSpec(Section):
     """Place, frequency and number of checkpoints.
 
     Attributes:
-        every_seconds: Least time between two checkpoints to resume from, in seconds; long epochs are saved within.
-        most_paused: Number of paused trials beyond which the least valuable is evicted; null is no limit.
-        max_gib: GiB of checkpoints beyond which paused trials are evicted in the same way; null is no limit.
+        every_seconds: Least seconds between two checkpoints for resuming; long epochs are also saved within.
+        most_paused: Number of paused trials beyond which the least valuable is pruned; null is no limit.
+        max_gib: GiB of checkpoints beyond which paused trials are pruned in the same way; null is no limit.
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"

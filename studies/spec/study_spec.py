@@ -67,8 +67,8 @@ class StudySpec(Section):
             in the YAML of a command.
         space: Space to search; None takes the task's own, filled in by `check_against_task`.
         baselines: Comparisons for the models; None takes the task's own, filled in by `with_baselines`.
-        promotion: Bounds of confirmed metrics for `automl promote`, by name: the least value of a maximized objective,
-            the greatest of any other metric.
+        promotion: Bounds of confirmed metrics for `automl promote`, by name: the smallest allowed value of a maximized
+            objective, the largest of any other metric.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -113,12 +113,12 @@ class StudySpec(Section):
 
     @property
     def objective_records(self) -> tuple[Objective, ...]:
-        """The objectives as other code uses them."""
+        """The objectives as records, the form that other code uses."""
         return tuple(objective.record() for objective in self.objectives)
 
     @property
     def constraint_records(self) -> tuple[Constraint, ...]:
-        """The constraints as other code uses them."""
+        """The constraints as records, the form that other code uses."""
         return tuple(constraint.record() for constraint in self.constraints)
 
     @model_validator(mode="before")

@@ -252,7 +252,7 @@ class Store:
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes in order in one transaction. Raises `LeaseLostError`, and writes nothing, if it is lost.
+        """Write all changes in one transaction, in order. Raises `LeaseLostError` if the lease is lost.
 
         The study's row stores the id of the last commit. If a connection broke, so that the outcome of a commit is
         unknown, it can be repeated with the same `commit_id` (from `new_id`), and is written only once. `lease_token`

@@ -15,7 +15,7 @@ from trainers.checkpoints.locations import MissingLibraryError, is_url
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Milestone:
-    """An epoch whose saved model users can take, with its signed objectives (smaller is better) and its file."""
+    """An epoch whose saved model is offered to users, with its signed objectives (smaller is better) and its file."""
 
     trial_id: int
     epoch: int
@@ -25,7 +25,7 @@ class Milestone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released:
-    """Files that may be deleted, and (trial id, epoch) pairs whose model users can no longer take."""
+    """Files that may be deleted, and (trial id, epoch) pairs whose models are no longer offered to users."""
 
     files: tuple[str, ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
@@ -53,7 +53,7 @@ class CheckpointKeeper:
         return self._members["archive"]
 
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
-        """Offer a model to the list `to`: "front" keeps all models of equal objectives, other lists the earliest.
+        """Offer a model to the list `to`. Of equal models, the list "front" keeps all, other lists the earliest.
 
         Returns whether the list took the model, and the files that may now be deleted.
         """

@@ -135,7 +135,7 @@ def check_not_shared(folder: str, store: Store, study_id: int) -> None:
 
 
 def unmark(folder: str) -> None:
-    """Delete the note of a deleted study; ignores a disk or object store that does not answer."""
+    """Delete the note about the lease from a deleted study's folder; errors of the disk are ignored."""
     with suppress(OSError):
         place_of(folder).delete_note(joined(folder, NOTE))
 
@@ -222,7 +222,7 @@ def _store_of(url: str) -> ObjectStore:
 
 
 def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: float) -> list[StoredObject]:
-    """Return old objects without a row. Manifests come first: parts without their manifest are no checkpoint."""
+    """Return objects that no row mentions and that are older than `changed_before`, manifests before their parts."""
     store, kept = _store_of(folder), {_checkpoint_of(url, folder) for url in mentioned}
     listed = (one for one in store.objects_below(folder) if one.modified_at < changed_before)
     unmentioned = [one for one in listed if _checkpoint_of(one.url, folder) not in {None, *kept}]

@@ -89,7 +89,7 @@ class BudgetAccount:
         self._test_seconds = self._restart_seconds + evaluations * evaluation_seconds + explaining
 
     def explain_seconds(self, now: float) -> float:
-        """Return the seconds for describing a model's predictions: half of the time left after loading it."""
+        """Return the seconds for describing a model's predictions: half of the time left after loading the model."""
         left = (self.deadline - now - self._restart_seconds) / 2
         return min(EXPLAINING_SECONDS, max(left, _LEAST_EXPLAINING_SECONDS))
 
@@ -153,7 +153,7 @@ class BudgetAccount:
                 self._rate_changed(now)
 
     def slots_back(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots again from `now`, after their devices returned. Slots that are charged already stay so."""
+        """Charge slots again from `now`, after their devices returned. Ignores slots that are charged already."""
         if self._meter is not None:
             before = self._meter.charged_slots
             self._meter.go_on(slots, now)
@@ -231,7 +231,7 @@ class BudgetAccount:
         epochs: int = 1,
         wait_seconds: float = 0.0,
     ) -> float:
-        """Return the probability that a trial finishes its next `epochs` epochs before unfinished epochs are stopped.
+        """Return the probability that a trial finishes its next `epochs` epochs in the time left for training.
 
         `ranks` None means the ranks that the trial holds, or its world size. A waiting trial starts after
         `wait_seconds`. The probability is 1 without a deadline, or while no epoch has been measured and time is left.
@@ -245,7 +245,7 @@ class BudgetAccount:
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
-        """Return the seconds until the running epoch ends, and the next epoch's seconds; None if too little has run."""
+        """Return the seconds until the running epoch ends, and the next epoch's seconds; None early in the epoch."""
         if self._meter is None or trial.attempt is None or fraction - trial.attempt.saved_fraction < LEAST_FRACTION:
             return None
         attempt = trial.attempt
@@ -255,7 +255,7 @@ class BudgetAccount:
         return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool, ranks: int | None = None) -> float:
-        """Return when the trial will very probably have ended two more epochs, at most the deadline."""
+        """Return the time, at most the deadline, by which a trial has very probably ended two more epochs."""
         forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)

@@ -103,7 +103,7 @@ class ConfirmingMachine(StudyMachine):
         )
 
     def pool_refused(self, message: str, now: float) -> Step:  # noqa: ARG002 - as of a study
-        """Raise `PoolError`, since nothing was charged yet."""
+        """Raise `PoolError`. No charges have to be stored, since the pool did not open."""
         raise PoolError(message)
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
@@ -233,9 +233,9 @@ def train_again(
 
     Raises:
         PoolError: Slots are missing or were taken away, or the remaining trainings need more ranks than are left.
-        StoppedError: A signal or `automl stop` ended it.
-        SpentError: The money is used up.
-        LeaseLostError: A controller has taken the study over.
+        StoppedError: A signal or `automl stop` ended the trainings.
+        SpentError: The money for the trainings is used up.
+        LeaseLostError: A controller has taken over the study.
     """
     told: set[int] = set()
 

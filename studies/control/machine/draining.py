@@ -30,7 +30,7 @@ class Draining:
         return self.reason is not None or self.nothing_fits
 
     def look_again(self) -> None:
-        """Reset `nothing_fits`, unless slots were released since: those slots do not return."""
+        """Reset `nothing_fits` for another try, unless slots were released, since they do not return."""
         self.nothing_fits = self.nothing_fits and bool(self._live.released)
 
     def drain(self, reason: StopReason, message: str = "") -> None:

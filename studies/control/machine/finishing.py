@@ -1,6 +1,6 @@
 """Trains leaders to their last epoch: trials with one of the best models whose training was stopped early.
 
-    leaders = trials of the knee of the archive, of its best first objective, and of the knee's neighbours
+    leaders = trials of the knee of the best models, of the best first objective, and of the knee's neighbours
     needed  = slots of a leader x (its start + its epochs to come)
     kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
 
@@ -96,7 +96,7 @@ class Finishing:
         return decision("continue", f"{FINISHING}{cut}; {why}")
 
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """Return the leaders that were stopped early and fit into the kept budget, most important first."""
+        """Return the leaders that were stopped early and fit into the budget kept for them, most important first."""
         share = self._live.setup.limits.finish
         if not share:
             return []
@@ -199,7 +199,7 @@ class Finishing:
         return left <= MARGIN * self._kept() + self._left_of_full(natural)
 
     def _is_due(self, leaders: Sequence[Trial], natural: Trial) -> bool:
-        """Return whether leaders would finish too late if the slot continued the search until its next rung."""
+        """Return whether leaders would finish too late if the slot first continued the search for another turn."""
         live = self._live
         left = live.account.left_seconds(live.now)
         need = MARGIN * self._seconds(leaders)

@@ -100,7 +100,7 @@ class Granting:
             self._renew_promise(trial, attempt)
 
     def _must_stop(self, trial: Trial, attempt: Attempt) -> Decision | None:
-        """Return the decision to stop a trial that can never become feasible or spent its own limit; else None."""
+        """Return the decision to stop a trial that can never become feasible or has spent its limit; else None."""
         setup = self._live.setup
         if never := stop_for_good(trial.last_metrics, setup.constraints):
             return never
@@ -148,7 +148,7 @@ class Granting:
         trial_endings.evict(live, live.registry.numbered(number), limit)
 
     def _freeing_room(self) -> dict[int, int]:
-        """Return the paused trials whose checkpoints can be deleted, with their rungs, by trial number."""
+        """Return by trial number the rungs of paused trials whose pruning would free disk space."""
         live = self._live
         by_number = live.registry.numbered
         return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}

@@ -97,7 +97,7 @@ def cut(live: LiveStudy, trial: Trial, reason: str) -> None:
 
 
 def reject(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, waits: bool) -> None:
-    """Fail a trial whose epoch cannot be recorded. If it does not wait (`waits`), its processes are killed."""
+    """Fail a trial whose epoch cannot be recorded. Kills its processes unless the trial `waits` for a decision."""
     write_failure(live, trial, failure, message)
     _take_slots(live, trial, "failed", waits=waits)
 

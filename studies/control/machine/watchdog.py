@@ -18,7 +18,7 @@ class _Silence:
 
 
 class Watchdog:
-    """Measures for each running trial the time without a report, from the check at `now` on."""
+    """Measures how long each running trial has sent no report; `now` is the time of the first check."""
 
     def __init__(self, limits: FaultsSpec, now: float) -> None:
         self._limits = limits

@@ -145,7 +145,7 @@ class BatchValues:
 
     @property
     def largest(self) -> float:
-        """The largest value; 0 for an empty batch."""
+        """The largest value of any candidate; 0 for an empty batch."""
         return float(self.values.max(initial=0.0))
 
 
@@ -173,7 +173,7 @@ class Acquisition:
         return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
 
     def where_it_tells(self, work_out: "Callable[[Acquisition], SomeValued]") -> SomeValued:
-        """Return `work_out(self)`. If all its values vanish, use a reference point that candidates can reach."""
+        """Return `work_out(self)`; if all its values are 0, the result for a reference point within reach."""
         found = work_out(self)
         if found.largest > VANISHING:
             return found

@@ -31,7 +31,7 @@ class Improvement(Protocol):
     """Expected improvement over fixed best points."""
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """Return the EHVI of candidates, from one distribution per objective, in the broadcast shape of these."""
+        """Return the expected improvement by each candidate, from one distribution per objective."""
         ...
 
 

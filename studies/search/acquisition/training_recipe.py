@@ -1,4 +1,4 @@
-"""Usual learning rates, optimizers and batch sizes, as priors for parameters without a prior of the user's.
+"""Usual learning rates, optimizers and batch sizes, as priors for parameters to which the user gave no prior.
 
     log10 step ~ N(usual, SD_DECADES),   step = rate                    adaptive optimizers and boosted trees
                                          step = rate / (1 - momentum)   SGD: the step that a constant gradient reaches

@@ -66,7 +66,7 @@ class _Choice:
 
 
 class UserPrior:
-    """The user's priors of all parameters, and usual values for others; false if there are neither."""
+    """The user's priors, and usual training settings for other parameters; false if the space has neither."""
 
     def __init__(self, space: Space, recipe: TrainingRecipe | None = None) -> None:
         self._encoder, self._recipe = Encoder(space), recipe or None

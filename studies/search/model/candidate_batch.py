@@ -14,7 +14,7 @@ from trainers.protocol import ParameterValue
 
 
 class CandidateInputs:
-    """Points of candidates, and for each process its posterior there, cached while the process stays the same."""
+    """Points of candidates, with the cached posterior of each Gaussian process at these points."""
 
     def __init__(self, x: Array) -> None:
         self.x = x

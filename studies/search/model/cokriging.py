@@ -238,7 +238,7 @@ class Chain:
         return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
 
     def _predicted(self, candidates: CandidateInputs, process: _Process, u: Array) -> tuple[Array, Array]:
-        """Return mean and variance of a process's target [m] at features u [m, F]; without data, the prior's."""
+        """Return mean and variance of a process's target [m] at features u [m, F]; without data, of the prior."""
         if process.posterior is None:
             own = process.prior.medians(self._inputs)
             process.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)

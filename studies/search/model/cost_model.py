@@ -19,7 +19,7 @@ another thread has learned is as good."""
 
 
 class CostModel:
-    """Regressions of dollars per epoch and of sizes, also from `counted` models. Threads may share it."""
+    """Regressions of dollars per epoch and of sizes, which use `counted` models, too; threads may share an instance."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class CostModel:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Numbers of values learned from: first costs per epoch, then each kind of size."""
+        """Numbers of values from which the regressions learned: first costs per epoch, then each kind of size."""
         return (self._costs.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:

@@ -47,7 +47,7 @@ class _Shared:
 
 
 class CurveModel:
-    """Learns from all trials and forecasts candidates. For one thread; `sharing_fits` makes a model for another.
+    """Learns from all trials and forecasts candidates, in one thread; `sharing_fits` makes a model for another thread.
 
     Columns are the objectives, then other metrics with constraints. Cumulative columns follow from dollars per epoch,
     static columns never change during a trial, and all other columns are learned. `reachable_reference` [objectives] is

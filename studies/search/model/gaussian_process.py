@@ -172,7 +172,7 @@ def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Fitted hyperparameters by process, each with the number of points used. Threads may share it."""
+    """Fitted hyperparameters by process, each with the number of points used. Threads may share an instance."""
 
     by_process: dict[int, tuple[Hyperparameters, int]] = field(default_factory=dict)
 

@@ -104,7 +104,7 @@ class Counted:
         return float(self.flops_per_sample or 0) * float(self.samples_per_epoch or 0)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the JSON form for the store."""
+        """Return this configuration and its sizes as JSON data for the store."""
         return asdict(self)
 
     @staticmethod

@@ -55,7 +55,7 @@ class EarlierStudy:
     left_out: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the JSON form for the store."""
+        """Return this earlier study as JSON data for the store."""
         trials = [
             {
                 "params": dict(one.params),
@@ -69,7 +69,7 @@ class EarlierStudy:
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> "EarlierStudy":
-        """Return an earlier study from its JSON form."""
+        """Return an earlier study from the JSON data that `to_plain` returned."""
         trials = tuple(
             EarlierTrial(
                 params=one["params"],
@@ -83,7 +83,7 @@ class EarlierStudy:
 
 
 def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
-    """Return an earlier trial's parameters in this study's space; None if one is out of range or missing."""
+    """Return an earlier trial's parameters in this study's space; None if a value is out of range or missing."""
     kept: dict[str, Any] = {}
     for name, entry in space.entries():
         is_child = isinstance(entry, Conditional)

@@ -75,7 +75,7 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
-        """Decide by single objectives; the decision numbers them from 1 and negates maximised objectives."""
+        """Decide by single objectives, which the decision numbers from 1; maximised objectives are negated."""
         medians = [float(median(column)) for column in zip(*others, strict=True)]
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse

@@ -64,7 +64,7 @@ class AcquisitionOptimizer:
         self, trials: Sequence[Snapshot], seed: int, is_barred: Callable[[Params], bool] | None = None,
         proposals: Sequence[Params] = (),
     ) -> dict[str, ParameterValue]:  # fmt: skip
-        """Choose parameters, which may be a proposal. Barred and started configurations come last."""
+        """Choose parameters or a proposal for a new trial; avoids barred and started configurations."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -146,7 +146,7 @@ class AcquisitionOptimizer:
         return int(rows[self._best(screened.acquisition, batch, order, weights)])
 
     def _fixed(self, untried: Untried, rng: np.random.Generator) -> dict[int, float]:
-        """Return coordinates by parameter for untried choices of the start design; empty once all were tried."""
+        """Return the coordinate of an untried choice for each parameter that has any, by parameter."""
         names = [name for name, _ in self._model.problem.space.entries()]
         drawn = suggester.drawn(untried, rng)
         return {names.index(name): self._model.encoder.unit(name, value) for name, value in drawn.items()}
@@ -208,7 +208,7 @@ class AcquisitionOptimizer:
         return screened, np.argsort(-screened.values * weights, kind="stable")
 
     def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
-        """Return the position of the most valuable candidate, computed exactly for the first of `order`."""
+        """Return the position of the most valuable candidate, with exact values for the first in `order`."""
         shortlist = order[:EXACT]
         exact = acquisition.index(self._model.forecast(batch.rows(shortlist)), exact=True)
         self._is_stagnating = acquisition.is_stagnating(float(exact.max()))

@@ -117,7 +117,7 @@ class _Context:
     def update(
         self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
     ) -> Sequence[int]:
-        """Record changed trials, and return the numbers of all trials that Optuna must see differently."""
+        """Record changed trials, and return the numbers of trials whose representation in Optuna changes."""
         worst, excesses, is_constrained = self._worst, self._excesses, self._is_constrained
         self._worst = self._new_worst(before, history, changed)
         if any(history[number].excesses for number in changed):

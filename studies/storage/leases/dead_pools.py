@@ -131,7 +131,7 @@ def settle_dead_pools(store: Store, lease: Lease) -> None:
 
 
 def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
-    """Charge for slots that dead controllers and confirmations left, even if the study is never driven again.
+    """Charge for slots of dead controllers and confirmations, for a study that may never be driven again.
 
     `at_once`: the caller knows that a living holder would have renewed its lease by now (`lease.acquire`).
     """

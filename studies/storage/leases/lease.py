@@ -139,7 +139,7 @@ def driven_error(name: str, holder: object) -> StoreError:
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
-    """Return whether a user asked a controller to stop, of leases from `since` on and, if given, before `before`."""
+    """Return whether a user asked a controller to stop whose lease id is at least `since` and below `before`."""
     mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
     if before is not None:
         mine.append(t.leases.c.id < before)
@@ -161,7 +161,7 @@ def driven_studies(connection: sa.Connection) -> frozenset[int]:
 
 
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
-    """Return for how many seconds controllers held the lease, until each one's pool closed or its last heartbeat.
+    """Return the total seconds of all leases, each until its pool closed or until its last heartbeat.
 
     Work after the pool closed is not the study's time. A living holder counts up to its last heartbeat, as it would if
     it died now, so that the sum never decreases.

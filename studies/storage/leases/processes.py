@@ -67,7 +67,7 @@ def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
 
 @contextmanager
 def marked(study_uid: str) -> Iterator[None]:
-    """Mark all processes started inside the block with the study and with this process."""
+    """Mark all processes started inside the block with the ids of the study and of this process."""
     before = os.environ.get(STUDY_MARK)
     os.environ[STUDY_MARK] = f"{study_uid} {os.getpid()} {started_at(os.getpid())} {space()}"
     try:
@@ -80,7 +80,7 @@ def marked(study_uid: str) -> Iterator[None]:
 
 
 def left_behind(study_uid: str) -> dict[int, str]:
-    """Return ids and command lines of processes here whose command, which worked on the study, has ended."""
+    """Return ids and command lines of processes on this machine whose parent command for this study has ended."""
     left = {}
     for process in psutil.process_iter():
         try:

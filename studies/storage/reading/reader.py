@@ -248,7 +248,7 @@ def _load_charges(
 def _load_confirmations(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
 ) -> dict[str, tuple[ConfirmationRecord, ...]]:
-    """Return `tests`, and as `confirmations` the latest measurement of each trial, epoch and seed."""
+    """Return a study's test results as `tests`, and the latest confirmation of each trial, epoch and seed."""
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
     latest: dict[tuple[int, int, int, bool], ConfirmationRecord] = {}
     for row in connection.execute(query):

@@ -4,7 +4,7 @@
              │          ├─ epochs        unique (trial_id, epoch)
              │          └─ decisions
              ├─ charges                  append-only; trial_id may be null
-             ├─ leases ─┬─ slot_marks    one row for each controller; at most one of a study is unreleased
+             ├─ leases ─┬─ slot_marks    one row for each controller; a study has at most one that is held
              │          └─ pool_rates    cost of the pool per second, each time it changed while the pool was open
              └─ view_cursors             revisions up to which the views of Optuna and MLflow are complete
 

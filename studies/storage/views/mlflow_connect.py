@@ -158,7 +158,7 @@ def _url(text: str) -> sa.URL:
 
 
 def _place(text: str) -> tuple[Any, ...] | None:
-    """Return what identifies a URL's database, for any driver, user or spelling; None if it is no database."""
+    """Return a key that is equal for all URLs of the same database; None if the URL names no database."""
     url = _url(text)
     backend = url.get_backend_name()
     if backend == "sqlite":

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ProcessorBudget:
-    """Processor time for a process's updates; up to `saved_seconds` can be saved, and are available at the start."""
+    """Limits the processor time of updates; up to `saved_seconds` of unused time are kept for later updates."""
 
     def __init__(self, now: float, share: float = SHARE, saved_seconds: float = SAVED_SECONDS) -> None:
         self._share, self._most = share, saved_seconds

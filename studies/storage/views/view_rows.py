@@ -22,7 +22,7 @@ CHUNK = 200
 
 
 class ViewError(Exception):
-    """The copy of this study, or at this place, is not possible; the message is one line for the user."""
+    """This study cannot be copied to Optuna or MLflow, or not to this address; the message is one line for users."""
 
 
 class ViewDamagedError(Exception):

@@ -44,7 +44,7 @@ def marks(connection: sa.Connection, lease_id: int) -> dict[int, float]:
 
 
 def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -> None:
-    """Record that slots are charged further. Raises `ChargedTwiceError` for charged time or an unknown slot."""
+    """Record until when slots are charged. Raises `ChargedTwiceError` for charged time or an unknown slot."""
     spans: dict[int, tuple[float, float]] = {}
     for charge in charges:
         for slot in charge.slot_numbers:
@@ -185,7 +185,7 @@ def _update_by_key(table: sa.Table, key: tuple[str, ...], names: tuple[str, ...]
 
 
 def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, charges: Sequence[ch.Charged]) -> None:
-    """Insert charges, under any lease. Raises `ChargedTwiceError` if time is charged twice."""
+    """Insert charges of any lease of the study. Raises `ChargedTwiceError` if time is charged twice."""
     move(connection, lease_id, charges)
     rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
     if rows:

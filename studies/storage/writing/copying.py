@@ -25,8 +25,8 @@ def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> d
     charges their unfinished work as lost.
 
     Raises:
-        StoreError: A controller drives a study of the source without `while_driven`, the target is not empty, or it
-            cannot hold a row of the source; nothing is written.
+        StoreError: A controller drives a study of the source without `while_driven`, the target is not empty, or the
+            target cannot hold a row of the source. Nothing is written.
     """
     with source.snapshot() as reader:
         if not while_driven:

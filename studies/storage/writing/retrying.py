@@ -1,4 +1,4 @@
-"""Repeats database actions while the database is away, for some time; while its disk is full, without end."""
+"""Repeats database actions for some time while the database is away, and forever while its disk is full."""
 
 import logging
 import sqlite3
