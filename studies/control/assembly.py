@@ -217,7 +217,7 @@ def setup_of(
     *,
     folder: str = NOWHERE,
 ) -> StudySetup:
-    """Return the settings of a study for its state machine; the folder is `NOWHERE` if checkpoints are off."""
+    """Return the settings for a study's state machine; `folder` is `NOWHERE` for a study without checkpoints."""
     epochs = spec.training.epochs
     return StudySetup(
         study=spec.study,

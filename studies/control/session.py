@@ -243,7 +243,7 @@ class Session:
         return lease
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Repeat the action while the database is away, as long as a commit would be retried."""
+        """Repeat the action while the database is away, for the same time as commits are repeated."""
 
         def warn(line: str) -> None:
             if self._drain_reason is not None:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> Mapping[tuple[int, int], str]:
-    """Return checkpoints of unmeasured models by trial and epoch: the recommended model and, if testable, baselines."""
+    """Return the checkpoints of models to measure, by trial and epoch: the recommended model and the baselines."""
     known = [(one.trial, one.epoch) for one in baselines(record) if one.trial is not None and one.epoch is not None]
     facts = [one.facts for one in record.started[recommended_point[0]].attempts]
     if not any(one.get("has_test_part") for one in facts):

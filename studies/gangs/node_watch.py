@@ -93,7 +93,7 @@ def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) ->
 
 
 def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, bool | None]:
-    """Connect to all addresses at once. For each: True if it accepted, False if it refused, None on a timeout."""
+    """Connect to all addresses at once. Returns for each: accepted (True), refused (False) or no answer (None)."""
     answers: dict[Address, bool | None] = dict.fromkeys(addresses)
     waiting: dict[int, tuple[socket.socket, Address]] = {}
     poll, deadline = select.poll(), time.monotonic() + seconds

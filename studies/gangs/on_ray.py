@@ -346,7 +346,7 @@ class RayPool:
             self._report_failure(gang, failures)
 
     def _first_assignment(self, gang: Gang) -> RankAssignment:
-        """Return what rank 0 needs to start, after the ranks have left the process groups of earlier trials."""
+        """Make the ranks leave process groups of earlier trials, and return what rank 0 needs to start."""
         if len(gang.slots) > 1:
             with self._changing:
                 if self._store is None:  # gangs were not expected

@@ -47,7 +47,7 @@ class RankMaker:
 
 
 def new_store() -> Any:
-    """Start the actor of the store on this process's node, since the study ends with this node anyway."""
+    """Start the actor of the process groups' store on this node; the study ends with this node anyway."""
     import ray
 
     store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
@@ -58,7 +58,7 @@ def new_store() -> Any:
 
 
 def _placed(node: str, *, soft: bool) -> dict[str, Any]:
-    """Return the Ray options that bind an actor to a node; with `soft`, others are allowed if that node is dead."""
+    """Return Ray's options that bind an actor to a node; `soft` allows other nodes if that node is dead."""
     if not node:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -31,7 +31,7 @@ WORTH_DECISIONS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """The user's limits; None means no limit. Hours count while a controller runs; `finish` is a share for leaders."""
+    """Limits of a study; None means no limit. Hours count while a controller runs; leaders get the share `finish`."""
 
     usd: float | None = None
     hours: float | None = None
@@ -146,7 +146,7 @@ class _Durations:
 
 
 class Forecaster:
-    """Forecasts epoch durations from the trial's own epochs, else from trials of its world size, else from all.
+    """Forecasts epoch durations from the trial's own epochs, else from trials of its world size, else from all trials.
 
     With k of w ranks, epochs are assumed to take w / k times as long.
     """

@@ -113,7 +113,7 @@ MOST_NAMED = 500  # largest number of studies that a query names; for more studi
 
 @dataclass(frozen=True, slots=True)
 class _Summed:
-    """Sums of a study's charges at one revision: pairs of confirming job (or None) and nano-dollars."""
+    """Sums of a study's charges up to one revision, in nano-dollars, by confirming job (None: the study's own job)."""
 
     revision: int
     by_job: tuple[tuple[int | None, int], ...]

@@ -1,4 +1,4 @@
-"""Jobs of a team, their runs on workers, and the changes of their states.
+"""Jobs that a team's users submit, the runs of jobs on workers, and the states of jobs.
 
 queued ─► running ─► done       the study is closed
    ▲         ├─────► stopped    a user stopped it; resuming queues it again

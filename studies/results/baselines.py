@@ -133,7 +133,7 @@ def _named(study: StudyRecord) -> list[Mapping[str, Any]]:
 
 
 def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:
-    """Return the baseline's best saved and feasible epoch in the first objective; other epochs only if none exists."""
+    """Return the baseline's best epoch in the first objective; saved and feasible epochs have priority."""
     measured = [epoch for epoch in trial.epochs if point(epoch, study.objectives) is not None]
     candidates = [epoch for epoch in measured if epoch.is_milestone] or measured[-1:]
     candidates = [epoch for epoch in candidates if is_feasible(epoch.metrics, study.constraints)] or candidates

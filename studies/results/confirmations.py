@@ -42,7 +42,7 @@ def confirmed_runs(record: StudyRecord, trial: int, epoch: int | None = None) ->
 
 
 def without_errors(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics, without those that are standard errors of other metrics."""
+    """Return the metrics except standard errors of other metrics."""
     return {name: value for name, value in metrics.items() if not name.endswith(STDERR)}
 
 

@@ -167,7 +167,7 @@ def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, paret
 
 
 def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None) -> float | None:
-    """Return the hypervolume of the best models; None without a reference point (which has the metrics' own signs)."""
+    """Return the hypervolume of the best models; None without a reference point."""
     reference = reference or reference_of(study)
     if reference is None:
         return None

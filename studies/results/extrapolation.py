@@ -20,7 +20,7 @@ def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) ->
 
 
 def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> float:
-    """Return the value at `to_epoch`, or unchanged at an earlier epoch; `per_epoch` is a mean without starts."""
+    """Return a value extrapolated to `to_epoch` by the mean `per_epoch`; unchanged if `to_epoch` is not later."""
     return value + per_epoch * max(to_epoch - epoch, 0)
 
 

@@ -149,7 +149,7 @@ class Effects:
         return found
 
     def _rows(self, places: Sequence[int], settings: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """Return copies of the background configurations, one for each setting of the columns `places`."""
+        """Return the background configurations once for each of `settings`, which replace the columns `places`."""
         rows = np.tile(background, (len(settings), 1))
         rows[:, list(places)] = np.repeat(settings, len(background), axis=0)
         return rows

@@ -122,7 +122,7 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """The recommended model: the best expected value of the judged objective, within its noise.
+    """The recommended model: its judged objective is the best, or worse by no more than noise.
 
     Of models within one standard error of the best value, finished trials come before pruned trials, and then
     objectives that matter at each use, such as latency, decide. The training's dollars and seconds decide only between

@@ -61,7 +61,7 @@ def check_against_task(
 
 
 def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collection[str]:
-    """Return the parameters whose values the trainer checks; a user's own loop may give others another meaning."""
+    """Return the parameters whose values the trainer checks; in a user's own loop, others may mean something else."""
     if task_parameters is not None:
         return TRAINER_PARAMETERS.keys()
     named = [name for name, _ in Command.of(spec.task_options).names()] if spec.task == COMMAND else []

@@ -275,7 +275,7 @@ class SearchSpec(Section):
         return self
 
     def problem_of_learning(self) -> tuple[tuple[str, ...], str] | None:
-        """Return path and problem of the first key that needs the whole space in advance; None without one."""
+        """Return path and problem of the first key that is impossible with `learn_space`; None without a problem."""
         with_learning = "while the space is learnt as trials run"
         for key, name, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner.name, PRUNERS)):
             if name in {"cokriging", "break_even"}:

@@ -33,7 +33,7 @@ class StudyExistsError(StoreError):
 
 
 def new_id() -> str:
-    """Return a random id for a commit or insertion, so that a repetition can find out whether it was applied."""
+    """Return a random id for a commit or insertion; a repetition with the same id is recognised."""
     return uuid.uuid4().hex
 
 

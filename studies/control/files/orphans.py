@@ -109,7 +109,7 @@ def mark_used(folder: str, store: Store, lease: Lease) -> None:
         shared = is_shared(folder, store, lease.study_id)
         place_of(folder).write_note(joined(folder, NOTE), _SHARED if shared else lease.token)
     except OSError as error:  # not fatal: the study waits for the place when a trial wants to write there
-        log.warning("%s: cannot write the note that this store uses the folder (%s)", folder, error.strerror or error)
+        log.warning("%s: cannot write the note about the lease of this study (%s)", folder, error.strerror or error)
         return
     if shared:
         log.warning("%s: a copy of the study in another store also uses this folder, so no file is deleted", folder)
@@ -239,6 +239,6 @@ def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: flo
 
 
 def _checkpoint_of(url: str, folder: str) -> str | None:
-    """Return the checkpoint to which an object belongs (itself, manifest or part); None for other objects."""
+    """Return the checkpoint of which an object is the main part, the manifest or a part; None for others."""
     named = _OBJECT.fullmatch(url.removeprefix(f"{folder}/")) if url.startswith(f"{folder}/") else None
     return url.removesuffix(name_of(url)) + named[1] if named else None

@@ -31,7 +31,7 @@ class RoomWaiter:
         self._pause_seconds = FIRST_PAUSE_SECONDS
 
     def wait(self, *, made_progress: bool) -> bool:
-        """Return True when the folder is writable, False if the study ended. Pauses grow unless it made progress."""
+        """Return True when the folder is writable, False if the study ended. After progress, pauses are short."""
         self._pause_seconds = FIRST_PAUSE_SECONDS if made_progress else self._pause_seconds
         while True:
             end = time.monotonic() + self._pause_seconds

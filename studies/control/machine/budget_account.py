@@ -83,7 +83,7 @@ class BudgetAccount:
         return self._clock.deadline - kept
 
     def will_test(self, evaluation_seconds: float, *, has_test_part: bool, can_explain: bool) -> None:
-        """Reserve time at the end to measure models and describe one, estimated from an evaluation's duration."""
+        """Reserve time to measure and describe models at the end, estimated from an evaluation's duration."""
         evaluations = (1 + len(self._setup.baselines)) * has_test_part + can_explain
         explaining = EXPLAINING_SECONDS if can_explain else 0.0
         self._test_seconds = self._restart_seconds + evaluations * evaluation_seconds + explaining
@@ -95,7 +95,7 @@ class BudgetAccount:
 
     @property
     def _restart_seconds(self) -> float:
-        """Seconds to start a process on a slot and a trial in it, after the earlier process was killed."""
+        """Seconds to restart a slot's killed process and to start a trial in it."""
         return (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)
 
     def left_nano_usd(self, now: float) -> int | None:
@@ -139,7 +139,7 @@ class BudgetAccount:
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Return the nano-dollars spent above the budget, because epochs are stopped only at regular checks."""
+        """Return the nano-dollars spent above the budget. Epochs are stopped only at regular checks."""
         limit = self._setup.limits.usd
         return 0 if limit is None else max(0, self.spent_nano_usd - round(limit * NANO))
 
@@ -185,7 +185,7 @@ class BudgetAccount:
         return () if self._meter is None else self._meter.charged_slots
 
     def charge_idle(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots for the time since their last charge, as idle."""
+        """Charge idle slots for the time since their last charge."""
         if self._meter is not None:
             self._book(self._meter.charge(slots, "idle", now))
 
@@ -255,7 +255,7 @@ class BudgetAccount:
         return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool, ranks: int | None = None) -> float:
-        """Return the time, at most the deadline, by which a trial has very probably ended two more epochs."""
+        """Return the time, at most the deadline, when a trial has very probably ended two more epochs."""
         forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)
@@ -266,7 +266,7 @@ class BudgetAccount:
         attempt.promised_until = min(now + max(now - attempt.leased_at, 1.0), max(self.deadline, now))
 
     def reserved(self, now: float, until: float) -> StudyColumns | None:
-        """Return the row values that reserve the whole pool from `now` to `until`; None before the pool is open."""
+        """Return the columns of the study's row that reserve the pool until `until`; None before it opens."""
         if self._clock is None or self._meter is None:
             return None
         seconds = max(until - now, 0.0)

@@ -121,7 +121,7 @@ class ConfirmingMachine(StudyMachine):
         super()._take_in(event)
 
     def _without_file(self, event: Measured) -> Measured:
-        """Return the event without its checkpoint file, marked as complete at the training's last epoch."""
+        """Return the event without its checkpoint file, and as complete after the training's last epoch."""
         training, epoch = self._trainings[event.trial_id], event.measurement
         if epoch.checkpoint is not None:
             training.files[epoch.epoch] = epoch.checkpoint

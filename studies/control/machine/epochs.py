@@ -94,7 +94,7 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
 def hand_to_search(
     live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float], *, is_milestone: bool
 ) -> Values:
-    """Pass an epoch to the search if the search uses it. Returns the objectives, signed so that smaller is better.
+    """Record an epoch's values for the search. Returns the objectives, signed so that smaller is better.
 
     `is_milestone` marks epochs with a saved model: planned epochs, and the last epoch of a training that stopped early.
     """
@@ -113,7 +113,7 @@ def hand_to_search(
 
 
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool, is_baseline: bool) -> bool:
-    """Offer a saved model to the best models, and to the best finished trials if the epoch is the last.
+    """Add a saved model to the best models unless dominated, and after the last epoch to the best finished trials.
 
     Returns whether its file is kept. The best model of a baseline in the first objective is also kept, for the test
     part.

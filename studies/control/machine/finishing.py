@@ -1,4 +1,4 @@
-"""Trains leaders to their last epoch: trials with one of the best models whose training was stopped early.
+"""Finishes leaders: trains trials with the best models to their last epoch if they were stopped early.
 
     leaders = trials of the knee of the best models, of the best first objective, and of the knee's neighbours
     needed  = slots of a leader x (its start + its epochs to come)
@@ -96,7 +96,7 @@ class Finishing:
         return decision("continue", f"{FINISHING}{cut}; {why}")
 
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """Return the leaders that were stopped early and fit into the budget kept for them, most important first."""
+        """Return the leaders that were stopped early and fit into their share of the budget, most important first."""
         share = self._live.setup.limits.finish
         if not share:
             return []

@@ -30,7 +30,7 @@ class TrialRegistry:
             self.add(trial)
 
     def add(self, trial: Trial) -> None:
-        """Add a trial, whose state is set already."""
+        """Add a trial in its current state."""
         self.by_id[trial.id] = trial
         self._in_state[trial.state][trial.id] = trial
         if trial.number is not None:
@@ -146,7 +146,7 @@ class SearchedTrials:
         return self._snapshots
 
     def observations(self) -> tuple[Observation, ...]:
-        """Return the sampler's view of each started trial, by number; unchanged trials keep their object."""
+        """Return the sampler's view of each started trial, by number; unchanged trials keep the same object."""
         snapshots, setup = self.snapshots(), self._setup
         self._observations = _extended(self._observations, len(snapshots))
         for number in sorted(self._unobserved):
@@ -238,7 +238,7 @@ class LiveStudy:
         self.free.update(set(slots) - self.leaving)
 
     def lose(self, slots: tuple[int, ...], *, with_device: bool) -> None:
-        """Stop using slots until the pool reports them again. Slots without a device (`with_device`) cost nothing."""
+        """Stop using slots until the pool reports them again. Slots lost `with_device` are no longer charged."""
         self.free.difference_update(slots)
         if with_device:
             self.leaving.difference_update(slots)
@@ -267,7 +267,7 @@ class LiveStudy:
         return self.setup.slots + len(self.joined)
 
     def ranks(self, trial: Trial) -> int:
-        """Return the number of ranks with which a trial would start now, or later if it needs lost devices."""
+        """Return the number of ranks with which a trial would start now, or once enough devices are back."""
         return ranks_for(self.setup, trial, min(self.most_ranks, self.slots))
 
     def is_baseline(self, trial: Trial) -> bool:

@@ -169,7 +169,7 @@ class Trial:
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
     def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
-        """Record an epoch's values, and also its extrapolated end values `end` if the search uses it."""
+        """Record an epoch's values `point`, and the values `end` that are extrapolated to the last epoch."""
         if is_watched:
             self.points = {**self.points, epoch: point}
             self.ends = {**self.ends, epoch: end}
@@ -280,7 +280,7 @@ class Trial:
 
 
 def restored(stored: StoredTrial) -> Trial:
-    """Return a live trial from a stored one. The state remains "running" if the controller died during its training."""
+    """Return a stored trial as a live trial, which is still "running" if the controller died during its training."""
     record = stored.record
     last = record.epochs[-1] if record.epochs else None
     return Trial(

@@ -19,7 +19,7 @@ from studies.search.samplers.suggester import Suggestion
 
 
 class FirstErrors:
-    """Counts errors of the user's code since this controller started; the code may have been fixed before."""
+    """Counts errors of the user's code since this controller started; earlier errors may be fixed by now."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live

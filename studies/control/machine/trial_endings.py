@@ -17,7 +17,7 @@ CANCELLED = "cancelled: a user ended it (automl cancel)"
 
 
 def complete(live: LiveStudy, trial: Trial) -> None:
-    """Complete a trial after its last planned epoch, or after a training that stopped early."""
+    """Mark a trial as complete, after its last planned epoch or after a training that stopped early."""
     done, planned = trial.epochs_done, live.setup.epochs
     stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
     trial.expect_end_of(done, constraints.columns(live.setup.objectives, live.setup.constraints))
@@ -44,7 +44,7 @@ def _write_end(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned
 
 
 def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Prune a trial at a time other than a pruner's decision, so that it is never resumed."""
+    """Prune a paused or cancelled trial, so that it is never resumed."""
     live.history.paused.pop(trial.started_number, None)
     _write_end(live, trial, "pruned", reason)
     live.decided(trial, decision("stop", reason))
@@ -160,7 +160,7 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
 
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
-    """End an attempt whose ranks failed. The trial continues later, unless no attempts are left or none can help."""
+    """End an attempt whose ranks failed. The trial continues later, except after a final failure or too many."""
     outcome = failure if counts else "unstarted"
     if failure == "unreadable":  # back to the latest readable milestone, else to the beginning
         earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)

@@ -1,4 +1,4 @@
-"""Detects trials whose processes hang, by the time without a report while the controller was listening."""
+"""Detects trials whose processes hang: they send no report for too long while the controller listens."""
 
 from dataclasses import dataclass
 

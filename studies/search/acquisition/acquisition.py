@@ -38,7 +38,7 @@ def hermite_nodes(learned: int) -> tuple[Array, Array]:
 
 
 def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array) -> Array:
-    """Return the break-even index [m] from expected gains [m, J, H] at nodes of weights [J]: gain per dollar."""
+    """Return the break-even index of candidates [m], in gain per dollar, from gains [m, J, H] with weights [J]."""
     low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
@@ -54,7 +54,7 @@ LEAST = 1e-9
 
 
 def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
-    """Return the probability that each candidate keeps all constraints, shaped like the marginals; 1 without any."""
+    """Return the probability that candidates keep all constraints, in the shape of the marginals."""
     probability: Array = np.ones(1)
     for one in limits.each:
         probability = probability * _within(one, *marginal_of(one.column))

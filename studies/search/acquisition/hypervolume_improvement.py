@@ -28,7 +28,7 @@ _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 
 class Improvement(Protocol):
-    """Expected improvement over fixed best points."""
+    """Computes the expected improvement of candidates over a fixed set of best points."""
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
         """Return the expected improvement by each candidate, from one distribution per objective."""
@@ -131,7 +131,7 @@ _directions = cache(Directions)
 
 @dataclass(frozen=True, slots=True)
 class SampledImprovement:
-    """Improvement over best points with three or more objectives, in fixed directions."""
+    """Expected improvement for three or more objectives, from random samples in fixed directions."""
 
     directions: Directions
     heights: Array

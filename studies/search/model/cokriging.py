@@ -203,7 +203,7 @@ class Chain:
         covariance: Array,
         first: tuple[Array, Array, Array] | None,
     ) -> CurveForecast:
-        """Carry mean and covariance of (z, d) from rung to rung, linearised as in an extended Kalman filter."""
+        """Carry mean and covariance of value and slope (z, d) from rung to rung, as an extended Kalman filter does."""
         means, variances, gains = [], [], []
         innovation, gain = None, None
         if first is not None:

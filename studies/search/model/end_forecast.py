@@ -44,7 +44,7 @@ LEAST_WIDTH = 1e-3
 def forecast_ends(
     trials: Sequence[Snapshot], cut_short: Collection[int], *, objectives: Sequence[Objective], rungs: Sequence[int]
 ) -> dict[int, Ends | None]:
-    """Return forecasts of the learned objectives at the last epoch, by number, for trials that were stopped early.
+    """Forecast the learned objectives at the last epoch for trials that were stopped early; returns them by number.
 
     The value is None for a trial that did not reach the first rung. The result is empty if too few trials reached two
     successive rungs. `rungs` ascend to the last epoch.

@@ -48,7 +48,7 @@ class EarlierTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierStudy:
-    """An earlier study: its name, its trials inside this study's space, and the number of other trials."""
+    """An earlier study: its name, its trials inside this study's space, and how many trials lie outside."""
 
     name: str
     trials: tuple[EarlierTrial, ...]

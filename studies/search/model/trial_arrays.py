@@ -111,12 +111,12 @@ class TrialTable:
 
     @property
     def x(self) -> Array:
-        """Points of the trials' configurations [n, D]."""
+        """Points of the trials' configurations, as an array [n, D]."""
         return self._x[: len(self)]
 
     @property
     def covariates(self) -> Array:
-        """Covariates of the trials' configurations that need no training [n, K]."""
+        """Covariates of the trials' configurations that need no training, as an array [n, K]."""
         return np.zeros((0, 0)) if self._covariates is None else self._covariates[: len(self)]
 
     def at_rungs(self, j: int) -> Array:

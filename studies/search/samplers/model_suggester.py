@@ -114,7 +114,7 @@ class AcquisitionOptimizer:
         return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
 
     def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
-        """Return candidates that were not started, restricted to the start design while it has untried choices."""
+        """Return candidates that were not started; early in a study, those with many untried choices."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
         is_free[self._started_rows(trials)] = False
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
@@ -152,7 +152,7 @@ class AcquisitionOptimizer:
         return {names.index(name): self._model.encoder.unit(name, value) for name, value in drawn.items()}
 
     def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
-        """Return points of the unit cube [m, P], changed to have untried choices of the start design."""
+        """Return points of the unit cube [m, P] after setting untried choices of categorical parameters."""
         for axis, unit in self._fixed(untried, rng).items():
             units[:, axis] = unit
         return units

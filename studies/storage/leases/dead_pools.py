@@ -147,7 +147,7 @@ def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
-    """Return charges for uncharged time: `lost` for running trials, `idle` for other slots, or the pool's own kind."""
+    """Return charges for a dead controller's slots, for the time until it was last known to be alive."""
     holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
     spans: dict[tuple[int, float], list[int]] = defaultdict(list)
     for slot, since in sorted(pool.charged_until.items()):

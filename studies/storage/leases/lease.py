@@ -1,4 +1,4 @@
-"""Leases: of several controllers of a study, the holder of the lease drives the study, and the others wait.
+"""Leases: only the controller that holds a study's lease drives the study; other controllers wait.
 
 A heartbeat in the database renews the lease. It expires some time after the heartbeat stops, or immediately if the
 holder's process is known to be dead. Every commit checks the lease, so that a controller that was suspended for long

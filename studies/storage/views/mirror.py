@@ -47,7 +47,7 @@ class Mirror:
         self._link = ""
 
     def advance(self, *, wait_seconds: float, opens: bool = False) -> Progress:
-        """Copy all new commits to the view. Without new commits, it costs one query.
+        """Copy all new commits to the view. Without new commits, a call costs one query.
 
         `opens` updates the view even without new commits, so that the study appears and the next update is fast. Any
         exception of Optuna, MLflow or a database may be raised; the next call retries.

@@ -151,7 +151,7 @@ class MlflowView:
             threads.shutdown(cancel_futures=True)
 
     def _remembered(self, study: MirroredStudy) -> dict[int, KnownRun]:
-        """Return our runs by trial, searched for once, including runs of user code adopted later."""
+        """Return the runs of trials in MLflow, by trial; MLflow is searched only once."""
         if self._runs is not None:
             return self._runs
         assert self._client is not None  # noqa: S101 - `mirror` has connected
@@ -173,7 +173,7 @@ class MlflowView:
         return found
 
     def _look_for_own(self, client: MlflowClient, study: MirroredStudy, runs: dict[int, KnownRun]) -> set[int]:
-        """Make the first run that a trial's own code started the run of that trial, and delete ours."""
+        """If a trial's code started an MLflow run, use the first such run for the trial, and delete our run."""
         late: set[int] = set()
         for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
             run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])

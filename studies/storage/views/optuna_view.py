@@ -86,7 +86,7 @@ class OptunaView:
         self._known: dict[int, _KnownTrial] | None = None
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Insert new trials, and update changed trials."""
+        """Insert new trials into Optuna's tables, and update changed trials."""
         study = self._studied(pending.study)
         writer = _Writer(study, self._storage, self._remembered(study), pending)
         ids = [trial_id for _, trial_id in pending.trials]
@@ -192,7 +192,7 @@ class _KnownTrial:
 
 
 class _Writer:
-    """Writes the trials of one update, and remembers what Optuna contains."""
+    """Writes the trials of one update to Optuna, and remembers what Optuna contains."""
 
     def __init__(
         self, study: optuna.Study, storage: optuna.storages.RDBStorage, known: dict[int, _KnownTrial], pending: Pending

@@ -122,7 +122,7 @@ def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
 
 
 def be_nice() -> None:
-    """Lower this process's priority, so that it gets a tenth of a busy core."""
+    """Lower this thread's priority, so that it gets a tenth of a busy core."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_NICENESS)
 
 

@@ -26,7 +26,7 @@ class ViewError(Exception):
 
 
 class ViewDamagedError(Exception):
-    """The view was changed by others or is incomplete: clear it, and copy the whole study again."""
+    """The copy in Optuna or MLflow is incomplete or was changed: clear it, and copy the whole study again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -73,7 +73,7 @@ def _delete_optuna(store: Store, study: MirroredStudy) -> None:
 
 
 def _delete_mlflow(store: Store, study: MirroredStudy) -> None:
-    """Delete the study's runs, except runs of registered models and of user code, and the experiment if empty."""
+    """Delete the study's runs except runs of registered models and user code, then its experiment if empty."""
     from studies.storage.views.mlflow_view import MlflowView
 
     uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, store.url)
