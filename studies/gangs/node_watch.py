@@ -142,7 +142,7 @@ def _draining() -> frozenset[str]:
 
 
 def gcs_client() -> Any:
-    """Return Ray's client of the cluster's control process; None through `ray://`, which offers no such client."""
+    """Return Ray's client of the cluster's control process; None through `ray://`, where Ray offers no client."""
     import ray
 
     return getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001

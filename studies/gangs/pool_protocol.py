@@ -204,7 +204,7 @@ class GangPool(Protocol):
         ...
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Take back the slots of a trial that waits or stopped. `SlotsReady` follows for those in `retire`."""
+        """Take back the slots of a trial that waits or stopped; `SlotsReady` follows for the slots in `retire`."""
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:

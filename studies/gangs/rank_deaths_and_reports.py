@@ -52,7 +52,7 @@ class Gang:
         return True
 
     def end(self) -> None:
-        """Ignore all later reports of these ranks."""
+        """Ignore all later reports of the ranks."""
         with self.changing:
             self.over.set()
 
@@ -145,7 +145,7 @@ class GangReports:
 
 
 def most_telling(failures: list[tuple[Failure, str]]) -> tuple[Failure, str]:
-    """Return the failure that most likely caused the others, with its message."""
+    """Return the failure that most likely caused the other failures, with its message."""
     return min(failures, key=lambda one: (_TELLING.index(one[0]), DIED not in one[1]))
 
 

@@ -220,7 +220,7 @@ def connect(address: str | None, **options: Any) -> None:
 
 
 def hide_token() -> None:
-    """Make Ray's token readable for this user only, since others could run code in the cluster with it."""
+    """Make Ray's token readable for this user only, since other users could run code in the cluster with it."""
     with contextlib.suppress(OSError, RuntimeError):  # it is elsewhere
         (Path("~/.ray").expanduser() / "auth_token").chmod(0o600)
 

@@ -94,7 +94,7 @@ class StandingGroups:
         return best_fit(node_of, world_size)
 
     def seat(self, slots: tuple[int, ...]) -> str:
-        """Return the id of a process group of these slots, new or existing; empty for one rank.
+        """Return the id of the process group of these slots, which may be new; empty for a single slot.
 
         Dissolves other groups that share a slot, which takes as long as the slowest member. StuckGroupError names slots
         whose processes must be replaced, or slots that got new processes during the call.
@@ -121,7 +121,7 @@ class StandingGroups:
             return group.id
 
     def dissolve(self, slots: Sequence[int]) -> None:
-        """Make all members of these slots' groups leave. Raises StuckGroupError if some cannot."""
+        """Dissolve all process groups with members in `slots`. Raises StuckGroupError if a process cannot leave."""
         with self._changing:
             fallen = self._taken_out(slots)
         self._dissolve(fallen)

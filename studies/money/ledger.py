@@ -149,7 +149,7 @@ class SlotMeter:
         return charges
 
     def pause(self, slots: Iterable[int]) -> None:
-        """Stop charging these slots. They must be charged up to now."""
+        """Stop charging slots, which must be charged up to now."""
         for slot in slots:
             if (since := self._charged_until[slot]) != math.inf:
                 self._charged_count -= 1

@@ -141,7 +141,7 @@ class JobQueue:
         return row.spec, row.base_folder
 
     def ask(self, job: Job, what: JobRequest) -> Job:
-        """Stop, cancel or preempt a job. If it is running, its worker does so later. Stopped jobs can be cancelled."""
+        """Stop, cancel or preempt a job; the worker of a running job does this later. Stopped jobs can be cancelled."""
         with self._turn() as connection:
             state = connection.execute(sa.select(t.jobs.c.state).where(t.jobs.c.id == job.id)).scalar_one()
             values: dict[str, Any] = {}

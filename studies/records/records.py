@@ -278,7 +278,7 @@ class TrialRecord:
 
     @property
     def declared_params(self) -> dict[str, ParameterValue]:
-        """Return the parameters except those that the trial requested at run time."""
+        """Return the parameters except parameters that the trial requested at run time."""
         return {name: value for name, value in self.params.items() if name not in self.asked}
 
     def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:

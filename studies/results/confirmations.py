@@ -21,7 +21,7 @@ def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -
 
 
 def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return the measurements of one model's trainings with new seeds, of which there must be at least one."""
+    """Return the measurements of one model by at least one training with a new seed."""
     has_test = all(any(name.startswith(TEST_PREFIX) for name in one.metrics) for one in runs)
     told = [_of_part(without_errors(one.metrics), has_test=has_test) for one in runs]
     names = [name for name in told[0] if all(math.isfinite(one.get(name, math.nan)) for one in told)]

@@ -104,12 +104,12 @@ def excesses(metrics: Mapping[str, float | None], constraints: Iterable[Constrai
 
 
 def violated(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> tuple[Bound, ...]:
-    """Return the bounds that these metrics of an epoch violate."""
+    """Return the bounds that an epoch's `metrics` violate."""
     return tuple(bound for bound in bounds_of(constraints) if bound.excess(value_of(bound, metrics)) > 0)
 
 
 def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> bool:
-    """Return whether these metrics of an epoch keep all constraints."""
+    """Return whether an epoch's `metrics` keep all constraints."""
     return not violated(metrics, constraints)
 
 
@@ -119,7 +119,7 @@ def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[C
 
 
 def never_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> Bound | None:
-    """Return a bound that a trial with these metrics violates now and forever; None if there is no such bound."""
+    """Return a bound that a trial with these metrics violates now and at all later epochs; None if there is none."""
     return next((bound for bound in violated(metrics, constraints) if bound.is_final), None)
 
 

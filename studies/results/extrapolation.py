@@ -25,7 +25,7 @@ def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> f
 
 
 def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequence[int]) -> float:
-    """Return the mean per epoch of `cost_usd` in dollars, or of `wall_seconds` in seconds, for at least one epoch."""
+    """Return the mean of at least one epoch: `cost_usd` in dollars, `wall_seconds` in seconds."""
     if metric == "cost_usd":
         return sum(costs_nano_usd) / NANO / len(costs_nano_usd)
     return sum(seconds) / len(seconds)

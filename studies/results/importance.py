@@ -198,7 +198,7 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
 
 
 def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | _Absent]) -> _Column:
-    """Return the values of a parameter by trial; trials without the parameter get the median of the others' values."""
+    """Return the values of a parameter by trial; trials without the parameter get the median of all values."""
     declared = known_space(study).get(name)
     given = [v for v in values if not isinstance(v, _Absent)]
     is_choice = isinstance(declared, Mapping) and declared.get("type") == "categorical"

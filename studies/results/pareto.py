@@ -19,7 +19,7 @@ Point: TypeAlias = tuple[float, ...]
 
 
 def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Return whether `a` is at least as good as `b` in all coordinates and better in one."""
+    """Return whether `a` is at least as good as `b` in all coordinates and better in at least one coordinate."""
     is_better = False
     for x, y in zip(a, b, strict=True):  # a loop, faster than `all` and `any`: resuming compares 100,000 times
         if not x <= y:
@@ -72,7 +72,7 @@ def layers(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[float]) -> list[int]:
-    """Return layers with constraints: the layers of feasible points, then the others by their violation.
+    """Return layers with constraints: the layers of feasible points, then infeasible points by their violation.
 
     A feasible point dominates an infeasible point. Of two infeasible points, the point with the smaller total violation
     dominates (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
@@ -205,7 +205,7 @@ def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | No
 
 
 def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """Return the volume that points (to be minimised) dominate up to the reference point; others add nothing."""
+    """Return the volume between points, to be minimised, and the reference point; points beyond it add nothing."""
     inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
     if not inside:
         return 0.0
@@ -236,7 +236,7 @@ def last_epoch(spec: Mapping[str, object]) -> int | None:
 
 
 def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """Return an epoch's objectives, signed so that smaller is better; None if one is missing or not finite."""
+    """Return an epoch's objectives, signed so that smaller is better; None if an objective is missing or not finite."""
     values = tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
     return values if all(map(math.isfinite, values)) else None
 

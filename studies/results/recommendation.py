@@ -271,7 +271,7 @@ def takeable(study: StudyRecord) -> list[ArchivePoint]:
 
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
-    """Return the best trade-off among models by expected values; there must be at least one model."""
+    """Return the best trade-off among at least one model, by expected values."""
     ranges = _ranges(study)
     return points[knee_of(expected_values(study, points), ranges)]
 

@@ -28,7 +28,7 @@ class Recording(Protocol):
     opened_at: float  # moment at which the study begins, in seconds
 
     def record(self) -> StudyRecord:
-        """Return the study as recorded so far."""
+        """Return the record of the study so far."""
         ...
 
     def close(self, now: float) -> None:
@@ -46,7 +46,7 @@ class MemoryRecording:
         self.rows: Rows = self._store
 
     def record(self) -> StudyRecord:
-        """Return the study as recorded so far."""
+        """Return the record of the study so far."""
         return self._store.record()
 
     def close(self, now: float) -> None:
@@ -70,7 +70,7 @@ class StoreRecording:
         self.opened_at = lease.acquired_at
 
     def record(self) -> StudyRecord:
-        """Return the study as recorded so far."""
+        """Return the record of the study so far."""
         return load_study(self._store, self._name)
 
     def close(self, now: float) -> None:

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 class Candidates:
-    """Configurations of a table at `points` [n, D] (`Encoder.encode`); `unused` marks those not yet suggested [n]."""
+    """Configurations of a table at `points` [n, D] (`Encoder.encode`); `unused` marks which were not yet suggested."""
 
     def __init__(
         self, space: Space, params: Sequence[Mapping[str, Value]], statics: Mapping[str, Array] | None = None

@@ -61,7 +61,7 @@ def check_against_task(
 
 
 def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collection[str]:
-    """Return the parameters whose values the trainer checks; in a user's own loop, others may mean something else."""
+    """Return the parameters whose values the trainer checks; fewer if the user's own loop trains."""
     if task_parameters is not None:
         return TRAINER_PARAMETERS.keys()
     named = [name for name, _ in Command.of(spec.task_options).names()] if spec.task == COMMAND else []
@@ -162,7 +162,7 @@ def _check_together(
     *,
     at: str | None = None,
 ) -> None:
-    """Raise SpecError if a trial could get values of these options that exclude each other."""
+    """Raise SpecError if a trial could get values of the options `names` that exclude each other."""
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
     for params in combinations(space, names):
@@ -263,7 +263,7 @@ def _metric_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tup
 
 
 def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Value]]:
-    """Yield a configuration for each combination of these parameters' choices; of a range, only its low end."""
+    """Yield a configuration for each combination of choices of some parameters; of a range, only its low end."""
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}
     varied = _with_ancestors([name for name in names if name in space], parents)

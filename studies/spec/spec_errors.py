@@ -47,7 +47,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecError:
-    """Return the first of these problems as an error, which also counts the others."""
+    """Return an error with the first problem, which also counts the other problems."""
     path, problem = problems[0]
     return SpecError(source, path, problem, more=len(problems) - 1)
 

@@ -242,7 +242,7 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> 
 
 
 def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
-    """Return the spec with overrides of budget, resources, checkpoints or faults; SpecError for others."""
+    """Return the spec with overrides of budget, resources, checkpoints or faults. SpecError for other keys."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] not in CHANGEABLE:
@@ -368,7 +368,7 @@ def differences(stored: StudySpec, given: StudySpec) -> list[str]:
 
 
 def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
-    """Return the dotted keys of these sections whose values differ."""
+    """Return the dotted keys in `sections` whose values differ between two specs."""
     found = _differing(spec_to_mapping(stored), spec_to_mapping(given))
     return [dotted(path) for path, _, _ in found if path[0] in sections]
 

@@ -85,7 +85,7 @@ class Store:
             return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
 
     def study_row(self, name: str) -> sa.Row[Any] | None:
-        """Return the row of the study with this name; None without such a study."""
+        """Return the row of the study with this name; None if no study has it."""
         with self.snapshot() as connection:
             return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
 

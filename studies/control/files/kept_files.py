@@ -83,7 +83,7 @@ class CheckpointKeeper:
         return self._bytes.get(path, 0) if self._reasons.get(path) == {"resume"} else 0
 
     def other_than(self, path: str, trial_id: int, epoch: int) -> Milestone | None:
-        """Return the trial's latest saved model up to `epoch` whose file is not `path`; None without such a model."""
+        """Return the trial's latest saved model up to `epoch` whose file is not `path`; None if no model qualifies."""
         kept = [
             milestone
             for members in self._members.values()

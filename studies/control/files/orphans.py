@@ -239,6 +239,6 @@ def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: flo
 
 
 def _checkpoint_of(url: str, folder: str) -> str | None:
-    """Return the checkpoint of which an object is the main part, the manifest or a part; None for others."""
+    """Return the checkpoint to which an object belongs as main part, manifest or part; None for other objects."""
     named = _OBJECT.fullmatch(url.removeprefix(f"{folder}/")) if url.startswith(f"{folder}/") else None
     return url.removesuffix(name_of(url)) + named[1] if named else None

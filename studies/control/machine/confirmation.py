@@ -64,7 +64,7 @@ class _Training:
 
 
 class ConfirmingMachine(StudyMachine):
-    """Runs a list of trainings for at most `most_nano_usd`. Raises PoolError if one needs more ranks than slots."""
+    """Runs trainings for at most `most_nano_usd`. Raises PoolError if a training needs more ranks than slots."""
 
     def __init__(
         self,

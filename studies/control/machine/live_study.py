@@ -105,7 +105,7 @@ class TrialRegistry:
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
     def next_returning(self, fits: Callable[[Trial], bool] = lambda _trial: True) -> Trial | None:
-        """Return the next trial that was interrupted and fits; interrupted trials continue before others start."""
+        """Return the next interrupted trial that `fits`; interrupted trials continue before others start."""
         # Hundreds of trials may wait for the policy; they are dropped here once instead of searched every time.
         self._may_return = {
             trial_id: trial

@@ -40,7 +40,7 @@ class IllegalTransitionError(AssertionError):
 def check_transition(before: TrialState, after: TrialState) -> None:
     """Raise `IllegalTransitionError` unless `after` may follow `before`."""
     if after not in TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a {before} trial cannot become {after}, but {sorted(TRANSITIONS[before])}")
+        raise IllegalTransitionError(f"a {before} trial cannot become {after}, only {sorted(TRANSITIONS[before])}")
 
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
@@ -137,7 +137,7 @@ class Trial:
 
     @property
     def declared_params(self) -> Mapping[str, ParameterValue]:
-        """Return the parameters that are known when an attempt starts: all except those requested at run time."""
+        """Return the parameters that are known when an attempt starts: all except parameters requested at run time."""
         if not self.asked:
             return self.params
         return {name: value for name, value in self.params.items() if name not in self.asked}
@@ -200,7 +200,7 @@ class Trial:
 
     @property
     def _last_model(self) -> int | None:
-        """Return the epoch of a complete trial's saved model; None without one, as after a failed save."""
+        """Return the epoch of a complete trial's saved model; None if it was not saved."""
         is_there = self.state == "complete" and self.epochs_done in self.milestones
         return self.epochs_done if is_there else None
 

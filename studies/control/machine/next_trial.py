@@ -77,7 +77,7 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Return the next trial to start, with the policy's decision to resume it if it was paused; None without one.
+        """Return the next trial to start, and the policy's decision if it was paused; None if no trial can start.
 
         Order: interrupted trials, users' configurations, the policy's choice, leaders that were stopped early (first if
         time will end the study). A trial that needs more ranks than there are devices waits, and later trials may start

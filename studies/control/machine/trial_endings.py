@@ -85,7 +85,7 @@ def cancel(live: LiveStudy, trial: Trial) -> None:
 
 
 def cancelled_in_queue(trial_id: int, now: float) -> TrialChanged:
-    """Return the change of a configuration that was cancelled before its start, and so never gets a number."""
+    """Return the change that cancels a configuration before its start; it never gets a trial number."""
     return TrialChanged(trial_id=trial_id, columns={"state": "pruned", "reason": CANCELLED, "ended_at": now})
 
 

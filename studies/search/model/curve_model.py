@@ -265,7 +265,7 @@ class CurveModel:
         )
 
     def forecast(self, batch: CandidateBatch) -> BatchForecast:
-        """Return the forecast of the candidates at the later rungs, from all trials learned."""
+        """Return the forecast of the candidates at the later rungs, from all trials that the model has learned."""
         if batch.rung_index < 0:
             curves = {j: chain.forecast_untried(batch.inputs) for j, chain in self._chains.items()}
             trains = None if self._failures.is_certain else self._failures.probability_of_training(batch.inputs)

@@ -72,7 +72,7 @@ class Hyperparameters:
 
     @staticmethod
     def of_logs(logs: Array, inputs: int) -> "Hyperparameters":
-        """Return the hyperparameters with these logarithms, which are ordered as in `Hyperparameters.logs`."""
+        """Return hyperparameters from their logarithms, in the order of `Hyperparameters.logs`."""
         values = np.exp(logs)
         end = 2 + inputs
         warps = values[end:].reshape(2, inputs) if len(values) > end else None

@@ -64,7 +64,7 @@ class ArchiveTracker:
         self.archive: Array = np.zeros((0, objectives))
 
     def add(self, trial: Snapshot) -> None:
-        """Add a trial's new saved epochs. An early end of the training changes its extrapolated earlier epochs."""
+        """Add a trial's new saved epochs, and replace extrapolated values if its training ended early."""
         models = {e: v for e, v in trial.at.items() if self._is_model(trial, e) and all(map(math.isfinite, v))}
         self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in models.items()]
         known = self._taken.get(trial.number, frozenset())

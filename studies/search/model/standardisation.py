@@ -24,7 +24,7 @@ class Standardisation(Generic[Number]):
         return (values - self.centre) / self.width
 
     def inverse(self, standardised: Array) -> Array:
-        """Return the values with these standardised values."""
+        """Return the original values of standardised values."""
         return self.centre + self.width * standardised
 
 
@@ -97,7 +97,7 @@ class NormalScores:
 
     @staticmethod
     def of(z: Array) -> "NormalScores":
-        """Return the function for measured values [n], of which there may be none."""
+        """Return the function for measured values [n]; n may be 0."""
         if not len(z):
             return NormalScores(np.zeros(1), np.zeros(1), TAIL_PRIOR)
         values, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
@@ -114,7 +114,7 @@ class NormalScores:
         return scores
 
     def to_z(self, scores: Array) -> Array:
-        """Return the values with these scores [n]; scores above the largest map to the worst measured value."""
+        """Return the values that belong to scores [n]; scores above the largest map to the worst measured value."""
         z: Array = np.interp(scores, self.scores, self.z) - self.slope_below * np.maximum(self.scores[0] - scores, 0.0)
         return z
 
@@ -169,14 +169,14 @@ class Scale:
         return Scale("gaussian", standardisation=own, ceiling=max(top, 1.0))
 
     def to_z(self, values: Array) -> Array:
-        """Return z of values of the metric, at most the ceiling; values that are not finite map to the ceiling."""
+        """Return z for values of the metric, at most the ceiling; values that are not finite map to the ceiling."""
         with np.errstate(invalid="ignore", divide="ignore"):
             z = np.log(np.maximum(values, self.low)) if self.kind == "lognormal" else self.standardisation.of(values)
         bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
         return bounded
 
     def from_z(self, z: Array) -> Array:
-        """Return the values of the metric with these z."""
+        """Return the metric's values that belong to z."""
         value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
         return value
 

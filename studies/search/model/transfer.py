@@ -209,7 +209,7 @@ class Transfer:
     def as_finished_trials(
         self, params: Sequence[Params], values: Sequence[tuple[float, ...]]
     ) -> list[tuple[EarlierTrial, bool]]:
-        """Return earlier trials with values converted to this study's, and whether their study resembles this one."""
+        """Return earlier trials in units of this study's values, and whether their study resembles this study."""
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
         seen = [values[i] for i in finite]
@@ -235,7 +235,7 @@ class Transfer:
         return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Return good configurations of the earlier studies in turn: first a balanced one each, then the best."""
+        """Return good configurations of the earlier studies in turn: a balanced trade-off of each, then the best."""
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
         found: list[dict[str, ParameterValue]] = []

@@ -249,7 +249,7 @@ class BreakEven:
         return {} if forecast is None else told_forecast(self._model.problem.objectives, forecast)
 
     def _index_of_untried(self, acquisition: Acquisition, upcoming: Mapping[str, ParameterValue] | None) -> float:
-        """Return the index of the next configuration; while none is ready, the index of the last one."""
+        """Return the index of the next configuration, or of the previous configuration while none waits."""
         if upcoming is not None:
             forecast = self._model.forecast(self._model.untried(self._model.features([upcoming])))
             self._untried = float(acquisition.index(forecast, exact=True)[0])

@@ -40,7 +40,7 @@ class Median(StoppingPruner):
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Stop the trial if it is worse than the median of the others. A trial equal to the median continues."""
+        """Stop the trial if it is worse than the median of the other trials; an equal trial continues."""
         at_rung = history.at_rung[rung]
         peers = [other for other in sorted(at_rung) if other != number]
         own, others = at_rung[number], [at_rung[other] for other in peers]
@@ -75,7 +75,7 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
-        """Decide by single objectives, which the decision numbers from 1; maximised objectives are negated."""
+        """Decide by single objectives; the decision's `numbers` count objectives from 1 and negate maximised ones."""
         medians = [float(median(column)) for column in zip(*others, strict=True)]
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse

@@ -103,7 +103,7 @@ class AcquisitionOptimizer:
         return None
 
     def _nearest_to(self, params: Params) -> Params:
-        """Return these parameters or, with a list of candidates, the nearest candidate not chosen before."""
+        """Return `params` or, with a list of candidates, the nearest candidate not chosen before."""
         if self._candidates is None or self._features is None:
             return params
         distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)

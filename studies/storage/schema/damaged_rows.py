@@ -53,7 +53,7 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def damage(store: Store) -> str:
-    """Return the first invalid value of a store, with its place; empty without one. `automl audit` finds more."""
+    """Return the first invalid value of a store, with its place; empty if all are valid. `automl audit` finds more."""
     with store.snapshot() as connection:
         for table in t.metadata.sorted_tables:
             for place, value in _damaged(connection, table):

@@ -63,7 +63,7 @@ def param_values(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def mlflow_keys(names: Iterable[str]) -> dict[str, str]:
-    """Return MLflow's name for each of these names; a hash separates different names that would become equal."""
+    """Return MLflow's name for each of `names`; a hash separates different names that would become equal."""
     keys = {name: mlflow_key(name) for name in names}
     taken = Counter(keys.values())
     for name, key in keys.items():

@@ -70,7 +70,7 @@ class StudyChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialChanged:
-    """New values for columns of a trial's row. The store also sets its revision, which views use to find changes."""
+    """New values for columns of a trial's row. The store also sets its revision, so that views find the change."""
 
     trial_id: int
     columns: TrialColumns
