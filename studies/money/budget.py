@@ -60,7 +60,7 @@ class Limits:
 
 
 class BudgetClock:
-    """Converts the remaining dollars and hours to a deadline, from the opening of the pool.
+    """Converts the remaining dollars and hours to a deadline. Created when the pool opens.
 
     Args:
         opened_at: Time at which the pool began to cost money, in seconds since 1970.
@@ -167,7 +167,7 @@ class Forecaster:
         durations.add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
 
     def saw_trial(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
-        """Record a trial of an earlier controller by the durations of its epochs."""
+        """Record the epoch durations of a trial that ran under an earlier controller."""
         if own_epoch_seconds:
             self._epochs.setdefault(world_size, _Durations()).add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
 

@@ -409,7 +409,7 @@ class StudyRecord:
 
     @cached_property
     def started(self) -> tuple[TrialRecord, ...]:
-        """Return all started trials, by number."""
+        """Return all started trials, sorted by number."""
         return tuple(sorted((t for t in self.trials if t.number is not None), key=lambda t: t.number or 0))
 
 

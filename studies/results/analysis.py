@@ -68,7 +68,7 @@ class CurvePoint:
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """Return the non-dominated feasible complete trials, by number. Trials with equal objectives are all returned."""
+    """Return the non-dominated feasible complete trials, sorted by number. Equal trials are all returned."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
@@ -198,13 +198,13 @@ def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
 
 
 def next_10_usd_percents(study: StudyRecord) -> list[float]:
-    """Return by how many percent ten more dollars would raise the hypervolume, as each decision estimated."""
+    """Return, for each decision, its estimate of the percent by which ten more dollars raise the hypervolume."""
     made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
     return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
 
 
 def next_10_usd_percent(study: StudyRecord) -> float | None:
-    """Return by how many percent ten more dollars would raise the hypervolume: the latest decisions' median.
+    """Return the percent by which ten more dollars would raise the hypervolume: the latest estimates' median.
 
     None if the search makes no estimate, or if slots are free: estimates are then for ten slot-hours, not dollars.
     """
@@ -293,7 +293,7 @@ def _line(line: BudgetLine | None) -> dict[str, float | None]:
 
 
 def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
-    """Return the JSON of `trials --json`: one row for each started trial, by number. NaN and infinity become None.
+    """Return the JSON of `trials --json`: a row for each started trial, sorted by number. NaN and infinity become None.
 
     With constraints, rows also have the bounded metrics and whether all bounds are kept (None before the first epoch).
     After confirmations, rows also have the confirmed results.
@@ -331,7 +331,7 @@ def measured_names(study: StudyRecord) -> list[str]:
 
 
 def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Return the confirmed objectives of the trial's latest confirmed epoch, as one flat mapping; empty without any."""
+    """Return the confirmed objectives of the trial's latest confirmed epoch in a flat mapping; empty before."""
     found = confirmation_of(study, trial.number or 0)
     if found is None:
         return {}

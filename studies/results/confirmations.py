@@ -10,7 +10,7 @@ from trainers.protocol import OUR_METRICS, STDERR, TEST_PREFIX, TEST_SAMPLES
 
 
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
-    """Return the measurements that confirm a model, by default of the trial's latest confirmed epoch; None without any.
+    """Return the measurements that confirm a model, by default of the latest confirmed epoch; None if not confirmed.
 
     The keys are `epoch`; `seeds`, the number of seeds; `measured_on`, which is "test" if the task has a test part, else
     "validation"; `epochs` of the shortest training; and `metrics`, each with its values, mean and standard deviation
@@ -21,7 +21,7 @@ def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -
 
 
 def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return the measurements of one model by at least one training with a new seed."""
+    """Return the measurements of one model after at least one training with a new seed."""
     has_test = all(any(name.startswith(TEST_PREFIX) for name in one.metrics) for one in runs)
     told = [_of_part(without_errors(one.metrics), has_test=has_test) for one in runs]
     names = [name for name in told[0] if all(math.isfinite(one.get(name, math.nan)) for one in told)]
@@ -47,12 +47,12 @@ def without_errors(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tested(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics measured on the test part, under the names that they have in the search."""
+    """Return the metrics measured on the test part, under the search's names for them."""
     return {name.removeprefix(TEST_PREFIX): value for name, value in metrics.items() if name.startswith(TEST_PREFIX)}
 
 
 def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | None:
-    """Return a saved model's metrics on the test part, under the names that they have in the search; None without any.
+    """Return a saved model's metrics on the test part, under the search's names for them; None if it was not tested.
 
     They are measured at the end of a study. `test_samples` is the number of samples, if known.
     """

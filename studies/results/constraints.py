@@ -176,7 +176,7 @@ def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None
 
 
 def best_values(study: StudyRecord) -> dict[str, float]:
-    """Return the best value of each objective among feasible saved epochs, with its own sign; empty without any."""
+    """Return the best value of each objective among feasible saved epochs; empty without such epochs."""
     points = [values for _, _, values in milestones(study)]
     columns = zip(study.objectives, zip(*points, strict=True), strict=True) if points else ()
     return {objective.metric: objective.signed(min(column)) for objective, column in columns}
@@ -213,7 +213,7 @@ def bounded(study: StudyRecord, trial: TrialRecord) -> dict[str, float]:
 
 
 def violators(study: StudyRecord) -> dict[Bound, list[TrialRecord]]:
-    """Return for each bound the trials whose last epoch violates it, by number."""
+    """Return for each bound the trials whose last epoch violates it, sorted by number."""
     found: dict[Bound, list[TrialRecord]] = {one: [] for one in bounds_of(study.constraints)}
     for trial in study.started:
         for bound in violated(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ():

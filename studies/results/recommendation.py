@@ -173,7 +173,7 @@ def recommended(study: StudyRecord) -> Recommendation | None:
 
 
 def best_to_train_again(study: StudyRecord) -> ArchivePoint | None:
-    """Return the best model even if it was not saved, so that it can be trained again; None without any."""
+    """Return the best model, saved or not, so that it can be trained again; None if no model exists."""
     found = _recommended(study, analysis.archive(study))
     return None if found is None else found.point
 

@@ -148,7 +148,7 @@ class Granting:
         trial_endings.evict(live, live.registry.numbered(number), limit)
 
     def _freeing_room(self) -> dict[int, int]:
-        """Return by trial number the rungs of paused trials whose pruning would free disk space."""
+        """Return the paused trials whose pruning would free disk space: their rungs by trial number."""
         live = self._live
         by_number = live.registry.numbered
         return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}

@@ -73,7 +73,7 @@ class TrialRegistry:
         self.touch(trial)
 
     def in_state(self, state: TrialState) -> list[Trial]:
-        """Return the trials in a state, by id."""
+        """Return the trials in a state, sorted by id."""
         return [trial for _, trial in sorted(self._in_state[state].items())]
 
     def count(self, state: TrialState) -> int:
@@ -87,7 +87,7 @@ class TrialRegistry:
 
     @property
     def started(self) -> list[Trial]:
-        """Return the started trials, by number."""
+        """Return the started trials, sorted by number."""
         return [self._by_number[number] for number in range(len(self._by_number))]
 
     def numbered(self, number: int) -> Trial:
@@ -96,7 +96,7 @@ class TrialRegistry:
 
     @property
     def running(self) -> list[Trial]:
-        """Return the trials that are running on slots, by id."""
+        """Return the trials that are running on slots, sorted by id."""
         return [trial for trial in self.in_state("running") if trial.attempt is not None]
 
     def held_by(self, trial_id: int, attempt: int) -> Trial | None:
@@ -134,7 +134,7 @@ class SearchedTrials:
         self._unobserved: set[int] = set()
 
     def snapshots(self) -> Sequence[Snapshot]:
-        """Return the policy's view of each started trial, by number. Later changes do not alter the result."""
+        """Return the policy's view of the started trials, sorted by number. Later changes do not alter the result."""
         changed = self._registry.take_changed()
         if changed:
             self._unobserved |= changed
@@ -146,7 +146,7 @@ class SearchedTrials:
         return self._snapshots
 
     def observations(self) -> tuple[Observation, ...]:
-        """Return the sampler's view of each started trial, by number; unchanged trials keep the same object."""
+        """Return the sampler's view of the started trials, sorted by number; unchanged trials keep their objects."""
         snapshots, setup = self.snapshots(), self._setup
         self._observations = _extended(self._observations, len(snapshots))
         for number in sorted(self._unobserved):

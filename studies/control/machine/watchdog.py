@@ -26,18 +26,18 @@ class Watchdog:
         self._silences: dict[int, _Silence] = {}
 
     def started(self, gang: int, timeouts: int = 0) -> None:
-        """Watch a running trial, whose id is `gang`; each of its earlier timeouts doubles the allowed silence."""
+        """Watch the running trial with the id `gang`; each of its earlier timeouts doubles the allowed silence."""
         factor = 2.0**timeouts
         self._silences[gang] = _Silence(factor=factor, allowed_seconds=factor * self._limits.start_seconds)
 
     def heard(self, gang: int, *, is_first: bool = False) -> None:
-        """Record a report of the running trial `gang`, which ends its silence."""
+        """Record a report of the running trial with the id `gang`, which ends its silence."""
         if silence := self._silences.get(gang):
             limit = self._limits.start_seconds if is_first else self._limits.silence_seconds
             silence.allowed_seconds, silence.seconds, silence.is_new = silence.factor * limit, 0.0, True
 
     def ended(self, gang: int) -> None:
-        """Stop watching the trial `gang`."""
+        """Stop watching the trial with the id `gang`."""
         self._silences.pop(gang, None)
 
     def hung(self, now: float) -> dict[int, float]:

@@ -78,7 +78,7 @@ class ArchiveTracker:
         return epoch in self._milestones or epoch == trial.last_model
 
     def reference(self) -> Array:
-        """Return the reference point [objectives] from all saved epochs; all 1 without any."""
+        """Return the reference point computed from all saved epochs [objectives]; all 1 before the first."""
         ends = [one for of_trial in self._milestone_ends.values() for one in of_trial]
         columns = list(zip(*ends, strict=True))[: self._objectives] if ends else [()] * self._objectives
         return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])

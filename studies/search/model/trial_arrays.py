@@ -124,7 +124,7 @@ class TrialTable:
         return self._at_rungs[: len(self), j]
 
     def before(self, j: int) -> Array:
-        """Return column `j` one epoch before the first rung [n]; NaN where unknown."""
+        """Return column `j` one epoch before the first rung [n]; NaN if it was not measured."""
         return self._before[: len(self), j]
 
     def first(self, j: int) -> Array:

@@ -179,7 +179,7 @@ def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) ->
 
 
 def worst_excesses(history: Sequence[Observation]) -> dict[str, float]:
-    """Return the largest violation of each bound, which replaces unknown violations; 0 without any."""
+    """Return the largest known violation of each bound, which replaces unknown violations; 0 if none is known."""
     worst: dict[str, float] = {}
     for name, excess in (item for one in history for item in one.excesses.items()):
         worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)

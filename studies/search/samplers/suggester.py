@@ -39,7 +39,7 @@ class Suggester(Protocol):
     """Suggests parameters for one trial at a time; called from one thread."""
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`; `history` contains all started trials, by number."""
+        """Return the parameters for trial `number`; `history` contains all started trials, sorted by number."""
         ...
 
 

@@ -139,7 +139,7 @@ def driven_error(name: str, holder: object) -> StoreError:
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
-    """Return whether a user asked a controller to stop whose lease id is at least `since` and below `before`."""
+    """Return whether a user asked a controller to stop; considers leases with ids from `since` to below `before`."""
     mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
     if before is not None:
         mine.append(t.leases.c.id < before)

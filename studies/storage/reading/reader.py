@@ -397,7 +397,7 @@ def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int
 
 
 def _finished_from(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, int]:
-    """Return by trial the epoch from which a leader continued after it was stopped early."""
+    """Return the epoch from which each leader continued after it was stopped early, by trial id."""
     d = t.decisions.c
     begun = (d.trial_id.in_(mine), d.action == "continue", d.reason.startswith(FINISHING, autoescape=True))
     query = sa.select(d.trial_id, sa.func.min(d.epoch)).where(*begun).group_by(d.trial_id)

@@ -96,7 +96,7 @@ class MirroredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """Rows that a view lacks; `trials` holds number and id of each changed trial, by number."""
+    """Rows that a view lacks; `trials` holds number and id of each changed trial, sorted by number."""
 
     study: MirroredStudy
     since: int
@@ -160,7 +160,7 @@ def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:
 
 
 def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | None = None) -> list[MirroredTrial]:
-    """Read at most `CHUNK` trials, by number, with the epochs after `after` (by trial id), or only the last epoch."""
+    """Read at most `CHUNK` trials, sorted by number, with the epochs later than `after`, or only the last epoch."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)
         rows = connection.execute(query).all()

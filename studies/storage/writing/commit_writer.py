@@ -38,7 +38,7 @@ def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], a
 
 
 def marks(connection: sa.Connection, lease_id: int) -> dict[int, float]:
-    """Return by slot the time up to which a pool's slot is charged, in seconds since 1970."""
+    """Return the time up to which each slot of a pool is charged, in seconds since 1970, by slot."""
     query = sa.select(t.slot_marks.c.slot, t.slot_marks.c.charged_until).where(t.slot_marks.c.lease_id == lease_id)
     return {row.slot: row.charged_until for row in connection.execute(query)}
 
