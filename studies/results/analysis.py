@@ -198,13 +198,13 @@ def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
 
 
 def next_10_usd_percents(study: StudyRecord) -> list[float]:
-    """Return, for each decision, its estimate of the percent by which ten more dollars raise the hypervolume."""
+    """Return how much more hypervolume ten more dollars were expected to buy at each decision, in percent."""
     made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
     return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
 
 
 def next_10_usd_percent(study: StudyRecord) -> float | None:
-    """Return the percent by which ten more dollars would raise the hypervolume: the latest estimates' median.
+    """Return how much more hypervolume ten more dollars would buy, in percent: the median of latest estimates.
 
     None if the search makes no estimate, or if slots are free: estimates are then for ten slot-hours, not dollars.
     """

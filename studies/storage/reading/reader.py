@@ -145,7 +145,7 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
 
 
 def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
-    """Return by trial id the cost, seconds and slot-seconds of starts and epochs, and of epochs alone."""
+    """Return cost, seconds and slot-seconds of each trial's starts and epochs, and of its epochs alone, by trial id."""
     is_training = t.charges.c.kind == "train"
     sums = connection.execute(
         sa.select(
