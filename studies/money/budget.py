@@ -1,8 +1,8 @@
 """Converts the budget to a deadline, and forecasts how long epochs take.
 
-A pool of S slots at price p costs S p per second, whether busy or idle. The remaining dollars therefore last for a
-known time, and no trial is promised time beyond that deadline. A limit in hours works the same way, at a price of one.
-The whole pool is reserved until the latest expected end of a running trial. The deadline changes with the price and the
+A pool of S slots at price p costs S p per second, whether busy or idle. The remaining dollars therefore last until a
+known deadline, and no trial is promised time beyond it. A limit in hours works the same way, at a price of one. The
+whole pool is reserved until the latest expected end of a running trial. The deadline changes with the price and the
 number of slots.
 """
 

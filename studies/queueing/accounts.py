@@ -103,7 +103,7 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
 def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
     """Return running jobs that must stop because a limit was set or lowered after they started.
 
-    They are queued again, with the money that the limit leaves. A run above its own cap is ending already.
+    The jobs are queued again, with the money that the limit leaves. A run above its own cap is ending already.
     """
     found = []
     for one in accounts:

@@ -54,7 +54,7 @@ def tested(metrics: Mapping[str, float]) -> dict[str, float]:
 def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | None:
     """Return a saved model's metrics on the test part, under the search's names for them; None if it was not tested.
 
-    They are measured at the end of a study. `test_samples` is the number of samples, if known.
+    The metrics are measured at the end of a study. `test_samples` is the number of samples, if known.
     """
     found = next((one.metrics for one in record.tests if (one.trial, one.epoch) == (trial, epoch)), None)
     if found is None:

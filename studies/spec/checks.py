@@ -36,9 +36,9 @@ def check_against_task(
 ) -> StudySpec:
     """Check a spec against its task. If the spec has no space, use the task's.
 
-    With None, the task takes any parameters or measures any metrics. Raises SpecError if the trainer refuses a
-    parameter or value of the space, a key is both in `training` and in the space, a metric of an objective or
-    constraint is not measured, or options of the trainer exclude each other.
+    With `task_parameters` or `task_metrics` None, any parameters or metrics are allowed. Raises SpecError if the
+    trainer refuses a parameter or value of the space, a key is both in `training` and in the space, a metric of an
+    objective or constraint is not measured, or options of the trainer exclude each other.
     """
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):

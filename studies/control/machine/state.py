@@ -2,14 +2,14 @@
 
     handle(events, now) -> Step(changes, commands)
 
-* A free slot gets drained or lost trials first, then the policy's choice (`_fill_slots`).
-* After a recorded epoch the gang continues, the policy decides, or the trial ends (`Granting`).
-* A gang that is not expected to end two more epochs before the deadline drains after one (`Granting`), and its slots go
-  to a trial that is expected to fit (`RestOfBudget`).
-* The kept share of the budget trains leaders of the archive to their last epoch (`Finishing`).
-* A gang on a node that will be taken away drains (`Draining`).
+* A free slot first resumes interrupted trials, then follows the policy's choice (`_fill_slots`).
+* After a recorded epoch the trial continues, the policy decides, or the trial ends (`Granting`).
+* A trial that is not expected to end two more epochs before the deadline stops after one epoch (`Granting`), and its
+  slots go to a trial that is expected to fit (`RestOfBudget`).
+* A share of the budget is kept to train the best trials to their last epoch (`Finishing`).
+* A trial on a node that will soon be removed stops with a checkpoint (`Draining`).
 * Slots of an autoscaler that are no longer needed are released (`SlotNeeds`).
-* A gang that stays silent for too long is killed, and its trial continues from its checkpoint (`_tick`).
+* A trial that sends no report for too long is killed, and continues from its checkpoint (`_tick`).
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Break-even pruning: a trial continues while no other configuration promises more hypervolume per dollar.
 
-An index (`acquisition.break_even_index`) values the trial at its rung, the paused trials and the next configuration.
-The largest index gets the slot. No trial is stopped for good, since a paused trial can be resumed.
+An index (`acquisition.break_even`) values the trial at its rung, the paused trials and the next configuration. The
+largest index gets the slot. No trial is stopped for good, since a paused trial can be resumed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,19 +1,18 @@
 """Builds pruners from their name and options in a spec. Names are import paths, so there is no registry.
 
-A custom pruner is one file beside the spec, named `search.pruner: my_module:MyPruner`:
+A custom pruner is one file next to the spec, named `search.pruner: my_module:MyPruner`:
+
+    @dataclass(frozen=True, kw_only=True)
+    class MyPruner(StoppingPruner):
+        grace: int = field(default=3, metadata={"at_least": 1})
+
+        def rungs(self, epochs): ...
+        def decide(self, history, number, rung): ...
 
 The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`). They are
 checked against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that also needs the
 study's random seed or learning-curve model has a class method `for_study(context, **options)`, which is called instead
 of the class.
-
-        def rungs(self, epochs): ...
-        def decide(self, history, number, rung): ...
-
-The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`), checked
-against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that also needs the study's
-random seed or model of learning curves has a class method `for_study(context, **options)`, which is called in place of
-the class.
 """
 
 from __future__ import annotations
