@@ -283,9 +283,10 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
     kind, each = ("GPU", 1.0) if device == "cuda" else ("CPU", float(cpus_per_rank))
     there = slots_of_nodes(ray.nodes(), 0 if device == "cuda" else cpus_per_rank)  # type: ignore[no-untyped-call]
     if there < slots:
-        need = f"{slots} slots x {each:g} {kind} = {slots * each:g} {kind}"
-        room = f"enough for {there} slots, each on one node"
-        raise PoolError(f"Ray: {need} needed, but the cluster has {resources.get(kind, 0):g}, {room}")
+        raise PoolError(
+            f"Ray: {slots} slots x {each:g} {kind} = {slots * each:g} {kind} needed, but the cluster has "
+            f"{resources.get(kind, 0):g}, enough for {there} slots, each on one node"
+        )
 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:

@@ -73,8 +73,7 @@ def _named(
         raise SpecError(source, (), f"{shown(values[len(names)])} is given without a name. {allowed}")
     named = dict(zip(names, values, strict=False))
     for name in named.keys() & keys.keys():
-        both = f"found {shown(named[name])} and {shown(keys[name])}"
-        raise SpecError(source, (name,), f"{both}. Give one of them")
+        raise SpecError(source, (name,), f"found {shown(named[name])} and {shown(keys[name])}. Give one of them")
     return named
 
 

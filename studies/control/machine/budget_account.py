@@ -266,7 +266,7 @@ class BudgetAccount:
         attempt.promised_until = min(now + max(now - attempt.leased_at, 1.0), max(self.deadline, now))
 
     def reserved(self, now: float, until: float) -> StudyColumns | None:
-        """Return the columns of the study's row that reserve the pool until `until`; None before it opens."""
+        """Return the columns of the study's row that reserve the pool up to `until`; None for a closed pool."""
         if self._clock is None or self._meter is None:
             return None
         seconds = max(until - now, 0.0)

@@ -74,7 +74,7 @@ class Draining:
         return not self._live.leaving.isdisjoint(attempt.slots)
 
     def drain_gang(self, trial: Trial, attempt: Attempt, within_seconds: float = math.inf) -> None:
-        """Stop a trial at the end of its epoch or after `within_seconds`, which a repeated call can only shorten."""
+        """Stop a trial at the end of its epoch or after `within_seconds`; another call can only shorten this time."""
         if attempt.drains_within is None or within_seconds < attempt.drains_within:
             attempt.drains_within = within_seconds
             order = DrainGang(trial_id=trial.id, attempt=attempt.number, within_seconds=within_seconds)

@@ -162,7 +162,7 @@ def _extended(items: list[T], length: int) -> list[T]:
 
 
 def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
-    """Return a trial's number of ranks on `most_ranks` devices; a larger number if the trial must wait for devices."""
+    """Return how many ranks a trial trains with on `most_ranks` devices; more if it has to wait for devices."""
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
         return own

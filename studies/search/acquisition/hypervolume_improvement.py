@@ -31,7 +31,7 @@ class Improvement(Protocol):
     """Computes the expected improvement of candidates over a fixed set of best points."""
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """Return the expected improvement by each candidate, from one distribution per objective."""
+        """Return each candidate's expected hypervolume improvement, from one distribution per objective."""
         ...
 
 

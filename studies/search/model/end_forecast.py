@@ -88,7 +88,7 @@ def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, fi
 
 
 def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
-    """Return an objective at each rung: NaN where not reached, infinite at the rung that a failed trial missed."""
+    """Return an objective at each rung: NaN if the trial did not reach it, infinite if the trial failed before it."""
     at = [trial.at_rung(rung) for rung in rungs]
     values = [math.nan if one is None else one[j] for one in at]
     if trial.state == "failed":

@@ -119,7 +119,7 @@ class NormalScores:
         return z
 
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Return median and variance of z for normally distributed scores; the variance is of the better half."""
+        """Return the median of z, and the variance of its better half, for normally distributed scores."""
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
         return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2

@@ -79,7 +79,7 @@ class _Compared:
 
 
 class _RoughIndices:
-    """Approximate indices of paused trials, which choose the trials whose index is computed exactly."""
+    """Approximate indices of paused trials; only the best are then computed exactly."""
 
     def __init__(self) -> None:
         self._indices: Array = np.zeros(0)

@@ -43,7 +43,7 @@ FULL_PASS_EVERY = 4
 
 
 class AcquisitionOptimizer:
-    """Chooses among `candidates` by value and user prior. None means the whole space, sampled for each choice."""
+    """Chooses among `candidates` by value and user prior; with None, among samples of the whole space."""
 
     def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
         self._model = model

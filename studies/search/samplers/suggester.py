@@ -73,7 +73,7 @@ Untried = Mapping[str, Sequence[ParameterValue]]
 
 
 def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
-    """Return the choices of each parameter that no trial has and that early trials shall try; empty if none is left.
+    """Return the choices of each parameter that early trials still have to try; empty if none is left.
 
     After the first, random trials, the start design continues only if the budget easily pays for each of its trials up
     to the first rung.
