@@ -190,8 +190,8 @@ def is_trial_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
 def feasible_in_words(study: StudyRecord) -> str:
     """Return how many measured trials keep all constraints, such as `3 of 12 measured trials`.
 
-    Trials that kept them only at an earlier epoch are added: `0 of 12 measured trials at their last epoch, 2 more at an
-    earlier one`.
+    Trials that kept all constraints only at an earlier epoch are added: `0 of 12 measured trials at their last epoch, 2
+    more at an earlier one`.
     """
     measured = [trial for trial in study.started if trial.epochs]
     kept = {trial.id for trial in measured if is_trial_feasible(study, trial)}

@@ -52,8 +52,8 @@ DEFAULT_GRACE = 3  # first milestone of a study whose pruner has no option `grac
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:
     """Return the epochs of a training at which models are saved, ascending. Raises ValueError for a number below 1.
 
-    They are g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) up to 0.87 T, the pruner's rungs up to T,
-    and T itself, the number of epochs. Halves are rounded up in integer arithmetic, so that all platforms agree.
+    The epochs are g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) up to 0.87 T, the pruner's rungs up
+    to T, and the last epoch T. Halves are rounded up in integer arithmetic, so that all platforms agree.
     """
     rungs = tuple(rungs)
     if min((epochs, grace, *rungs)) < 1:

@@ -267,8 +267,8 @@ def reference_point(
 def reference_of(study: StudyRecord) -> dict[str, float] | None:
     """Return the reference point of the study's hypervolume.
 
-    It is the stored point, else the spec's, else a provisional point computed from the saved epochs, so that a running
-    study has a hypervolume from its first epochs on.
+    The point is the stored point, else the spec's, else a provisional point computed from the saved epochs, so that a
+    running study has a hypervolume from its first epochs on.
     """
     given = study.reference_point or study.spec.get("reference_point")
     if isinstance(given, Mapping):

@@ -197,8 +197,8 @@ class Acquisition:
     def full_training_value(self, forecast: BatchForecast) -> Array:
         """Return the value of fully training each candidate [m], assuming less certain forecasts.
 
-        It is the expected hypervolume improvement (EHVI) at the last allowed epoch with larger variances, per square
-        root of a dollar. It favours the last epochs of curves, which the index values least.
+        The value is the expected hypervolume improvement (EHVI) at the last allowed epoch with larger variances, per
+        square root of a dollar. It favours the last epochs of curves, which the index values least.
         """
         batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
         usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)

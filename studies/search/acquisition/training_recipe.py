@@ -109,8 +109,8 @@ class TrainingRecipe:
     def density_of_rate(self, units: Array) -> Array:
         """Return the density of the learning rate at points of the unit cube [m, P]; 1 if the optimizer is unknown.
 
-        It is not scaled up where the range cuts it off, so that no optimizer gains because its usual rate is at an end
-        of the range.
+        The density is not scaled up where the range cuts it off, so that no optimizer gains because its usual rate is
+        at an end of the range.
         """
         usual, sd = self.usual(units)
         density = np.exp(-0.5 * ((units[:, self.axis] - usual) / sd) ** 2) / (sd * math.sqrt(2.0 * math.pi))

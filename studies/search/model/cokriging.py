@@ -1,9 +1,9 @@
 """Forecasts learning curves by recursive co-kriging: one Gaussian process for each step between two rungs.
 
 A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686) over R rungs at the epochs e_0 < ...
-< e_{R-1}, with L_k = log e_k and z_k the metric at rung k (`objective_scale`):
+< e_{R-1}, with L_k = log e_k and z_k the metric at rung k (`standardisation.Scale`):
 
-    score(z_0) = m(x) + f_s(x) + e                       start; scores as in `normal_scores`, m(x) as in `transfer`
+    score(z_0) = m(x) + f_s(x) + e                       start; scores as in `NormalScores`, m(x) as in `transfer`
     d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope
     z_{k+1} = z_k + a_k + s_k (w'[1, z_k, d_k] + f_k(x) + e)                link k, with z_k and d_k standardised
     d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)          slope of z in log epochs

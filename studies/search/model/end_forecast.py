@@ -1,6 +1,6 @@
 """Forecasts the last values of shortened trainings from their learning curves alone, without parameters.
 
-It is `studies.search.model.cokriging` without Gaussian processes: each step between rungs is a Bayesian linear
+The model is `studies.search.model.cokriging` without Gaussian processes: each step between rungs is a Bayesian linear
 regression on the curve so far, with the noise variance of the largest posterior probability (Bishop 2006, section 3.5).
 A forecast is the mean after all steps.
 
