@@ -94,7 +94,7 @@ class Store:
         row = self.study_row(name)
         if row is None:
             names = self.study_names()
-            known = f"It has {', '.join(names[-10:])}" if names else "It has no study yet"
+            known = f"Its studies are {', '.join(names[-10:])}" if names else "It has no study yet"
             raise StoreError(f"study: this store has no study {name!r}. {known}")
         return row
 

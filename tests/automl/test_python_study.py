@@ -168,7 +168,7 @@ def test_the_best_point_keeps_the_constraints_of_the_spec() -> None:
         ("val_error", {"under": {"cost_usd": "1"}}, "under.cost_usd: found '1', allowed: a number"),
         ("val_error", {"under": {"cost_usd": float("nan")}}, "under.cost_usd: found nan, allowed: a number"),
         ("val_error", {"under": 3}, "under: found 3, allowed: a mapping"),
-        ("val_error", {"under": {"cost_usd": 1e-9}}, r"keeps cost_usd at most 1e-09; nearest is \d+@\d+ with"),
+        ("val_error", {"under": {"cost_usd": 1e-9}}, r"keeps cost_usd at most 1e-09; the nearest is \d+@\d+ with"),
         (
             "val_error",
             {"under": {"cost_usd": 9}, "over": {"val_accuracy": 2}},

@@ -600,7 +600,7 @@ def test_a_snapshot_cannot_write(store: Store, study_id: int) -> None:
 
 
 def test_a_study_that_does_not_exist_is_named_with_those_that_do(store: Store, study_id: int) -> None:
-    with pytest.raises(StoreError, match=r"this store has no study 'digit'\. It has digits"):
+    with pytest.raises(StoreError, match=r"this store has no study 'digit'\. Its studies are digits"):
         store.require("digit")
     assert store.study_row("digit") is None
     assert store.study_names() == ["digits"]

@@ -119,9 +119,9 @@ def test_without_proposals_an_advisor_changes_nothing() -> None:
     [
         (AdvisorError("it was lost"), "it was lost"),
         (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
-        ("take width 64", "found 'take width 64', allowed: a list of mappings"),
-        ({"width": 64}, "found {'width': 64}, allowed: a list of mappings"),
-        ([64], "found [64], allowed: a list of mappings"),
+        ("take width 64", "it printed 'take width 64' instead of a list of mappings"),
+        ({"width": 64}, "it printed {'width': 64} instead of a list of mappings"),
+        ([64], "it printed [64] instead of a list of mappings"),
         ([{"width": 5000}], "none of its 1 proposals is in the space (width: found 5000"),
         ([{"width": 4096, "depth": 8}], "(constraints: found depth=8, width=4096, allowed: "),
         ([{"width": [64]}], "(width: found [64]"),
