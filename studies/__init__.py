@@ -1,1 +1,1 @@
-"""Studies, many trials under one budget: spec, search, money, gangs, store and the controller that drives them."""
+"""Studies: searches of many trials under one budget, with their spec, costs, devices, storage and controller."""

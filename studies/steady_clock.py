@@ -1,4 +1,4 @@
-"""Clock of a controller's process: seconds since 1970 at its start, and from then on a clock that cannot be set."""
+"""Clock of the controller's process, in seconds since 1970, which ignores later changes of the system clock."""
 
 import time
 
@@ -6,5 +6,5 @@ _BEGAN_AT = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """Return the current moment in seconds since 1970, by a clock that cannot be set."""
+    """Return the current time in seconds since 1970; changes of the system clock since the import have no effect."""
     return _BEGAN_AT + time.monotonic()

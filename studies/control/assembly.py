@@ -1,4 +1,4 @@
-"""Policy, suggester and settings of a study, built from its spec and pool, for launches, adapters and simulations."""
+"""Builds policy, suggester and settings of a study from its spec and pool, for launches, adapters and simulations."""
 
 import functools
 import math
@@ -32,20 +32,20 @@ NOWHERE = "/nowhere"  # checkpoint folder of a study that writes no checkpoints
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolSpec:
-    """Kind, number and price of the slots on which trials train."""
+    """Kind, number and price of the devices (slots) on which trials train."""
 
     device: Literal["cpu", "cuda"]
     slots: int
     usd_per_slot_hour: float
 
     def at_price(self, usd_per_slot_hour: float | None) -> "PoolSpec":
-        """Return the same slots at the price set by `automl price set`; None keeps the price."""
+        """Return these slots at another price per hour, set by `automl price set`; None keeps the price."""
         return self if usd_per_slot_hour is None else replace(self, usd_per_slot_hour=usd_per_slot_hour)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """Policy and suggester of a study."""
+    """The policy, which decides about running trials, and the suggester, which proposes new configurations."""
 
     policy: Policy
     suggester: Suggester
@@ -61,7 +61,7 @@ def assemble(
     source: str = "spec",
     advisor: Advisor | None = None,
 ) -> Assembled:
-    """Build policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made."""
+    """Build policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be built."""
     problem = problem_of(spec, pool, earlier, counted)
     return assemble_search(
         spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept_epochs,
@@ -70,7 +70,7 @@ def assemble(
 
 
 def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
-    """Return the advisor of a study, whose program runs in this folder; None without one."""
+    """Return the advisor, a user's program that suggests configurations; None if the spec names no program."""
     if spec.search.advisor is None:
         return None
     form = spec.model_dump(mode="json", include={"space", "objectives", "constraints"})
@@ -82,7 +82,7 @@ def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
 
 
 def kept_epochs(pruner: Pruner, epochs: int) -> tuple[int, ...]:
-    """Return the milestones of a study with this pruner and this number of epochs in a full training."""
+    """Return the epochs whose models are saved, for this pruner and `epochs` in a full training."""
     return milestones(epochs, getattr(pruner, "grace", DEFAULT_GRACE), pruner.rungs(epochs))
 
 
@@ -97,10 +97,10 @@ def assemble_search(
     milestones_of: Callable[[Pruner, int], tuple[int, ...]] | None = None,
     advisor: Advisor | None = None,
 ) -> Assembled:
-    """Build policy and suggester, and a learning-curve model if one of them uses it; raises as `assemble` does.
+    """Build policy and suggester, which share a learning-curve model if they need it. Raises SpecError.
 
     `candidates` is the finite set from which the sampler `cokriging` chooses; None allows any configuration. If
-    threaded, policy and suggester get a model each. `milestones_of` None keeps the milestones of the problem.
+    threaded, policy and suggester get separate models. With `milestones_of` None, the problem keeps its milestones.
     """
     search = search.chosen
     # Each import takes a second, which `--help` and commands that only read should not pay.
@@ -147,7 +147,7 @@ def has_model(search: SearchSpec) -> bool:
 
 
 def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
-    """Return the epochs that the learning-curve model reads besides milestones."""
+    """Return the epochs that the learning-curve model reads in addition to epochs with a saved model."""
     if not has_model(search):
         return ()
     rungs = decision_rungs(epochs)
@@ -160,7 +160,7 @@ def problem_of(
     earlier: Sequence[EarlierStudy] = (),
     counted: Callable[[], SizeModel | None] = nothing_counted,
 ) -> Problem:
-    """Return the inputs of `cokriging` and `break_even`; arguments as in `assemble`."""
+    """Return the description of the search that `cokriging` and `break_even` need; arguments as in `assemble`."""
     given = spec.reference_point
     epochs = spec.training.epochs
     space = spec.space or Space({})
@@ -183,13 +183,13 @@ def problem_of(
 
 
 def _trial_limits(budget: BudgetSpec, pool: PoolSpec) -> TrialLimits:
-    """Return the limits of a trial; a dollar limit has no effect on a pool without a price."""
+    """Return the limits of dollars and seconds for each trial; dollars are unlimited if slots have no price."""
     usd, hours = budget.usd_per_trial if pool.usd_per_slot_hour else None, budget.hours_per_trial
     return TrialLimits(usd=math.inf if usd is None else usd, seconds=math.inf if hours is None else 3600.0 * hours)
 
 
 def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
-    """Return the budget in dollars; hours count at the pool's price, or alone on a pool without a price."""
+    """Return the budget in dollars: the smaller of the dollar limit and the cost of all slots for the hour limit."""
     price, budget = pool.usd_per_slot_hour, spec.budget
     usd = math.inf if budget.usd is None or not price else float(budget.usd)
     hours = math.inf if budget.hours is None else float(budget.hours)
@@ -217,7 +217,7 @@ def setup_of(
     *,
     folder: str = NOWHERE,
 ) -> StudySetup:
-    """Return the settings of a study for its state machine; without checkpoints its folder is `NOWHERE`."""
+    """Return the settings for a study's state machine; `folder` is `NOWHERE` for a study without checkpoints."""
     epochs = spec.training.epochs
     return StudySetup(
         study=spec.study,

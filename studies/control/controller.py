@@ -2,7 +2,8 @@
 
     events ─► machine.handle ─► grants at once ─► one commit ─► everything else
 
-A grant may precede its commit, since an epoch can be repeated; a stop, a pause or a thaw may not.
+Permission to train an epoch (a grant) may be sent before the commit, since an epoch can be repeated after a crash.
+Stopping, pausing or resuming a trial must wait for the commit.
 """
 
 import logging
@@ -51,12 +52,12 @@ log = logging.getLogger(__name__)
 
 
 class Rows(Protocol):
-    """The part of a `Store` that a controller needs; simulations implement it in memory."""
+    """The methods of a `Store` that a controller calls; simulations implement them in memory."""
 
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes or none. Repeating a call with the same id writes nothing twice."""
+        """Write all changes or none. A repeated call with the same `commit_id` writes nothing."""
         ...
 
     def enqueue(
@@ -71,28 +72,29 @@ class Rows(Protocol):
         lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
-        """Insert a waiting configuration, once per `enqueue_id`; returns the id of its row."""
+        """Insert a configuration that waits to start, once for each `enqueue_id`; returns the id of its row."""
         ...
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
-        """Return the waiting configurations, oldest first."""
+        """Return the configurations that wait to start, oldest first."""
         ...
 
     def cancel_requests(self, study_id: int) -> list[int]:
-        """Return the ids of unfinished trials whose end was requested."""
+        """Return the ids of unfinished trials that a user asked to cancel."""
         ...
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Return the dollars per slot-hour set by `automl price set`, which replace the spec's; None if not set."""
+        """Return the price per slot-hour from `automl price set`, which replaces the spec's; None if never set."""
         ...
 
 
 class Controller:
-    """Drives one study until it is closed, drained or failed.
+    """Drives one study until it closes, stops early with checkpoints, or fails.
 
-    Without a `suggester` all trials are known; without a `lease_token` no other controller can exist. `background`
-    prepares suggestions in a thread; off in virtual time, which must not depend on real time. If it `keeps_pool`, the
-    caller closes the pool. `warm` are the free slots of a pool that is open already; None opens it.
+    Without a `suggester`, no trials are added. Without a `lease_token`, no other controller can exist. `background`
+    prepares suggestions in a thread; simulations switch it off, because virtual time must not depend on real time. With
+    `keeps_pool`, the caller closes the pool. `warm` lists the free slots of an open pool; with None, `run` opens the
+    pool.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Controller:
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
     def run(self) -> None:
-        """Drive the study to its end. Raises LeaseLostError, and stops writing, if another controller takes over."""
+        """Drive the study to its end. Raises LeaseLostError as soon as another controller has taken over."""
         try:
             self._carry_out(self.machine.begin(self._pool.now()))
             if not self.machine.finished:
@@ -161,15 +163,15 @@ class Controller:
             self._carry_out(self.machine.pool_opened(self._pool.now()))
 
     def drain(self, reason: str) -> None:
-        """Request a drain, from a signal handler or any thread."""
+        """Ask all trials to stop with a checkpoint; callable from signal handlers and any thread."""
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def lose_lease(self) -> None:
-        """End `run` before its next commit, since another controller drives the study; callable from any thread."""
+        """Make `run` stop before its next commit, since another controller took over; callable from any thread."""
         self._is_lease_lost.set()
 
     def look_for_requests(self) -> None:
-        """Read the requests of other processes: enqueued configurations, cancellations and the price."""
+        """Read requests of other processes from the store: new configurations, cancellations and a new price."""
         price = self._store.price_that_was_set(self._study_id)
         if price is not None:
             self._pool.post(PriceSet(usd_per_slot_hour=price))
@@ -186,7 +188,7 @@ class Controller:
                 self._pool.post(CancelRequested(trial_id=trial_id))
 
     def _advance(self) -> None:
-        """Handle all waiting events in one commit. Watchdog ticks come on time even under load."""
+        """Handle all waiting events in one commit. The check for hanging trials stays punctual under load."""
         next_look = min(self._looked_at + self._tick_seconds, self.machine.cut_at)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
         if self._is_lease_lost.is_set():
@@ -209,7 +211,7 @@ class Controller:
             self._do(command)
 
     def _commit(self, changes: list[Change]) -> None:
-        """Commit, retrying while the database is away; the id prevents a second write if the answer was lost."""
+        """Commit, and retry while the database is away; the commit's id prevents a retry from writing twice."""
         write = partial(self._store.commit, self._study_id, self._lease_token, changes, commit_id=new_id())
         retry(write, _MEANWHILE)
 

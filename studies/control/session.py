@@ -1,4 +1,4 @@
-"""Session of a controller with a study: takes the lease, settles dead pools, drives, and releases the lease."""
+"""Session of a controller with a study: takes the lease, charges for dead controllers' devices, drives the study."""
 
 import gc
 import logging
@@ -41,7 +41,7 @@ from studies.storage.writing.retrying import retry
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Exempt all existing objects from garbage collection, whose full pass would stop all threads for 80 ms."""
+    """Exempt existing objects from garbage collection in this block; a full collection stops all threads for 80 ms."""
     gc.collect()
     gc.freeze()
     try:
@@ -52,7 +52,7 @@ def set_aside() -> Iterator[None]:
 
 @contextmanager
 def none_meanwhile() -> Iterator[None]:
-    """Switch garbage collection off in a block that makes many lasting objects."""
+    """Switch garbage collection off in a block that creates many long-lived objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -69,11 +69,11 @@ T = TypeVar("T")
 
 
 class _InterruptedError(Exception):
-    """A session was stopped while it waited for the database."""
+    """The session was stopped while it waited for the database."""
 
 
 class Session:
-    """Drives a study of the store until it is closed, drained or failed."""
+    """Drives a stored study until it closes, stops early with checkpoints, or fails."""
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class Session:
         self._advisor = advisor_of(spec, Path(row.base_folder))
 
     def drain(self, reason: str) -> None:
-        """Make each gang stop at the end of its epoch, or end the wait for the lease; safe in signal handlers."""
+        """Stop each trial at the end of its epoch, or stop waiting for the lease; safe in signal handlers."""
         self._drain_reason = reason
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def run(self) -> StudyMachine | None:
-        """Take the lease and drive the study; None if there was nothing to do, or it was stopped while standing by.
+        """Take the lease and drive the study; None if the study is over, or was stopped while this session waited.
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The study was deleted, its spec changed while standing by, or a checkpoint folder is missing.
+            StoreError: The study was deleted, its spec changed during the wait, or a checkpoint folder is missing.
         """
         if self._is_over():
             settle_left(self._store, self._row.id)  # a confirmation may have been killed
@@ -130,7 +130,7 @@ class Session:
             self._pool.close()
 
     def _drive(self, lease: leases.Lease) -> StudyMachine | None:
-        """Drive the study under the lease; the pool stays open if its models are to be tested."""
+        """Drive the study with its lease. The pool stays open if saved models are to be measured afterwards."""
         stop, look = partial(self.drain, "stopped"), self._look_for_requests
         with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             check_in_place(mentioned_checkpoints(self._store, self._row.id))
@@ -162,7 +162,7 @@ class Session:
         return machine.state == "closed" and machine.measures_at_end and self._drain_reason is None
 
     def _test_models(self, machine: StudyMachine) -> None:
-        """Measure the recommended model and the baselines on the test part, under a lease of its own, as each pool."""
+        """Measure the recommended model and the baselines on the test part, under a new lease."""
         record, warm = load_study(self._store, self._row.name), machine.free_slots
         specs = test_specs(machine.setup, record, machine.explain_seconds)
         lease = leases.acquire(self._store, self._row.id)
@@ -182,18 +182,18 @@ class Session:
         self._delete_orphans()
 
     def _check_unchanged(self) -> None:
-        """Raise StoreError if study or spec changed; a new study can have a deleted study's id and name."""
+        """Raise StoreError if the study was replaced or its spec changed while this session waited for the lease."""
         name, row = self._row.name, self._store.study_row(self._row.name)
         if row is None or row.uid != self._row.uid:
-            raise StoreError(f"study: {name!r} was deleted while this process stood by. Launch it again")
+            raise StoreError(f"study: {name!r} was deleted while this process waited for it. Launch it again")
         if row.spec != self._row.spec:
             raise StoreError(
-                f"study: the spec of {name!r} changed while this process stood by. "
-                f"Read it again with `automl resume {shlex.quote(name)}`"
+                f"study: the spec of {name!r} changed while this process waited for the study. "
+                f"Continue with the new spec: `automl resume {shlex.quote(name)}`"
             )
 
     def _delete_orphans(self) -> None:
-        """Delete orphans, with the lease and no writing rank; files that a copy of the study may need stay."""
+        """Delete files that no trial needs, unless a copy of the study may need them. Call it when no rank writes."""
         folder = self._folder
         try:
             if is_shared(folder, self._store, self._row.id):
@@ -215,7 +215,7 @@ class Session:
             self._controller.lose_lease()
 
     def _is_over(self) -> bool:
-        """Return whether the study is over, without taking the lease, whose time would count as the study's."""
+        """Return whether a closed study has nothing left to do. Takes no lease, since its duration would be charged."""
         closed: bool = self._store.require(self._row.name).state == "closed"
         return closed and self._machine(NO_LEASE, time.time()) is None
 
@@ -225,7 +225,7 @@ class Session:
         return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
-        """Wait for the lease; return None if this session or the study was stopped, which ends standbys too."""
+        """Wait until this session holds the lease. Returns None if this session or the whole study was stopped."""
         first: leases.Holder | None = None
         again = self._patiently
         while isinstance(lease := leases.acquire(self._store, self._row.id, patiently=again), leases.Holder):
@@ -243,20 +243,20 @@ class Session:
         return lease
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Repeat the action while the database is away, for as long as a commit would."""
+        """Repeat the action while the database is away, for the same time as commits are repeated."""
 
         def warn(line: str) -> None:
             if self._drain_reason is not None:
                 raise _InterruptedError
             log.warning(line)
 
-        return retry(action, "standing by", warn=warn)
+        return retry(action, "waiting to take over the study", warn=warn)
 
     def _was_stopped(self, first: leases.Holder, *, before: int | None = None) -> bool:
         return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))
 
     def _was_stopped_in_order(self, first: leases.Holder) -> bool:
-        """Return whether the controller that held the lease was stopped, and has drained."""
+        """Return whether the controller that held the lease was stopped and its trials ended with checkpoints."""
         if not self._was_stopped(first):
             return False
         return bool(self._patiently(lambda: self._store.require(self._row.name)).state != "running")
@@ -312,7 +312,7 @@ class Session:
 
 
 def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
-    """Return whether no limit was raised since the budget closed the study; False if an earlier version closed it."""
+    """Return whether the budget closed the study and no limit was raised since; False for studies of early versions."""
     if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
         return False
     return not has_more(setup, row.closed_by)

@@ -1,7 +1,7 @@
-"""Measures the recommended model and the baselines on the test part, at a study's end, in its warm pool.
+"""Measures the recommended model and the baselines on the test part when a study ends, in its open pool.
 
-The answers of the recommended model are also described, without a test part, too (`trainers.loop.epoch_metrics`).
-The saved models are measured, nothing is trained. The rows are `Confirmed` rows of 0 epochs, the charges `test`.
+The predictions of the recommended model are also described, even without a test part (`trainers.loop.epoch_metrics`).
+Saved models are measured without any training. The store gets `Confirmed` rows of 0 epochs and charges of kind `test`.
 """
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> Mapping[tuple[int, int], str]:
-    """Return unmeasured checkpoints by trial and epoch: the recommended model, with a test part the baselines."""
+    """Return the checkpoints of models to measure, by trial and epoch: the recommended model and the baselines."""
     known = [(one.trial, one.epoch) for one in baselines(record) if one.trial is not None and one.epoch is not None]
     facts = [one.facts for one in record.started[recommended_point[0]].attempts]
     if not any(one.get("has_test_part") for one in facts):
@@ -42,7 +42,7 @@ def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> 
 
 
 def test_specs(setup: StudySetup, record: StudyRecord, explain_seconds: float) -> list[TrialSpec]:
-    """Return the spec of each test: a trial that resumes from a saved model, and has test metrics at that epoch."""
+    """Return a trial for each test; the trial loads a saved model and measures it on the test part without training."""
     taken = recommended(record)
     if taken is None or record.not_trained_here:
         return []
@@ -70,9 +70,9 @@ def test_models(
     warm: tuple[int, ...],
     most_nano_usd: int | None,
 ) -> None:
-    """Measure models in an open pool whose slots `warm` are free, for at most `most_nano_usd`.
+    """Measure models on the free slots `warm` of an open pool, for at most `most_nano_usd`.
 
-    A failure is logged, since the study has ended.
+    A failure is only logged, since the study has ended.
     """
     for event in pool.wait(0.0):  # events of the study's gangs are over
         if isinstance(event, SlotsReady | SlotsLost):
@@ -82,10 +82,10 @@ def test_models(
         machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except SpentError:
-        log.warning("the budget ended before the chosen models were measured")
+        log.warning("the budget was used up before the recommended model was measured or described")
         return
     except (RunError, UserError) as error:
-        log.warning("the chosen models were not measured at the end: %s", error)
+        log.warning("the recommended model was not measured or described at the study's end: %s", error)
         return
     finally:
         retry(lambda: note_overshoot(store, lease))

@@ -1,1 +1,1 @@
-"""Gangs, the ranks of one attempt: on Ray, or simulated from recorded learning curves in virtual time."""
+"""Pools of devices on which trials train: a Ray cluster, or a simulation that replays learning curves."""

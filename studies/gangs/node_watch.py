@@ -1,7 +1,8 @@
-"""Watch over the nodes of a joined cluster: nodes that are gone, nodes that will be preempted, and free devices.
+"""Watches the nodes of a joined cluster: which are dead, which will be preempted, and how many devices are left.
 
-Ray notices a silent node only after 10 to 40 seconds, which the study would pay for. So this module connects to the
-port of each raylet: a dead node refuses the connection if its host lives, and is silent otherwise.
+Ray takes 10 to 40 seconds to notice a silent node, and the study pays for them. This module therefore connects to the
+port of each node's Ray process (raylet). If the process died, its host refuses the connection; if the host died,
+nothing answers.
 """
 
 import errno
@@ -23,10 +24,10 @@ Address = tuple[str, int]
 
 
 class NodeWatch:
-    """Checks once a second whether the nodes of a cluster are alive.
+    """Checks every second whether the nodes of a cluster are alive.
 
     A node counts as dead only if it has answered before, since a firewall may block this process. `on_change` is called
-    after each change, and again after each look until it succeeds. Nodes in `draining` will be taken away.
+    after each change, and after each later check until it succeeds. Nodes in `draining` will soon be removed.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -38,12 +39,12 @@ class NodeWatch:
         self._changes = self._answered_changes = 0
 
     def run(self, closing: threading.Event) -> None:
-        """Look until the pool is closed."""
+        """Check the nodes repeatedly until the pool closes."""
         while not closing.wait(LOOK_SECONDS):
             self.try_to_look()
 
     def try_to_look(self) -> None:
-        """Look once, and ignore errors of the look."""
+        """Check the nodes once; errors during the check are ignored."""
         try:
             self.look()
         except Exception as error:  # noqa: BLE001 - Ray raises many types while a node dies or the pool closes
@@ -63,11 +64,11 @@ class NodeWatch:
             self._answered_changes = max(changes, self._answered_changes)
 
     def is_leaving(self, node: str) -> bool:
-        """Return whether a node is gone, or soon will be."""
+        """Return whether a node is dead or will soon be removed."""
         return node in self.dead or node in self.draining
 
     def room(self, cpus_per_slot: int) -> int:
-        """Return the number of slots for which the remaining nodes have devices (see `slots_of_nodes`)."""
+        """Return how many slots the remaining nodes can hold (see `slots_of_nodes`)."""
         return slots_of_nodes([node for node in _nodes() if not self.is_leaving(node["NodeID"])], cpus_per_slot)
 
     def _dead_of(self, nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -85,14 +86,14 @@ class NodeWatch:
 
 
 def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) -> int:
-    """Return the number of slots for which living nodes (`ray.nodes`) have devices; 0 CPUs: a slot is a GPU."""
+    """Return how many slots the living nodes can hold; with `cpus_per_slot` 0, each GPU is a slot."""
     kind, each = ("CPU", cpus_per_slot) if cpus_per_slot else ("GPU", 1)
     living = [node["Resources"] for node in nodes if node["Alive"]]
     return sum(int(resources.get(kind, 0) // each) for resources in living if isinstance(resources, Mapping))
 
 
 def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, bool | None]:
-    """Connect to all addresses at once; returns for each whether it accepted, None if it did not answer in time."""
+    """Connect to all addresses at once. Returns for each: accepted (True), refused (False) or no answer (None)."""
     answers: dict[Address, bool | None] = dict.fromkeys(addresses)
     waiting: dict[int, tuple[socket.socket, Address]] = {}
     poll, deadline = select.poll(), time.monotonic() + seconds
@@ -135,13 +136,13 @@ def _address(node: Mapping[str, Any]) -> Address:
 
 
 def _draining() -> frozenset[str]:
-    """Return the nodes that Ray drains; empty through `ray://`, where Ray cannot be asked."""
+    """Return the nodes that Ray will remove; empty through `ray://`, where Ray does not offer this list."""
     client = gcs_client()
     return frozenset() if client is None else frozenset(client.get_draining_nodes(timeout=ANSWER_SECONDS))
 
 
 def gcs_client() -> Any:
-    """Return Ray's client of the process that knows all nodes; None if there is none, as through `ray://`."""
+    """Return Ray's client of the cluster's control process; None through `ray://`, where Ray offers no client."""
     import ray
 
     return getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001

@@ -1,10 +1,10 @@
-"""A pool on Ray: a warm actor for each slot, and a process group for each gang, all over one store.
+"""A pool of devices on Ray: one process that is ready to train for each slot, and a process group for each trial.
 
     controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.ranks.rank_process.RankProcess)
          ▲                                             │
-         └───────────── queue of events ◄── one thread per gang, which reads rank 0's stream
+         └───────────── queue of events ◄── one thread per trial, which reads rank 0's stream
 
-Ray places processes, keeps them alive and reports deaths. Only the actors import torch.
+Ray places the processes, keeps them alive and reports their deaths. Only these processes import torch.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, Failure, RankA
 
 
 class EventQueue:
-    """Queue of events, in the order of their arrival."""
+    """Thread-safe queue of events, in the order of their arrival."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -54,7 +54,7 @@ class EventQueue:
         self._events.put(event)
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return all events in the queue; if it is empty, wait at most this time for the next one."""
+        """Return all events in the queue. If it is empty, wait up to `seconds` for the first."""
         events = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=seconds))
@@ -64,7 +64,7 @@ class EventQueue:
 
 
 class PoolThreads:
-    """Starts threads, and waits for their ends."""
+    """Starts the pool's threads, and waits for them to end."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -78,11 +78,11 @@ class PoolThreads:
             thread.start()
 
     def living(self) -> list[threading.Thread]:
-        """Return the threads that have not ended."""
+        """Return the threads that are still running."""
         return [thread for thread in self._threads if thread.is_alive()]
 
     def join(self, seconds: float) -> None:
-        """Wait for all threads except the current one, for at most `seconds` in all."""
+        """Wait until all threads except the current one have ended, for at most `seconds` in total."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -90,7 +90,7 @@ class PoolThreads:
 
 
 class RunningGangs:
-    """Gangs by trial and attempt, for several threads."""
+    """The running trials' sets of ranks (gangs), by trial and attempt; thread-safe."""
 
     def __init__(self) -> None:
         self._gangs: dict[tuple[int, int], Gang] = {}
@@ -100,16 +100,16 @@ class RunningGangs:
         return iter(list(self._gangs.values()))
 
     def add(self, gang: Gang) -> None:
-        """Add a gang."""
+        """Add the ranks of a trial."""
         with self._changing:
             self._gangs[gang.trial_id, gang.attempt] = gang
 
     def get(self, trial_id: int, attempt: int) -> Gang | None:
-        """Return a gang; None if it does not run."""
+        """Return the ranks of an attempt; None if it is not running."""
         return self._gangs.get((trial_id, attempt))
 
     def take(self, trial_id: int, attempt: int) -> Gang | None:
-        """Remove and return a gang; None if another thread removed it."""
+        """Remove and return the ranks of an attempt; None if another thread removed them."""
         with self._changing:
             gang = self._gangs.pop((trial_id, attempt), None)
         if gang is not None:
@@ -117,15 +117,15 @@ class RunningGangs:
         return gang
 
     def remove(self, gang: Gang) -> bool:
-        """Remove a gang; returns False if another thread removed it."""
+        """Remove the ranks of a trial. Returns False if another thread removed them first."""
         return self.take(gang.trial_id, gang.attempt) is not None
 
     def take_all(self) -> list[Gang]:
-        """Remove and return all gangs."""
+        """Remove and return the ranks of all trials."""
         return [gang for gang in self if self.remove(gang)]
 
     def has(self, slot: int) -> bool:
-        """Return whether a gang holds a slot."""
+        """Return whether a trial is running on a slot."""
         return any(slot in gang.slots for gang in self)
 
 
@@ -138,14 +138,14 @@ GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
 
 
 class RayPool:
-    """Slots on a Ray cluster.
+    """Devices (slots) of a Ray cluster, on which trials train.
 
     Args:
         device: Kind of slot: a GPU, or `cpus_per_rank` CPUs.
         address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
         group_timeout_seconds: Timeout for forming a process group and for collectives.
         backend: Backend of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
-        has_gangs: Whether trials may train on several ranks, whose groups need a store; it then starts at once.
+        has_gangs: Whether trials may train on several ranks; `open` then starts the store that their groups need.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class RayPool:
         self._counter = itertools.count()
 
     def open(self, slots: int) -> None:
-        """Connect to the cluster and begin to warm up the slots; PoolError if it is too small and does not grow."""
+        """Connect to the cluster and start the slots' processes. Raises PoolError if a fixed cluster is too small."""
         self._cluster.open(slots, must_fit=not self._autoscale)
         self._rank_slots.open(slots)
         if self._has_gangs and (slots > 1 or self._grows):
@@ -220,7 +220,7 @@ class RayPool:
             self._store.find(self._closed.is_set)
 
     def _look_at_nodes(self) -> None:
-        """End gangs on lost nodes, give up their slots, and drain gangs on nodes that will leave."""
+        """End trials on dead nodes, give up the nodes' slots, and stop trials on nodes that will be removed."""
         for gang in self._gangs:
             dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
             if dead and self._gangs.remove(gang):
@@ -232,7 +232,7 @@ class RayPool:
         self._rank_slots.look_at_nodes()
 
     def _lose_all(self, died: str) -> None:
-        """End all gangs and the study: a dead cluster never answers."""
+        """End all trials and the study, since the cluster is dead and will not answer."""
         message = f"the study's own Ray cluster is gone: its {died} died; `automl resume` continues in a new cluster"
         self._cluster.is_dead = True
         log.error("%s", message)
@@ -241,7 +241,7 @@ class RayPool:
         self.post(DrainRequested(reason="error", message=message))
 
     def close(self) -> None:
-        """Kill the actors; end the cluster if it is the pool's own."""
+        """Kill all processes of slots, and end the cluster if this pool started it."""
         import ray
 
         with self._changing:
@@ -262,19 +262,19 @@ class RayPool:
         self._cluster.close()
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Return the slots of a standing process group if all are free, else slots of the fullest node with room."""
+        """Return free slots for a trial: with an existing process group, else on one node if possible."""
         return self._groups.pick({number: self._slots[number].node for number in free}, world_size)
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Return free slots whose release empties the most nodes."""
+        """Return free slots to give up, chosen so that as many nodes as possible become empty."""
         return least_shared({number: slot.node for number, slot in self._slots.items()}, free, count)
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """End the actors of slots, since the autoscaler removes nodes without actors."""
+        """End the slots' processes for good, so that the autoscaler can remove their nodes."""
         self._threads.start("release", self._end_processes, slots, self._rank_slots.release)
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Start a gang on the slots, which trains up to epoch `until`."""
+        """Start a trial on the slots, which trains up to epoch `until`."""
         key = f"{trial_id}-{spec.attempt}-{next(self._counter)}"
         actors = [self._slots[number].actor for number in slots]
         gang = Gang(key=key, trial_id=trial_id, number=spec.trial, attempt=spec.attempt, slots=slots, actors=actors)
@@ -284,42 +284,42 @@ class RayPool:
         self._threads.start(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Let each rank of the gang train up to epoch `until`."""
+        """Let each rank of the trial train up to epoch `until`."""
         if gang := self._gangs.get(trial_id, attempt):
             for actor in gang.actors:
                 actor.call.remote("grant", gang.key, until)
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Make rank 0 stop the gang: it informs the other ranks between two steps or with the reduced measurement."""
+        """Ask rank 0 to stop the trial; rank 0 informs the other ranks between two steps or after the epoch."""
         if gang := self._gangs.get(trial_id, attempt):
             gang.actors[0].call.remote("drain", gang.key, within_seconds)
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return slots whose process has served long enough or leaks memory, as measured after its latest trial."""
+        """Return slots whose process needs replacing, since it trained many trials or its memory grew too much."""
         most = self._trials_per_process, self._growth_bytes_per_process
         return tuple(number for number in slots if self._slots[number].is_worn(*most))
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Make the ranks release the trial; their processes stay, except in the `retire` slots."""
+        """Make the ranks drop the trial. Their processes stay for the next trial, except in slots of `retire`."""
         gang = self._gangs.take(trial_id, attempt)
         if gang is None:
             return
         for actor in gang.actors:
             actor.call.remote("close", gang.key)
         if retire:
-            log.info("slots %s get new processes: the old ones served long enough or use too much memory", list(retire))
+            log.info("slots %s get new processes: the old ones trained many trials or grew too much", list(retire))
             self._threads.start("retire", self._end_processes, retire, self._rank_slots.replace)
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)
 
     def _end_processes(self, slots: tuple[int, ...], end: Callable[[tuple[int, ...]], None]) -> None:
-        """Make all members leave shared groups before the processes end, so that the others can continue."""
+        """Dissolve the processes' groups before the processes end, so that the other members can continue."""
         with contextlib.suppress(StuckGroupError):
             self._groups.dissolve(slots)
         end(slots)
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Kill the processes of the ranks and start new ones."""
+        """Kill the processes of a trial's ranks, and start new ones in their slots."""
         gang = self._gangs.take(trial_id, attempt)
         if gang is not None:
             self._rank_slots.replace(list(gang.slots))
@@ -346,7 +346,7 @@ class RayPool:
             self._report_failure(gang, failures)
 
     def _first_assignment(self, gang: Gang) -> RankAssignment:
-        """Return rank 0's assignment, after the ranks have left their earlier groups."""
+        """Make the ranks leave process groups of earlier trials, and return what rank 0 needs to start."""
         if len(gang.slots) > 1:
             with self._changing:
                 if self._store is None:  # gangs were not expected
@@ -363,7 +363,7 @@ class RayPool:
         )
 
     def _refuse(self, gang: Gang, unfit: Sequence[int], why: str) -> None:
-        """Give up a gang in which some slots have no usable process."""
+        """Give up a trial's start because some of its slots (`unfit`) have no usable process."""
         if not self._gangs.remove(gang):
             return
         mine = [number for number in unfit if number in gang.slots]
@@ -376,7 +376,7 @@ class RayPool:
         return all_leave({number: self._slots[number].actor for number in group.slots}, group.id, is_hopeless)
 
     def _replace_stuck(self) -> None:
-        """Replace processes in groups that cannot be left."""
+        """Replace processes that cannot leave the process group of an earlier trial."""
         stuck = self._groups.stuck()
         for gang in self._gangs:
             if stuck & set(gang.slots) and self._gangs.remove(gang):
@@ -400,7 +400,7 @@ class RayPool:
             self._rank_slots.replace_dead(gang.slots)
 
     def _end_of_gang(self, gang: Gang, event: GangFailed, usable: tuple[int, ...] = ()) -> None:
-        """Report the gang's end before its slots, so that the time until then is charged to its trial."""
+        """Report the trial's failure before its slots become free, so that the time until then is charged to it."""
         self.post(event)  # the controller ignores it if it has closed the attempt; the slots become free anyway
         if free := tuple(number for number in usable if not self._nodes.is_leaving(self._slots[number].node)):
             self.post(SlotsReady(slots=free))
@@ -411,19 +411,19 @@ class RayPool:
         self._events.post(event)
 
     def now(self) -> float:
-        """Return seconds since 1970, by a clock that cannot be set back."""
+        """Return the current time in seconds since 1970; changes of the system clock have no effect."""
         return steady_clock.now()
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return all events in the queue; if it is empty, wait at most this time for the next one."""
+        """Return all events in the queue. If it is empty, wait up to `seconds` for the first."""
         return self._events.wait(seconds)
 
 
 class PoolCluster:
-    """Joins or starts a cluster, and leaves or ends it.
+    """Joins a cluster or starts its own, and leaves or ends it.
 
-    Without an address it starts its own cluster, and `is_dead` is set once a vital process is gone. The ranks of a slot
-    are bound to its CPUs in `cpus`, if there are any.
+    Without an address it starts a cluster on this machine. `is_dead` is set after a vital process of that cluster died.
+    `cpus` maps each slot to the CPUs that its process may use.
     """
 
     def __init__(
@@ -436,7 +436,7 @@ class PoolCluster:
         self.cpus: Mapping[int, tuple[int, ...]] = {}
 
     def open(self, slots: int, *, must_fit: bool = True) -> None:
-        """Join the cluster, or start one with `slots` slots; PoolError if that fails, or if it is too small."""
+        """Join the cluster, or start one with `slots` slots. Raises PoolError on failure, or if it is too small."""
         if self._address is None:
             self._environment.enter_context(_environment({GROUP_INTERFACE: _loopback_interface()}))
         self.is_own = join_or_start(
@@ -451,11 +451,11 @@ class PoolCluster:
             self.cpus = own_cpus(slots, self._cpus_per_rank)
 
     def own(self) -> OwnCluster | None:
-        """Return the processes of the cluster; None if the cluster was joined."""
+        """Return the processes of the cluster that this pool started; None for a joined cluster."""
         return OwnCluster() if self.is_own else None
 
     def close(self) -> None:
-        """Leave the cluster, or end it if it is the pool's own."""
+        """Leave the cluster, or end it if this pool started it."""
         import ray
 
         if self.is_own or self._address is not None:

@@ -1,7 +1,7 @@
-"""Calls and events between the controller and a pool of slots, on Ray or simulated.
+"""Calls and events between the controller and a pool of devices (slots), which is real or simulated.
 
-A trial holds k slots, all or none, from `start` until `end`, `kill` or a `GangFailed`. Ranks train up to the granted
-epoch and wait only there.
+A trial holds all its k slots from `start` until `end`, `kill` or a `GangFailed`. Its ranks train up to the granted
+epoch, and wait there for the controller.
 """
 
 import math
@@ -16,19 +16,19 @@ from trainers.protocol import EpochPart, Failure, Measurement, ParameterValue, T
 
 
 class PoolError(UserError):
-    """The pool cannot be opened or is too small; the message has the numbers."""
+    """The pool cannot be opened or is too small; the message says how many slots are needed and available."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsReady:
-    """Slots whose processes are warm, so that they can take a rank."""
+    """The processes of slots have started, so that trials can start there."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLost:
-    """Slots whose processes died while no gang had them; `SlotsReady` follows for each."""
+    """The processes of slots without a trial died. `SlotsReady` follows when a slot has a new process."""
 
     slots: tuple[int, ...]
     with_device: bool = False  # whether the device is gone too, so that the slot costs nothing
@@ -36,14 +36,14 @@ class SlotsLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLeaving:
-    """Slots of gangs whose node will be taken away soon; `SlotsLost` follows for each after its gang has ended."""
+    """The node of these slots will soon be removed. After their trials have ended, `SlotsLost` follows."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangStarted:
-    """The ranks hold model and data and begin their first step."""
+    """The ranks of a trial have loaded model and data, and begin their first step."""
 
     trial_id: int
     attempt: int
@@ -62,7 +62,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterAsked:
-    """A trial has requested a parameter at run time."""
+    """A trial requested a parameter at run time."""
 
     trial_id: int
     attempt: int
@@ -72,7 +72,7 @@ class ParameterAsked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartSaved:
-    """An epoch of a trial was saved before its end."""
+    """A checkpoint within an epoch of a trial was saved."""
 
     trial_id: int
     attempt: int
@@ -81,7 +81,7 @@ class PartSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A rank has progressed within its epoch, or begins an action for the first time."""
+    """A rank made progress within its epoch, or began an action that may take long, such as compiling."""
 
     trial_id: int
     attempt: int
@@ -93,7 +93,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangFailed:
-    """A gang cannot continue, and its ranks end. `SlotsReady` follows for each usable slot."""
+    """A trial's ranks failed and end. `SlotsReady` follows for each of their slots that is usable."""
 
     trial_id: int
     attempt: int
@@ -104,7 +104,7 @@ class GangFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialQueued:
-    """A committed configuration waits for slots, suggested by the sampler or enqueued by the user."""
+    """A stored configuration waits to start; the sampler suggested it or a user enqueued it."""
 
     trial_id: int
     params: Mapping[str, ParameterValue]
@@ -115,28 +115,28 @@ class TrialQueued:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelRequested:
-    """`automl cancel`: the trial ends at once, for good."""
+    """A user called `automl cancel`: the trial ends immediately and never continues."""
 
     trial_id: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceSet:
-    """`automl price set`: new price of a slot in dollars per hour."""
+    """A user called `automl price set`: new price of a slot in dollars per hour."""
 
     usd_per_slot_hour: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuggestionFailed:
-    """The sampler raised an error; the study cannot continue."""
+    """The sampler raised an error, so the study cannot continue."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainRequested:
-    """Ctrl-C, `automl stop` or a lost pool: every running trial is saved and paused."""
+    """A user stops the study, or its pool is lost: every running trial is saved and paused."""
 
     reason: StopReason
     message: str = ""
@@ -144,7 +144,7 @@ class DrainRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """The watchdog's interval has passed; the tick is `late_seconds` late."""
+    """It is time for the regular check of deadlines and hanging trials, which comes `late_seconds` late."""
 
     late_seconds: float = 0.0
 
@@ -169,46 +169,46 @@ Event = (
 
 
 class GangPool(Protocol):
-    """Slots, and the gangs that lease them. Calls return at once; their results are events from `wait`."""
+    """A pool of slots on which trials run. Calls do not wait; `wait` returns their results as events."""
 
     def open(self, slots: int) -> None:
-        """Begin to start the slots; `SlotsReady` follows for each. Raises PoolError if the cluster lacks devices."""
+        """Start the slots' processes; `SlotsReady` follows for each slot. Raises PoolError if devices are missing."""
         ...
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Choose free slots for a gang: of a standing group, else of one node if it has enough."""
+        """Choose free slots for a trial: with an existing process group, else on one node if possible."""
         ...
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Choose free slots to release: first slots of nodes without other users."""
+        """Choose free slots to release, so that as many nodes as possible become unused."""
         ...
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Release slots without a gang for good; no events about them follow."""
+        """Give up slots without a trial forever. The pool sends no more events about them."""
         ...
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Form a gang on the slots and train up to epoch `until`."""
+        """Start a trial's ranks on the slots, which train up to epoch `until`."""
         ...
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Let the ranks train up to epoch `until`."""
+        """Let the trial's ranks train up to epoch `until`."""
         ...
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Make the ranks stop with a checkpoint at the end of their epoch, or within it after `within_seconds`."""
+        """Make the trial's ranks save a checkpoint and stop, after their epoch or after `within_seconds` within it."""
         ...
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the slots that should get a new process before another trial."""
+        """Return which of these slots need a new process before another trial."""
         ...
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Take the slots of a waiting or drained gang; `retire` slots get new processes, and `SlotsReady` follows."""
+        """Take back the slots of a trial that waits or stopped; `SlotsReady` follows for the slots in `retire`."""
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Take the slots of a gang that may still train; `SlotsReady` follows for each."""
+        """Kill the ranks of a trial that may be training. `SlotsReady` follows for each slot."""
         ...
 
     def post(self, event: Event) -> None:
@@ -216,11 +216,11 @@ class GangPool(Protocol):
         ...
 
     def now(self) -> float:
-        """Return the pool's time in seconds since 1970, real or virtual."""
+        """Return the pool's current time in seconds since 1970, real or virtual."""
         ...
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return all events in the queue; if it is empty, wait at most `seconds` for the next one."""
+        """Return all events in the queue. If it is empty, wait up to `seconds` for the first."""
         ...
 
     def close(self) -> None:

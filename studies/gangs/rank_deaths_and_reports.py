@@ -1,4 +1,4 @@
-"""Reports of a gang's ranks (rank 0's measurements, the end of each), and polling for progress of silent ranks."""
+"""Reads the reports of a trial's ranks, and asks ranks that are silent for their progress."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ _OVER: tuple[Failure, str] = ("lost", "")  # mark for the orderly end of a rank;
 
 @dataclass(kw_only=True, slots=True)
 class Gang:
-    """The ranks of one attempt."""
+    """The ranks of one attempt of a trial."""
 
     key: str
     trial_id: int
@@ -40,7 +40,7 @@ class Gang:
     changing: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, spec: TrialSpec, first: RankAssignment, until: int) -> bool:
-        """Start the ranks from rank 0's assignment, unless the gang has been ended and others are leaving its group."""
+        """Start all ranks; `first` describes rank 0. Returns False, without a start, if the attempt has ended."""
         with self.changing:
             if self.over.is_set():
                 return False
@@ -52,28 +52,28 @@ class Gang:
         return True
 
     def end(self) -> None:
-        """Ignore all further reports."""
+        """Ignore all later reports of the ranks."""
         with self.changing:
             self.over.set()
 
     def failed(self, failure: Failure, message: str, *, counts: bool = True) -> GangFailed:
-        """Return the event for a failure of its ranks; one outside the trial `counts` as no attempt."""
+        """Return the event for a failure of the ranks, which `counts` as an attempt if the trial may be the cause."""
         return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message, counts=counts)
 
     def lost(self, message: str) -> GangFailed:
-        """Return the event for the loss of a rank."""
+        """Return the event for the loss of a rank, and log it."""
         log.warning("trial %s, attempt %s: %s", self.number, self.attempt, message)
         return self.failed("lost", message)
 
 
 class GangReports:
-    """Reads the reports of a gang's ranks, and posts events."""
+    """Reads the reports of a trial's ranks, and posts them as events."""
 
     def __init__(self, gang: Gang, post: Callable[[Event], None], name_of: Callable[[int], str]) -> None:
         self._gang, self._post, self._name_of_slot = gang, post, name_of
 
     def read(self) -> list[tuple[Failure, str]]:
-        """Post rank 0's measurements until the trial is over; returns the failures of all ranks, if any."""
+        """Post rank 0's measurements until the trial's attempt ends. Returns the failures of its ranks."""
         pending = list(self._gang.reports)
         while pending and not self._gang.over.is_set():
             if failures := self._failures(pending, 5.0):
@@ -85,7 +85,7 @@ class GangReports:
         return []
 
     def _failures(self, pending: list[Any], seconds: float) -> list[tuple[Failure, str]]:
-        """Wait for a report; returns its rank's failure, if any; an ended rank leaves `pending`."""
+        """Wait for a report, and return the failure in it, if any. Ended ranks are removed from `pending`."""
         import ray
 
         failures, stream = [], self._gang.reports[0]
@@ -97,7 +97,7 @@ class GangReports:
         return failures
 
     def _next_of(self, stream: Any) -> tuple[Failure, str] | None:
-        """Post one message of rank 0; returns its failure, `_OVER` at the stream's end, else None."""
+        """Post one message of rank 0. Returns its failure, `_OVER` at the end of the stream, else None."""
         import ray
 
         gang = self._gang
@@ -145,12 +145,12 @@ class GangReports:
 
 
 def most_telling(failures: list[tuple[Failure, str]]) -> tuple[Failure, str]:
-    """Return the failure, with its message, that best explains the others."""
+    """Return the failure that most likely caused the other failures, with its message."""
     return min(failures, key=lambda one: (_TELLING.index(one[0]), DIED not in one[1]))
 
 
 def as_failure(error: Exception, who: str) -> tuple[Failure, str]:
-    """Return failure and message for a transport error; Ray reports ranks killed for their memory as text only."""
+    """Return kind and message of an error that Ray raised: a killed rank, no memory left, or a lost connection."""
     from ray.exceptions import OutOfMemoryError, RayActorError
 
     text = " ".join(str(error).split())[:2000]
@@ -175,14 +175,14 @@ class _Heard:
 
 
 class ProgressWatch:
-    """Posts the progress of gangs."""
+    """Asks running trials for their progress, and posts the answers as events."""
 
     def __init__(self, gangs: Iterable[Gang], post: Callable[[Event], None], ask_seconds: float = ASK_SECONDS) -> None:
         self._gangs, self._post, self.ask_seconds = gangs, post, ask_seconds
         self._heard: dict[str, _Heard] = {}
 
     def run(self, closing: threading.Event) -> None:
-        """Poll until the pool is closed, and Ray with it."""
+        """Ask repeatedly until the pool and Ray are closed."""
         while not closing.wait(self.ask_seconds):
             try:
                 self.look()
@@ -191,7 +191,7 @@ class ProgressWatch:
                     raise
 
     def look(self) -> None:
-        """Post the answers to earlier questions, and ask again."""
+        """Post the answers to the previous questions, and ask again."""
         gangs = {gang.key: gang for gang in self._gangs if gang.reports and not gang.over.is_set()}
         self._heard = {key: self._heard.get(key) or _Heard(gang=gang) for key, gang in gangs.items()}
         for heard in self._heard.values():

@@ -1,4 +1,4 @@
-"""Actors of a pool on Ray: one for each slot, and one for the store of their process groups."""
+"""Ray processes (actors) of a pool: one for each slot, and one for the store that process groups need."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RankMaker:
-    """Makes the actors that serve slots; its fields are arguments of `RankProcess`."""
+    """Starts the actors that serve slots; its fields are arguments of `RankProcess`."""
 
     device: Literal["cpu", "cuda"]
     cpus_per_rank: int
@@ -26,7 +26,7 @@ class RankMaker:
     environment: Mapping[str, str] = field(repr=False)
 
     def new(self, cpus: tuple[int, ...], node: str = "", *, elsewhere: bool = False) -> Any:
-        """Make an actor for a slot, on a device of `node` unless that is gone; an empty `node` allows any."""
+        """Start an actor for a slot, on `node` unless that node is dead; an empty `node` allows any."""
         import ray
 
         actor_class: Any = ray.remote(_actor_class())
@@ -47,7 +47,7 @@ class RankMaker:
 
 
 def new_store() -> Any:
-    """Return an actor for the store, on this process's node: the death of that node ends the study anyway."""
+    """Start the actor of the process groups' store on this node; the study ends with this node anyway."""
     import ray
 
     store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
@@ -58,7 +58,7 @@ def new_store() -> Any:
 
 
 def _placed(node: str, *, soft: bool) -> dict[str, Any]:
-    """Return the options that bind an actor to a node; `soft` allows another node if that one is dead."""
+    """Return Ray's options that bind an actor to a node; `soft` allows other nodes if that node is dead."""
     if not node:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -67,7 +67,7 @@ def _placed(node: str, *, soft: bool) -> dict[str, Any]:
 
 
 class GroupStore:
-    """The store of a pool's process groups; replaced if it dies, since no new group could form without it."""
+    """The store through which the pool's process groups form. A dead store is replaced."""
 
     def __init__(self, deadline_seconds: float) -> None:
         self.actor = new_store()
@@ -76,7 +76,7 @@ class GroupStore:
         self._asking = threading.Lock()
 
     def find(self, is_closing: Callable[[], bool]) -> None:
-        """Ask the store for its address, and replace a dead store unless the pool is closing."""
+        """Check that the store answers. Replace a dead store, unless the pool is closing."""
         import ray
 
         with self._asking:
@@ -93,9 +93,9 @@ class GroupStore:
 
 
 def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[], bool]) -> list[int]:
-    """Make slots' processes leave a process group together; stops waiting when `is_hopeless()`.
+    """Make slots' processes leave a process group together, and wait for them until `is_hopeless()` is true.
 
-    Returns the slots whose processes are still in it: once one process is gone, the others can never leave.
+    Returns the slots whose processes are still in the group: after one process died, the others can never leave.
     """
     import ray
 
@@ -113,7 +113,7 @@ def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[]
 
 
 def kill(actor: Any) -> None:
-    """End the process of an actor, if it lives."""
+    """Kill an actor's process; does nothing if the process is dead."""
     import ray
 
     with contextlib.suppress(Exception):  # it may be dead already
@@ -121,7 +121,7 @@ def kill(actor: Any) -> None:
 
 
 def _actor_class() -> type:
-    """Return the actor class, which imports its code by name, so that this module needs no torch."""
+    """Return the Ray actor class for ranks. It imports its code by name, so this module does not load torch."""
 
     class Rank:
         def __init__(self, entry_point: str, options: dict[str, Any] | None) -> None:
@@ -180,7 +180,7 @@ def _actor_class() -> type:
 
 
 def _node_address() -> str:
-    """Return the address of this node in Ray: 127.0.0.1 in an own cluster, which other machines cannot reach."""
+    """Return this node's address in Ray; 127.0.0.1 in a cluster started here, which other machines cannot reach."""
     import ray
 
     own = ray.get_runtime_context().get_node_id()

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster or starting one here, and the number of slots that it can hold."""
+"""Joins or starts a Ray cluster, and counts the slots that it can hold."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ _VITAL = ("raylet", "gcs_server")
 
 
 class OwnCluster:
-    """A local cluster whose processes are children of this process."""
+    """The processes of a Ray cluster that this process started."""
 
     def __init__(self) -> None:
         self._started: dict[tuple[str, int], float] = {}
@@ -30,7 +30,7 @@ class OwnCluster:
                 self._started[name, pid] = start
 
     def what_died(self) -> str:
-        """Return the name of a vital process that has died; empty while all run."""
+        """Return the name of a vital process that died; empty while all are running."""
         for (name, pid), start in self._started.items():
             if started_at(pid) != start:
                 return f"{name} (process {pid})"
@@ -38,7 +38,7 @@ class OwnCluster:
 
 
 def end_vital_processes() -> None:
-    """Kill the vital processes of a half-started cluster; Ray's other processes end with them."""
+    """Kill the vital processes of a cluster that failed to start; Ray's other processes end with them."""
     for pid in _children():
         if _name(pid) in _VITAL:
             with contextlib.suppress(ProcessLookupError):
@@ -73,7 +73,7 @@ _JOIN_LOOK_SECONDS = 0.05
 
 
 def init(address: str | None, **options: Any) -> None:
-    """Call `ray.init` quietly, and keep this process's signal handlers; address None starts a cluster on loopback."""
+    """Call `ray.init` silently, and keep this process's signal handlers. Address None starts a cluster here."""
     import ray
 
     if address is None:
@@ -93,7 +93,7 @@ def init(address: str | None, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _loopback_stays() -> Iterator[None]:
-    """Keep Ray from replacing 127.0.0.1 by the host's address, on which its processes would accept any machine."""
+    """Keep Ray on 127.0.0.1. With the host's address, Ray's processes would accept connections from any machine."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER
@@ -106,7 +106,7 @@ def _loopback_stays() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _vital_processes_only() -> Iterator[None]:
-    """Keep Ray from starting dashboard, autoscaler monitor and log copier; `ray.init` would wait for the dashboard."""
+    """Keep Ray from starting dashboard, autoscaler monitor and log copier, for which `ray.init` would wait."""
     from ray._private.node import Node
 
     unused = ("start_api_server", "start_monitor", "start_log_monitor")
@@ -121,7 +121,7 @@ def _vital_processes_only() -> Iterator[None]:
 
 
 def _without_its_signals(start: Callable[[], None]) -> None:
-    """Call a function in a thread, so that this process keeps its handlers and Ray's processes outlive a terminal."""
+    """Call `start` in a thread: Ray then keeps our signal handlers, and its processes survive a closed terminal."""
     # In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP
     # is blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
     if threading.current_thread() is not threading.main_thread():
@@ -183,7 +183,7 @@ def join_or_start(
     temp_folder: str | None,
     must_fit: bool = True,
 ) -> bool:
-    """Join a cluster, or start one if address is None; returns whether the caller must end it. PoolError on failure."""
+    """Join a cluster, or start one if address is None; returns whether it was started. Raises PoolError on failure."""
     ray = import_ray()
     starts = address is None and not ray.is_initialized()
     options: dict[str, Any] = {
@@ -200,7 +200,7 @@ def join_or_start(
 
 
 def connect(address: str | None, **options: Any) -> None:
-    """Join a cluster, or start a local one with the options. Raises PoolError with one line."""
+    """Join a cluster, or start a local one with the options. Raises PoolError with the reason in one line."""
     ray = import_ray()
     if ray.is_initialized():
         return
@@ -220,13 +220,13 @@ def connect(address: str | None, **options: Any) -> None:
 
 
 def hide_token() -> None:
-    """Make Ray's token unreadable for other users, who could run code with it."""
+    """Make Ray's token readable for this user only, since other users could run code in the cluster with it."""
     with contextlib.suppress(OSError, RuntimeError):  # it is elsewhere
         (Path("~/.ray").expanduser() / "auth_token").chmod(0o600)
 
 
 def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
-    """Call `init`, and retry starts that are too slow for Ray's limit of 30 s, as on a busy machine."""
+    """Call `init`, and retry if a busy machine did not start Ray within its limit of 30 s."""
     for left in reversed(range(STARTS)):
         try:
             init(address, **options)
@@ -240,7 +240,7 @@ def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
-    """Wait until a starting cluster has `nodes` nodes, and stay connected; PoolError if they do not come in time."""
+    """Connect to a starting cluster and wait until it has `nodes` nodes. Raises PoolError after `seconds`."""
     deadline, found, problem = time.monotonic() + seconds, 0, ""
     while time.monotonic() < deadline:
         try:
@@ -255,7 +255,7 @@ def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
 
 
 def import_ray() -> Any:
-    """Import Ray with the settings that it reads from the environment."""
+    """Return the Ray module, after setting the environment variables that it reads at import."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray
@@ -264,13 +264,13 @@ def import_ray() -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """Raise PoolError if no process listens there: Ray itself would try for minutes, and then end this process."""
+    """Raise PoolError if nothing answers at the address. Ray itself would try for minutes, then kill this process."""
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if address in {"auto", "local"}:
         return
     try:
         if not sign or not port.isdigit():
-            raise ValueError("it is not of the form HOST:PORT, ray://HOST:PORT or auto")
+            raise ValueError("write HOST:PORT, ray://HOST:PORT or auto")
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_DEADLINE_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
         raise PoolError(f"resources.ray_address: {address!r} does not answer ({error})") from None
@@ -283,13 +283,14 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
     kind, each = ("GPU", 1.0) if device == "cuda" else ("CPU", float(cpus_per_rank))
     there = slots_of_nodes(ray.nodes(), 0 if device == "cuda" else cpus_per_rank)  # type: ignore[no-untyped-call]
     if there < slots:
-        need = f"{slots} slots x {each:g} {kind} = {slots * each:g} {kind}"
-        room = f"enough for {there} slots, each on one node"
-        raise PoolError(f"Ray: {need} needed, but the cluster has {resources.get(kind, 0):g}, {room}")
+        raise PoolError(
+            f"Ray: {slots} slots x {each:g} {kind} = {slots * each:g} {kind} needed, but the cluster has "
+            f"{resources.get(kind, 0):g}, enough for {there} slots, each on one node"
+        )
 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
-    """Return the number of the cluster's CPU slots and its GPUs' names; stays connected. PoolError if unreachable."""
+    """Return the number of CPU slots of a cluster and the names of its GPUs. Raises PoolError if unreachable."""
     import ray
 
     connect(address)

@@ -1,6 +1,7 @@
 """Starts, watches and replaces the processes of a pool's slots on Ray, in one thread.
 
-A call that ends only with its process reveals each death, so that no trial starts on a dead process.
+For each process there is a Ray call that ends only when the process dies. So the pool notices each death, and no trial
+starts on a dead process.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ WEIGH_DEADLINE_SECONDS = 10.0
 
 @dataclass(kw_only=True, slots=True)
 class Slot:
-    """A slot, and the process that serves it now."""
+    """A slot, and the process that currently serves it."""
 
     actor: Any  # actor of the process; None between two attempts to start one
     hello: Any = None  # call whose answer shows that the process is ready; None before the call
@@ -46,17 +47,17 @@ class Slot:
     rss_bytes: int = 0  # memory of the process after its latest trial
 
     def is_gone(self) -> bool:
-        """Return whether the slot's process is known to be dead, or is seen to be."""
+        """Return whether the slot's process is dead or not ready."""
         cannot_be_seen = self.started_at is None
         return self.is_dead or not self.ready or not (cannot_be_seen or started_at(self.pid) == self.started_at)
 
     def is_worn(self, trials: int, growth_bytes: int) -> bool:
-        """Return whether the slot's process has served `trials` trials, or grown by `growth_bytes`."""
+        """Return whether the slot's process trained `trials` trials or grew by `growth_bytes`."""
         return self.trials >= trials or self.rss_bytes - self.rss_bytes_when_new >= growth_bytes
 
 
 def kill_processes(slots: Iterable[Slot]) -> None:
-    """Kill processes of this machine by their ids, if the cluster can no longer do so."""
+    """Kill processes of this machine by their process ids, because the cluster is dead."""
     for slot in slots:
         if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
             with contextlib.suppress(OSError):
@@ -64,7 +65,7 @@ def kill_processes(slots: Iterable[Slot]) -> None:
 
 
 def weigh(slots: Sequence[Slot], actors: Sequence[Any], ends: Sequence[Any], is_closing: Callable[[], bool]) -> None:
-    """Measure the memory of processes after they released a trial, if they still serve their slots."""
+    """Measure the memory of processes after they dropped a trial, if they still serve their slots."""
     import ray
 
     ray.wait(list(ends), num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
@@ -88,11 +89,11 @@ AWAITED_AFTER_SECONDS = 30.0
 
 
 class RaySlots:
-    """Keeps the slots of a pool supplied with processes.
+    """Keeps a running process in each slot of a pool.
 
-    `find_store` ensures that the store of the process groups is alive before processes are used. If a gang holds a slot
-    (`is_used`), the gang reports the death of its process. `cpus_per_slot` is 0 if a slot is a GPU. With `autoscale` an
-    autoscaler adds devices, according to the number of waiting processes.
+    `find_store` makes sure that the store of the process groups is alive before processes are used. While a trial runs
+    on a slot (`is_used`), the trial reports the death of the process. `cpus_per_slot` 0 means that each slot is a GPU.
+    With `autoscale`, an autoscaler adds devices for processes that wait.
     """
 
     def __init__(
@@ -117,13 +118,13 @@ class RaySlots:
         self.closing = threading.Event()
 
     def open(self, slots: int) -> None:
-        """Begin to start the slots' processes."""
+        """Start the processes of all slots, without waiting for them."""
         self._here = own_node()
         new = Slot(actor=None, is_lost=self._autoscale)
         self.by_number = {number: self._made(number, new) for number in range(slots)}
 
     def run(self, cluster: OwnCluster | None, on_cluster_death: Callable[[str], None]) -> None:
-        """Look after the slots until the pool is closed."""
+        """Watch the slots until the pool closes or its cluster dies."""
         while not self.closing.is_set():
             if cluster is not None and (died := cluster.what_died()):
                 on_cluster_death(died)
@@ -137,7 +138,7 @@ class RaySlots:
                 return
 
     def look(self) -> None:
-        """Handle changes of processes; waits a moment for a change."""
+        """Wait briefly for processes that started or died, and handle them."""
         import ray
 
         self._bring_up()
@@ -155,7 +156,7 @@ class RaySlots:
         self._look_for_the_late()
 
     def _bring_up(self) -> None:
-        """Make the actors that are due, and ask new actors whether they are ready."""
+        """Start the processes that are due, and ask started processes whether they are ready."""
         with self._changing:
             # A process for a slot without a device waits for a device, and would take another slot's.
             is_room = all(slot.ready or slot.is_lost for slot in self.by_number.values())
@@ -215,7 +216,7 @@ class RaySlots:
             self.look_at_nodes()
 
     def _failed(self, number: int, slot: Slot, error: Exception) -> None:
-        """Retry later, or end the study if the slot never starts."""
+        """Schedule another start of the slot's process, or end the study after too many failures."""
         if self.closing.is_set():  # the pool itself has ended the process
             return
         cause = last_line(str(error), type(error).__name__).strip()[:500]
@@ -235,7 +236,7 @@ class RaySlots:
                 )
 
     def _died(self, number: int, death: Any) -> None:
-        """Replace a process that died without a gang; a gang reports a death itself."""
+        """Replace a process that died without a trial; if a trial was running, the trial reports the death."""
         with self._changing:
             slot = self.by_number[number]
             if slot.death is not death:
@@ -243,18 +244,18 @@ class RaySlots:
             slot.death, slot.is_dead = None, True
             if self._is_used(number) or self.closing.is_set():
                 return
-            log.warning("slot %s: its process %s on %s died while it was idle", number, slot.pid, slot.host)
+            log.warning("slot %s: the idle process %s on %s died", number, slot.pid, slot.host)
             self.replace([number])
         self._post(SlotsLost(slots=(number,)))
 
     def replace(self, numbers: Iterable[int]) -> None:
-        """Kill and replace processes of slots; `SlotsReady` follows, or `SlotsLost` if the node is gone or leaving."""
+        """Replace processes of slots. `SlotsReady` follows, or `SlotsLost` if the node is dead or will be removed."""
         numbers = tuple(numbers)
         self.replace_there(numbers)
         self.give_back_leaving(numbers)
 
     def replace_there(self, numbers: Iterable[int]) -> None:
-        """Replace the processes of slots whose nodes stay."""
+        """Replace the processes of slots, except on nodes that are dead or will be removed."""
         with self._changing:
             if self.closing.is_set():
                 return
@@ -268,7 +269,7 @@ class RaySlots:
                 self.by_number[number] = self._made(number, self.by_number[number])
 
     def release(self, numbers: Iterable[int]) -> None:
-        """End the processes of slots without a gang for good, also processes that wait for a device."""
+        """End the processes of slots without a trial forever, including processes that wait for a device."""
         with self._changing:
             if self.closing.is_set():
                 return
@@ -278,7 +279,7 @@ class RaySlots:
                 self.by_number[number] = Slot(actor=None, is_lost=True, is_released=True)
 
     def replace_idle(self, unfit: Callable[[], Iterable[int]]) -> None:
-        """Replace the processes of slots without a gang that `unfit()` returns."""
+        """Replace the processes of slots that `unfit()` returns, unless a trial is running there."""
         with self._changing:
             numbers = tuple(n for n in unfit() if self.by_number[n].ready and not self._is_used(n))
             self.replace(numbers)
@@ -286,7 +287,7 @@ class RaySlots:
             self._post(SlotsLost(slots=numbers))
 
     def look_at_nodes(self) -> None:
-        """Give up idle slots of lost or leaving nodes, and report leaving slots of gangs."""
+        """Give up unused slots on nodes that are dead or will be removed; report slots there on which trials run."""
         with self._changing:
             there = {number: slot for number, slot in self.by_number.items() if slot.node and not slot.is_lost}
             gone = [number for number, slot in there.items() if self._nodes.is_leaving(slot.node)]
@@ -296,29 +297,29 @@ class RaySlots:
                 there[number].is_leaving = True
             self._lose(number for number in gone if number not in held)
             if leaving:  # reported before their gangs can return them, which makes them lost
-                log.warning("slots %s: their node will be taken away", list(leaving))
+                log.warning("slots %s: their node will soon be removed from the cluster", list(leaving))
                 self._post(SlotsLeaving(slots=leaving))
 
     def give_back_leaving(self, numbers: Iterable[int]) -> None:
-        """Give up returned slots whose nodes are gone or leaving."""
+        """Give up slots after their trial has ended, if their nodes are dead or will be removed."""
         with self._changing:
             if self.closing.is_set():
                 return
             self._lose(number for number in numbers if self._nodes.is_leaving(self.by_number[number].node))
 
     def _lose(self, numbers: Iterable[int]) -> None:
-        """Give up these slots until the cluster has devices for them."""
+        """Give up slots until the cluster has devices for them again."""
         lost = tuple(number for number in numbers if not self.by_number[number].is_lost)
         for number in lost:
             slot = self.by_number[number]
-            log.warning("slot %s is lost: the cluster has no device for it now; the slot waits for one", number)
+            log.warning("slot %s is lost: the cluster has no device for it now, so the slot waits for a device", number)
             kill(slot.actor)
             self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
         if lost and not self.closing.is_set():
             self._post(SlotsLost(slots=lost, with_device=True))
 
     def actors(self) -> list[Any]:
-        """Return all actors; while the pool is closing, no new actor is made after this call."""
+        """Return the actors of all slots. While the pool is closing, no new actor is started after this call."""
         with self._changing:
             return [slot.actor for slot in self.by_number.values()]
 
@@ -328,7 +329,7 @@ class RaySlots:
         return f"slot {number}, process {slot.pid} on {slot.host}"
 
     def replace_dead(self, numbers: Iterable[int]) -> None:
-        """Replace the dead processes of slots that a gang has just returned."""
+        """Replace processes that died while a trial ran on these slots, after the trial has ended."""
         with self._changing:
             dead = tuple(number for number in numbers if self.by_number[number].is_dead)
             self.replace(dead)
@@ -336,7 +337,7 @@ class RaySlots:
             self._post(SlotsLost(slots=dead))
 
     def _look_for_the_late(self) -> None:
-        """Report slots whose devices are gone, and give up processes that never start."""
+        """Add slots for new devices, report slots without a device, and restart processes that do not answer."""
         now = time.monotonic()
         late = _without_answer(self.by_number, now - LOST_AFTER_SECONDS)
         if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
@@ -361,7 +362,7 @@ class RaySlots:
 
 
 def _without_answer(slots: Mapping[int, Slot], before: float) -> dict[int, Slot]:
-    """Return slots whose processes are older than `before` (monotonic clock) and have not answered."""
+    """Return slots whose processes started before `before` (monotonic clock) and have not answered."""
     return {
         number: slot
         for number, slot in slots.items()

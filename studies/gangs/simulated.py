@@ -1,4 +1,4 @@
-"""A pool in virtual time, on recorded learning curves, with the same protocol as the pool on Ray."""
+"""A simulated pool that replays recorded learning curves in virtual time, with the interface of the pool on Ray."""
 
 import heapq
 import itertools
@@ -12,7 +12,7 @@ from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """Recorded or invented results of training one configuration."""
+    """Recorded or made-up results of training one configuration, for each epoch."""
 
     metrics: tuple[Mapping[str, float], ...]  # by name, for each epoch from 1
     epoch_seconds: tuple[float, ...]
@@ -50,10 +50,10 @@ class _Beat:
 
 
 class SimulatedPool:
-    """A pool whose gangs take virtual time, from `opened_at` on.
+    """A pool whose trials take virtual time, which begins at `opened_at`.
 
     Args:
-        thaw_seconds: Time from the lease to the first step of a trial that resumes from a checkpoint.
+        thaw_seconds: Time from reserving slots to the first step of a trial that resumes from a checkpoint.
         warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
         trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
         progress_seconds: Time between two progress reports within an epoch; None for no reports.
@@ -80,7 +80,7 @@ class SimulatedPool:
         self._gangs: dict[tuple[int, int], _Gang] = {}
 
     def open(self, slots: int) -> None:
-        """Make the slots ready after the warm-up."""
+        """Report the slots as ready after `warm_up_seconds`."""
         if slots < 1:
             raise PoolError(f"a pool needs at least one slot, found {slots}")
         self._at(self._warm_up_seconds, 0, SlotsReady(slots=tuple(range(slots))))
@@ -94,10 +94,10 @@ class SimulatedPool:
         return free[len(free) - count :]
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Do nothing."""
+        """Do nothing, since simulated slots cost no resources."""
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Begin training after the time of a start or a thaw; a checkpoint's name contains its epoch."""
+        """Begin training after the time of a start or resume. The name of a checkpoint contains its epoch."""
         epoch = int(spec.resume_from.rsplit("-", 1)[1]) if spec.resume_from else 0
         gang = _Gang(
             spec=spec, slots=slots, curve=self._curve_of(spec.params, spec.world_size), until=until, epoch=epoch
@@ -110,46 +110,47 @@ class SimulatedPool:
         self._at(seconds, trial_id, GangStarted(trial_id=trial_id, attempt=spec.attempt))
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Train up to epoch `until`."""
+        """Let the trial train up to epoch `until`."""
         gang = self._gangs[trial_id, attempt]
         gang.until = until
         if not gang.busy:
             self._train(trial_id, gang)
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:  # noqa: ARG002
-        """Stop at the end of the epoch: simulated gangs save no parts of epochs."""
+        """Stop the trial at the end of its epoch; simulated trials save no checkpoints within epochs."""
         if gang := self._gangs.get((trial_id, attempt)):
             gang.draining = True
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the slots whose process has served `trials_per_process` trials."""
+        """Return the slots whose process has trained `trials_per_process` trials."""
         limit = self._trials_per_process
         return () if limit is None else tuple(slot for slot in slots if self._trials[slot] >= limit)
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Remove a waiting gang."""
+        """Remove a trial that waits, and free its slots."""
         self._gangs.pop((trial_id, attempt), None)
         if retire:
             self._trials |= dict.fromkeys(retire, 0)
             self._at(self._warm_up_seconds, trial_id, SlotsReady(slots=retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Remove a gang; its slots are ready again at once."""
+        """Remove a trial; its slots are ready again immediately."""
         if gang := self._gangs.pop((trial_id, attempt), None):
             self._at(0.0, trial_id, SlotsReady(slots=gang.slots))
 
     def post(self, event: Event) -> None:
-        """Deliver an event before other events of this moment."""
+        """Deliver an event before all other events of the current time."""
         self._at(0.0, -1, event)
 
     def now(self) -> float:
-        """Return virtual seconds."""
+        """Return the virtual time in seconds."""
         return self._now
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return the next events within that time, and advance virtual time to them.
+        """Advance virtual time to the next events, by at most `seconds`, and return these events.
 
-        Simultaneous events are returned together, by trial id, so that the order of starts has no effect.
+        Simultaneous events are returned together and in the order of trial ids, so that the order of starts has no
+        effect.
         """
         if not self._agenda or self._agenda[0][0] > self._now + seconds:
             self._now += seconds
@@ -161,7 +162,7 @@ class SimulatedPool:
         return events
 
     def close(self) -> None:
-        """Drop all gangs and events."""
+        """Discard all trials and events."""
         self._gangs.clear()
         self._agenda.clear()
 

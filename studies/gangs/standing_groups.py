@@ -1,9 +1,10 @@
-"""Process groups that outlive their trial, since forming a group takes time and using it again does not.
+"""Process groups that outlive their trial: a new group takes time to form, and reusing an existing group does not.
 
-A process is in one group at a time. All members of a group work in one gang or are idle. Any change dissolves the group
-first, by all members together: an NCCL communicator is destroyed only when every member asks, and a lone member waits
-forever (pytorch #141510, #180611, nccl #863). If a member's process is gone, the others have to be replaced. With Gloo
-each member leaves by itself, so gangs of one rank leave a group standing, and dead members do no harm.
+A process is in one group at a time. All members of a group train the same trial or are idle. Before a member joins
+another group, all members leave their group together: an NCCL communicator is destroyed only when every member asks,
+and a single member would wait forever (pytorch #141510, #180611, nccl #863). If a member's process has died, the other
+processes must be replaced. With Gloo each member leaves alone, so a trial of one rank needs no group to dissolve, and
+dead members do no harm.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 
 def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-    """Return slots of the fullest node that has enough, else of the emptiest nodes; at most all free slots."""
+    """Return slots of the fullest node with enough free slots, else slots of several nodes with many free slots."""
     nodes: dict[str, list[int]] = {}
     for slot, node in sorted(node_of.items()):
         nodes.setdefault(node, []).append(slot)
@@ -28,7 +29,7 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
 
 
 def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) -> tuple[int, ...]:
-    """Return `count` free slots (at most all) to release, so that most nodes become empty: small unused nodes first."""
+    """Return `count` free slots to release, chosen so that as many nodes as possible become empty."""
     used = {node for slot, node in node_of.items() if slot not in free}
     nodes: dict[str, list[int]] = {}
     for slot in sorted(free):
@@ -44,7 +45,7 @@ LEAVE_SECONDS = 60.0  # seconds within which the idle members of a group must le
 
 @dataclass(frozen=True, slots=True)
 class StandingGroup:
-    """A process group that outlives its trial."""
+    """A process group that stays for later trials."""
 
     id: str
     slots: tuple[int, ...]
@@ -54,7 +55,7 @@ Leave = Callable[[StandingGroup, Callable[[], bool]], Sequence[int]]
 
 
 class StuckGroupError(Exception):
-    """A group could not be dissolved."""
+    """Processes did not leave their process group in time."""
 
     def __init__(self, slots: Sequence[int]) -> None:
         super().__init__(f"slots {list(slots)}: their processes did not leave their process group")
@@ -62,11 +63,10 @@ class StuckGroupError(Exception):
 
 
 class StandingGroups:
-    """Owner of all standing groups; thread-safe.
+    """All process groups that stay for later trials; thread-safe.
 
-    `leaves_together`: members can leave only all together, as with NCCL. `leave` makes members leave a group and waits
-    until they have left, or until the function passed to it returns True; it returns the slots whose processes have not
-    left.
+    `leaves_together`: members can leave a group only all at once, as with NCCL. `leave` makes them leave and waits for
+    them, until the function passed to it returns True; it returns the slots whose processes have not left.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StandingGroups:
         self._changing = threading.Condition()
 
     def pick(self, node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-        """Return slots for a gang: a free standing group of this size, else the best fit."""
+        """Return slots for a trial: an unused process group of this size, else the best fit."""
         with self._changing:
             standing = {group.slots for group in self._by_slot.values()}
             unbound = {slot: node for slot, node in node_of.items() if slot not in self._by_slot}
@@ -94,10 +94,10 @@ class StandingGroups:
         return best_fit(node_of, world_size)
 
     def seat(self, slots: tuple[int, ...]) -> str:
-        """Return the id of the ranks' group, new or standing; empty for one rank.
+        """Return the id of the process group of these slots, which may be new; empty for a single slot.
 
-        Dissolves other groups that share a slot, which takes as long as the slowest member. StuckGroupError names the
-        slots whose processes must be replaced; it is also raised if some of these slots were replaced since the call.
+        Dissolves other groups that share a slot, which takes as long as the slowest member. StuckGroupError names slots
+        whose processes must be replaced, or slots that got new processes during the call.
         """
         with self._changing:
             self._changing.wait_for(lambda: not self._leaving & set(slots))
@@ -121,18 +121,18 @@ class StandingGroups:
             return group.id
 
     def dissolve(self, slots: Sequence[int]) -> None:
-        """Make all members of these slots' groups leave. Raises StuckGroupError if some have not left."""
+        """Dissolve all process groups with members in `slots`. Raises StuckGroupError if a process cannot leave."""
         with self._changing:
             fallen = self._taken_out(slots)
         self._dissolve(fallen)
 
     def _hopeless(self, group: StandingGroup) -> Callable[[], bool]:
-        """Return a function that returns whether the time is over or a member's process is gone."""
+        """Return a function that returns True after a timeout, or when a member's process has died."""
         deadline = time.monotonic() + LEAVE_SECONDS
         return lambda: time.monotonic() > deadline or self._members.get(group) != self._processes_of(group.slots)
 
     def forget(self, slot: int) -> None:
-        """Record that the slot's process is gone, so that the other members can no longer leave its group."""
+        """Record that the slot's process is dead, so that the other members can never leave its group."""
         with self._changing:
             self._stuck.discard(slot)
             self._replaced[slot] += 1
@@ -144,12 +144,12 @@ class StandingGroups:
                     self._stuck |= set(group.slots) - {slot}
 
     def stuck(self) -> frozenset[int]:
-        """Return the slots whose processes are in a group that they cannot leave, and must be replaced."""
+        """Return the slots whose processes must be replaced, because they cannot leave their group."""
         with self._changing:
             return frozenset(self._stuck)
 
     def _processes_of(self, slots: Sequence[int]) -> list[int]:
-        """Return counts of replacements: a replaced process is no member of its slot's earlier group."""
+        """Return how often each slot's process was replaced; a new process is in no group yet."""
         return [self._replaced[slot] for slot in slots]
 
     def _taken_out(self, slots: Sequence[int]) -> list[StandingGroup]:
@@ -160,7 +160,7 @@ class StandingGroups:
         return groups
 
     def _dissolve(self, groups: Sequence[StandingGroup]) -> None:
-        """Make the members leave; gangs that wait for them then begin."""
+        """Make the members of groups leave, and wake threads that wait for their slots."""
         if not self._leaves_together:  # each member leaves when it joins another group
             for group in groups:
                 self._members.pop(group)

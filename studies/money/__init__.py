@@ -1,1 +1,1 @@
-"""Prices, the ledger of charges, and the budget, which reserves the possible cost of running trials."""
+"""Prices, charges, and the budget, part of which is reserved for the possible cost of running trials."""

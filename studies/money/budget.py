@@ -1,8 +1,9 @@
-"""The budget as a deadline, and forecasts of the durations of epochs.
+"""Converts the budget to a deadline, and forecasts how long epochs take.
 
-A pool of S slots at price p costs S p per second, busy or idle, so the dollars left are seconds left, and no gang is
-promised time beyond the deadline at which they are spent. Hours work the same way, at a price of one. The whole pool is
-reserved up to the latest expected end of a running gang. The deadline moves with the price and the number of slots.
+A pool of S slots at price p costs S p per second, whether busy or idle. The remaining dollars therefore last until a
+known deadline, and no trial is promised time beyond it. A limit in hours works the same way, at a price of one. The
+whole pool is reserved until the latest expected end of a running trial. The deadline changes with the price and the
+number of slots.
 """
 
 import math
@@ -30,7 +31,7 @@ WORTH_DECISIONS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """User's limits; None is no limit. Hours count while a controller lives; `finish` is the leaders' share."""
+    """Limits of a study; None means no limit. Hours count while a controller runs; leaders get the share `finish`."""
 
     usd: float | None = None
     hours: float | None = None
@@ -41,7 +42,7 @@ class Limits:
     finish: float = 0.0
 
     def is_worthwhile(self, percents: Sequence[float]) -> bool:
-        """Return whether a study should continue.
+        """Return whether further dollars are expected to improve the study enough.
 
         Args:
             percents: Percent of hypervolume that ten more dollars would add, at each decision, oldest first.
@@ -50,7 +51,7 @@ class Limits:
         return least is None or len(percents) < WORTH_DECISIONS or max(percents[-WORTH_DECISIONS:]) >= least
 
     def trial_reason(self, paid_nano_usd: float, wall_seconds: float) -> str | None:
-        """Return the reason why a trial with this cost must end, or None."""
+        """Return the reason why a trial with this cost and duration must end; None if it may continue."""
         if self.usd_per_trial is not None and paid_nano_usd >= self.usd_per_trial * NANO:
             return f"budget.usd_per_trial: {paid_nano_usd / NANO:.6g} of {self.usd_per_trial:g} dollars are used up"
         if self.hours_per_trial is not None and wall_seconds >= self.hours_per_trial * 3600:
@@ -59,11 +60,11 @@ class Limits:
 
 
 class BudgetClock:
-    """Converts the remaining dollars and hours into a deadline, once the pool is open.
+    """Converts the remaining dollars and hours to a deadline. Created when the pool opens.
 
     Args:
-        opened_at: Moment at which the pool began to cost money, in seconds since 1970.
-        alive_since: Moment at which this controller took the lease, in seconds since 1970.
+        opened_at: Time at which the pool began to cost money, in seconds since 1970.
+        alive_since: Time at which this controller took the lease, in seconds since 1970.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class BudgetClock:
         self.go_on(opened_at, spent_nano_usd, nano_usd_per_second)
 
     def go_on(self, now: float, spent_nano_usd: int, nano_usd_per_second: float) -> None:
-        """Change the pool's cost per second from now on."""
+        """Change the pool's cost per second from `now`."""
         self.nano_usd_per_second = nano_usd_per_second
         self._usd_deadline = math.inf
         if self._limits.usd is not None and nano_usd_per_second > 0:
@@ -92,17 +93,17 @@ class BudgetClock:
 
     @property
     def deadline(self) -> float:
-        """Return the moment at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
+        """Return the time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return min(self._usd_deadline, self._hours_deadline)
 
     @property
     def binding(self) -> StopReason:
-        """Return the limit that is used up first, dollars or hours."""
+        """Return the limit that will be reached first, dollars or hours."""
         return "budget_usd" if self._usd_deadline <= self._hours_deadline else "budget_hours"
 
     @property
     def total_seconds(self) -> float:
-        """Return the limit that binds, as a whole, in seconds of this pool; infinite without such limits."""
+        """Return the duration of this pool that the whole budget buys; infinite without dollars or hours."""
         if self.deadline == math.inf:
             return math.inf
         limits = self._limits
@@ -113,19 +114,19 @@ class BudgetClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """Forecast of a gang's start and epoch, whose duration is log-normal."""
+    """Forecast of how long a trial's start and its next epoch take; the epoch's duration is log-normal."""
 
     start_seconds: float  # expected time from the lease of the slots to the first step
     epoch_seconds: float  # median of the duration of the next epoch
     deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
-        """Return the seconds within which `epochs` epochs very probably end, with a checkpoint and a margin."""
+        """Return a time within which `epochs` epochs very probably end, including their checkpoint."""
         start = self.start_seconds if starting else 0.0
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
 
     def chance(self, seconds: float, *, epochs: int, starting: bool) -> float:
-        """Return the probability that `epochs` equally long epochs end within `seconds`."""
+        """Return the probability that `epochs` epochs, assumed equally long, end within `seconds`."""
         room = (seconds - (self.start_seconds if starting else 0.0)) / max(epochs, 1)
         if room <= 0:
             return 0.0
@@ -145,9 +146,9 @@ class _Durations:
 
 
 class Forecaster:
-    """Forecasts durations from a trial's own epochs, else from trials of its world size, else from all trials.
+    """Forecasts epoch durations from the trial's own epochs, else from trials of its world size, else from all trials.
 
-    Epochs on k of w ranks are assumed to take w / k times as long as on all ranks.
+    With k of w ranks, epochs are assumed to take w / k times as long.
     """
 
     def __init__(self) -> None:
@@ -156,7 +157,7 @@ class Forecaster:
         self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
     def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
-        """Record the latest epoch of a trial (the last of its durations) and the error of its forecast."""
+        """Record a trial's latest epoch, the last of `own_epoch_seconds`, and the error of its forecast."""
         durations = self._epochs.setdefault(world_size, _Durations())
         if len(own_epoch_seconds) > 1:
             expected = _typical(own_epoch_seconds[-OWN_EPOCHS - 1 : -1])
@@ -166,21 +167,21 @@ class Forecaster:
         durations.add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
 
     def saw_trial(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
-        """Record a trial of an earlier controller, with the durations of all its epochs."""
+        """Record the epoch durations of a trial that ran under an earlier controller."""
         if own_epoch_seconds:
             self._epochs.setdefault(world_size, _Durations()).add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
 
     def saw_start(self, world_size: int, seconds: float) -> None:
-        """Record the time from a gang's lease to its first step."""
+        """Record the time from reserving a trial's slots to its first step."""
         self._starts.setdefault(world_size, deque(maxlen=STARTS)).append(seconds)
 
     def forecast(
         self, world_size: int, own_epoch_seconds: Sequence[float], *, ranks: int | None = None
     ) -> EpochForecast | None:
-        """Return the forecast for a trial on `ranks` (default: `world_size`); None until any epoch is known.
+        """Return the forecast for a trial on `ranks` ranks (default: `world_size`); None before any epoch.
 
         Args:
-            own_epoch_seconds: Durations of its epochs on `world_size` ranks, the latest one last.
+            own_epoch_seconds: Durations of the trial's epochs on `world_size` ranks, the latest last.
         """
         ranks = ranks or world_size
         start, longer = self.start_seconds(ranks), world_size / ranks
@@ -206,7 +207,7 @@ class Forecaster:
         )
 
     def start_seconds(self, world_size: int) -> float:
-        """Return the expected time from a gang's lease to its first step; 0 before any start."""
+        """Return the expected time from reserving slots to the first step; 0 before any trial started."""
         starts = self._starts.get(world_size) or [one for some in self._starts.values() for one in some]
         return median(starts) if starts else 0.0
 
@@ -216,7 +217,7 @@ _LEAST_DEVIATION = 1e-3
 
 
 def _typical(latest: Sequence[float]) -> float:
-    """Return the median of the last three durations, so that one slow epoch of a busy machine does not count."""
+    """Return the median of the last three durations, so that one slow epoch has no effect."""
     return max(median(latest[-3:]), _LEAST_SECONDS)
 
 
@@ -225,7 +226,7 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 
 
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
-    """Return the standard deviation of the next value, by `count` values and the sum of their squared deviations."""
+    """Return the standard deviation of the next value, from `count` values' sum of squared deviations."""
     # The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict.
     variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)
@@ -237,7 +238,7 @@ PRICES_SOURCE = "AWS EC2 on demand, us-east-1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """Dollars per hour of one slot, and the source of the figure."""
+    """Price of one slot in dollars per hour, and its source."""
 
     usd_per_slot_hour: float
     source: str
@@ -263,7 +264,7 @@ USD_PER_CPU_HOUR = 0.04463  # price of one vCPU: c7i.large / 2
 
 
 def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
-    """Return the list price of a slot.
+    """Return the list price of a slot for this kind of device.
 
     Args:
         device: "cpu" or "cuda".

@@ -1,4 +1,4 @@
-"""Arithmetic of the ledger: each slot-second between opening and closing the pool is in exactly one charge."""
+"""Calculates charges so that each second of each slot, from opening to closing the pool, is charged exactly once."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ ABSORBS_ROUNDING: frozenset[ChargeKind] = frozenset({"lost", "idle"})
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
-    """Return the cost of `slots` slots over `seconds` in nano-dollars, rounded once."""
+    """Return the cost in nano-dollars of `slots` slots for `seconds`, rounded once."""
     return round(slots * seconds * usd_per_slot_hour * NANO / 3600)
 
 
 class PricedSpan(NamedTuple):
-    """An interval in which a slot has one price; both moments in seconds since 1970."""
+    """A time interval with one price of a slot; begin and end in seconds since 1970."""
 
     begin: float
     end: float
@@ -27,7 +27,7 @@ class PricedSpan(NamedTuple):
 def charged(
     span: PricedSpan, slots: Sequence[int], kind: ChargeKind, cost: int, *, trial_id: int | None, attempt: int | None
 ) -> Charged:
-    """Return the charge of slots for an interval; `cost` is in nano-dollars."""
+    """Return the charge for slots in an interval; `cost` is in nano-dollars."""
     return Charged(
         kind=kind,
         trial_id=trial_id,
@@ -43,7 +43,7 @@ def charged(
 
 
 class PriceHistory:
-    """Price of a slot over time."""
+    """Prices of a slot over time."""
 
     def __init__(self, usd_per_slot_hour: float) -> None:
         self._prices = [(-math.inf, usd_per_slot_hour)]
@@ -55,15 +55,15 @@ class PriceHistory:
 
     @property
     def changed_at(self) -> float:
-        """Return the moment of the latest change, in seconds since 1970; minus infinity before the first one."""
+        """Return the time of the latest price change, in seconds since 1970; minus infinity without one."""
         return self._prices[-1][0]
 
     def change(self, usd_per_slot_hour: float, at: float) -> None:
-        """Set the price from a moment on, in seconds since 1970; changes must come in order."""
+        """Set the price from the time `at`, in seconds since 1970. Calls must be in chronological order."""
         self._prices.append((max(at, self.changed_at), usd_per_slot_hour))
 
     def spans(self, since: float, until: float) -> Iterator[PricedSpan]:
-        """Yield the parts of an interval with one price each, in order."""
+        """Yield the parts of an interval, split at price changes, in chronological order."""
         if since >= self.changed_at:  # by far the most frequent case
             yield PricedSpan(since, until, self.usd_per_slot_hour)
             return
@@ -75,13 +75,13 @@ class PriceHistory:
 
 
 class SlotMeter:
-    """Records up to which moment each slot is charged, and charges the time since then.
+    """Records the time up to which each slot is charged, and charges the time since then.
 
-    Each charge of a trial is rounded by itself, so that equal epochs cost the same. Overhead absorbs rounding,
+    Charges of trials are rounded separately, so that equal epochs cost the same. Overhead charges absorb the rounding,
     so that all charges together never exceed the cost of the pool's time.
 
     Args:
-        opened_at: Moment at which the pool began to cost money, in seconds since 1970.
+        opened_at: Time at which the pool began to cost money, in seconds since 1970.
     """
 
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
@@ -100,26 +100,26 @@ class SlotMeter:
 
     @property
     def charged_slots(self) -> tuple[int, ...]:
-        """Return the slots that are charged now: all except paused slots."""
+        """Return the slots that currently cost money: all except paused slots."""
         return tuple(sorted(slot for slot, since in self._charged_until.items() if since != math.inf))
 
     @property
     def nano_usd_per_second(self) -> float:
-        """Return the current cost of the charged slots."""
+        """Return the current cost of all charged slots, in nano-dollars per second."""
         return self._charged_count * self.usd_per_slot_hour * NANO / 3600
 
     def change_price(self, usd_per_slot_hour: float, now: float) -> None:
-        """Change the price from now on."""
+        """Charge slots at another price from `now`."""
         if usd_per_slot_hour != self.usd_per_slot_hour:
             self._prices.change(usd_per_slot_hour, now)
 
     def cost_nano_usd(self, slots: int, since: float, until: float) -> int:
-        """Return the cost of slots for an interval in seconds since 1970, each second at its own price."""
+        """Return the cost of `slots` slots in an interval (seconds since 1970), with each second at its own price."""
         spans = self._prices.spans(since, until)
         return sum(cost_nano_usd(slots, span.end - span.begin, span.usd_per_slot_hour) for span in spans)
 
     def charged_until(self, slot: int) -> float:
-        """Return the moment up to which a slot is charged, in seconds since 1970."""
+        """Return the time up to which a slot is charged, in seconds since 1970."""
         return self._charged_until[slot]
 
     def charge(
@@ -131,7 +131,7 @@ class SlotMeter:
         trial_id: int | None = None,
         attempt: int | None = None,
     ) -> list[Charged]:
-        """Charge slots for the time since their last charge; slots with one span and price share a line."""
+        """Charge slots for the time since their last charge; slots with equal intervals share one charge."""
         spans: dict[float, list[int]] = {}
         for slot in slots:
             since = self._charged_until[slot]
@@ -149,7 +149,7 @@ class SlotMeter:
         return charges
 
     def pause(self, slots: Iterable[int]) -> None:
-        """Stop charging these slots, which are charged up to now."""
+        """Stop charging slots, which must be charged up to now."""
         for slot in slots:
             if (since := self._charged_until[slot]) != math.inf:
                 self._charged_count -= 1
@@ -157,7 +157,7 @@ class SlotMeter:
             self._charged_until[slot] = math.inf
 
     def go_on(self, slots: Iterable[int], now: float) -> None:
-        """Charge the paused and new slots among these from now on."""
+        """Charge slots from `now`, if they are new or paused."""
         for slot in slots:
             if self._charged_until.get(slot, math.inf) == math.inf:
                 self._charged_count += 1
@@ -174,7 +174,7 @@ class SlotMeter:
         return max(min(cost, owed - self._charged_nano_usd), 0)
 
     def uncharged_nano_usd(self, now: float) -> int:
-        """Return the cost of the pool since the last charges, in nano-dollars."""
+        """Return the cost of the pool's time that is not charged yet, in nano-dollars."""
         if self._prices.changed_at == -math.inf:  # fast path: called at every commit, and a pool may have 1000 slots
             seconds = self._charged_count * (now - self.opened_at) - self._charged_seconds
             return cost_nano_usd(1, max(seconds, 0.0), self.usd_per_slot_hour)

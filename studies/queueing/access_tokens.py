@@ -1,4 +1,4 @@
-"""Tokens of the service, each of which gives a user and a role. The store holds digests only."""
+"""Access tokens of the service, each for one user with a role. The store holds only their hashes."""
 
 import hashlib
 import re
@@ -23,7 +23,7 @@ PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """User who sends a request."""
+    """The user who sent a request, with role and project."""
 
     user: str
     project: str  # the only visible project, except for an admin
@@ -33,7 +33,7 @@ class Identity:
 
     @property
     def is_admin(self) -> bool:
-        """Return whether the user sees and changes everything."""
+        """Return whether the user may read and change everything."""
         return self.role == "admin"
 
     def sees(self, project: str) -> bool:
@@ -42,12 +42,12 @@ class Identity:
 
 
 class LastAdminError(StoreError):
-    """No other valid token is an admin's, so nobody could make tokens through the service."""
+    """The only valid token of an admin cannot be revoked: nobody could create tokens afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLine:
-    """A token without its secret; moments are in seconds since 1970."""
+    """A token without its secret; times are in seconds since 1970."""
 
     id: int
     name: str
@@ -61,14 +61,14 @@ class TokenLine:
 
 
 def digest_of(token: str) -> str:
-    """Return the SHA-256 of a token; its 256 random bits need no slow hash."""
+    """Return the SHA-256 hash of a token. A token has 256 random bits, so a slow hash is unnecessary."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def create(
     store: Store, *, name: str, user: str, project: str, role: Role, days: float | None
 ) -> tuple[str, TokenLine]:
-    """Make a token valid for some days (None: forever); only its digest is stored. StoreError for an invalid name."""
+    """Create a token for `days` days (None: forever), and store its hash. Raises StoreError for an invalid name."""
     if re.fullmatch(USER_PATTERN, user) is None:
         allowed = "letters, digits, - _ @ and ., at most 100 of them, no . in front"
         raise StoreError(f"user: {found(user, allowed)}")
@@ -90,7 +90,7 @@ def _made(store: Store, *, name: str, user: str, project: str, role: Role, days:
 
 
 def keep(store: Store, token: str, *, name: str, user: str, project: str, role: Role) -> None:
-    """Keep a token made elsewhere, such as a cluster's secret, if it is new; revoke other tokens of its name."""
+    """Store a token that was made elsewhere, such as a cluster's secret, and revoke older tokens of its name."""
     if identify(store, token) is not None:
         return
     with store.engine.begin() as connection:
@@ -126,7 +126,7 @@ def _identity(store: Store, which: sa.ColumnElement[bool], *, is_session: bool =
 
 
 def begin_session(store: Store, token: str, seconds: float) -> str | None:
-    """Return the secret of a new browser session of a token; None if the token is not valid. Only a digest is kept."""
+    """Start a browser session of a token and return its secret, stored as a hash; None for an invalid token."""
     identity, secret = identify(store, token), secrets.token_urlsafe(32)
     if identity is None:
         return None
@@ -139,13 +139,13 @@ def begin_session(store: Store, token: str, seconds: float) -> str | None:
 
 
 def end_session(store: Store, secret: str) -> None:
-    """End a browser session, if there is one of this secret."""
+    """End the browser session with this secret, if it exists."""
     with store.engine.begin() as connection:
         connection.execute(sa.delete(t.sessions).where(t.sessions.c.digest == digest_of(secret)))
 
 
 def lasts(store: Store, identity: Identity) -> bool:
-    """Return whether the token or session of a request is still accepted; True if the service uses no tokens."""
+    """Return whether a request's token or session is still valid; True if the service uses no tokens."""
     if identity.token_id is None:
         return True
     if identity.session_id is not None:
@@ -160,22 +160,22 @@ def listed(store: Store) -> list[TokenLine]:
 
 
 def any_made(store: Store) -> bool:
-    """Return whether a token was ever made, valid or not."""
+    """Return whether any token was ever created, including expired and revoked tokens."""
     with store.snapshot() as connection:
         return connection.execute(sa.select(t.tokens.c.id).limit(1)).first() is not None
 
 
 def revoke(store: Store, token_id: int, *, force: bool = False) -> TokenLine:
-    """Revoke a token. StoreError for an unknown token, LastAdminError for the last admin's if not `force`."""
+    """Revoke a token. Raises StoreError for an unknown id; LastAdminError protects the last admin without `force`."""
     if all(line.id != token_id for line in listed(store)):  # checked here, since the id may not fit the database's type
-        raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
+        raise StoreError(f"token: no token has the id {token_id}. `automl token list` lists the tokens")
     with store.engine.begin() as connection:
         locked = _lines(connection).where(t.tokens.c.role == "admin").order_by(t.tokens.c.id).with_for_update()
         admins = [row.id for row in connection.execute(locked) if row.is_valid]
         if admins == [token_id] and not force:
             raise LastAdminError(
-                f"token: {token_id} is the only valid token of an admin. Make another one first, or run "
-                f"`automl token revoke {token_id} --force` beside the store"
+                f"token: {token_id} is the only valid token of an admin. Create another admin token first, or run "
+                f"`automl token revoke {token_id} --force` with direct access to the store"
             )
         still = sa.func.coalesce(t.tokens.c.revoked_at, clock_of(connection))
         connection.execute(sa.update(t.tokens).where(t.tokens.c.id == token_id).values(revoked_at=still))
@@ -183,10 +183,10 @@ def revoke(store: Store, token_id: int, *, force: bool = False) -> TokenLine:
 
 
 def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: float) -> tuple[str, TokenLine]:
-    """Make a new token for some days (None: forever), and let the old one expire; StoreError if that is not valid."""
+    """Replace a token by a new token, valid for `days` days. The old token expires after `grace_seconds`."""
     old = next((line for line in listed(store) if line.id == token_id), None)
     if old is None or not old.is_valid:
-        raise StoreError(f"token: found {token_id}, allowed: the id of a valid token (`automl token list`)")
+        raise StoreError(f"token: no valid token has the id {token_id}. `automl token list` lists the tokens")
     made = _made(store, name=old.name, user=old.user, project=old.project, role=old.role, days=days)
     with store.engine.begin() as connection:
         until = clock_of(connection) + grace_seconds

@@ -1,9 +1,10 @@
-"""Money of users and projects: spent, promised to running jobs, and available to a job.
+"""Money of users and projects: spent, reserved for running jobs, and available for the next job.
 
-A study never exceeds its budget, the deadline of its pool; in the same way a run has a cap on its study's spending. The
-caps of running jobs and all other spending together never exceed a limit. A dead controller leaves slot-time uncharged:
-its cap counts until the pool is settled. A job that confirms another user's study is charged to that study's ledger and
-paid by the job's user. A job whose run ended at its cap waits for more money: the rest pays for no epoch.
+A study never exceeds its budget, and a run of a job never exceeds a cap on the study's spending. The caps of running
+jobs and all other spending together never exceed the limit of a user or project. If a controller dies, its last seconds
+are not charged yet, so the run's cap counts until they are. A job that confirms another user's study is charged in that
+study's ledger, but paid by the job's user. A job whose run ended at its cap waits for more money, because the remaining
+money pays for no whole epoch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ LEAST_SHARE = 0.01  # share of a job's requested money below which it waits: les
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """A limit on the spending of a user or a project over all studies."""
+    """A limit on the total spending of a user or a project in all studies."""
 
     kind: AccountKind
     name: str
@@ -30,11 +31,11 @@ class Account:
 
     @property
     def rest_nano_usd(self) -> int:
-        """Return the money that is neither spent nor promised, at least 0."""
+        """Return the nano-dollars that are neither spent nor reserved, at least 0."""
         return self._rest(self.promised_nano_usd)
 
     def rest_for(self, job: Job) -> int:
-        """Return the nano-dollars for a new run of the job, at least 0, including what an earlier run was promised."""
+        """Return the nano-dollars for a new run of the job, including the amount reserved for its earlier run."""
         return self._rest(self.promised_nano_usd - (job.promised_nano_usd or 0))
 
     def _rest(self, promised_nano_usd: int) -> int:
@@ -51,7 +52,7 @@ class Account:
 
 
 def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Job]) -> Account:
-    """Return an account with its jobs' spending and promises."""
+    """Return an account, with the amounts that its jobs have spent and reserved."""
     empty = Account(kind=kind, name=name, limit_nano_usd=limit_nano_usd, spent_nano_usd=0, promised_nano_usd=0)
     spent, promised, has_unlimited = 0, 0, False
     for job in jobs:
@@ -72,14 +73,14 @@ def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Jo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """Money that a job may spend."""
+    """The money that a job may spend in its next run."""
 
     cap_nano_usd: int | None  # limit on the study's spending up to the end of the run; None is no limit
     problem: str = ""  # reason why the job cannot start, in one line; empty if it can
 
 
 def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
-    """Return the money that a waiting job may spend in its next run."""
+    """Return the money that a waiting job may spend in its next run, or the reason why it has to wait."""
     mine = [one for one in accounts if one.is_of(job)]
     caps = [job.ledger_nano_usd + one.rest_for(job) for one in mine]
     if job.limit_nano_usd is not None:
@@ -100,9 +101,9 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
 
 
 def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
-    """Return running jobs that must drain because a limit was set or lowered after their start.
+    """Return running jobs that must stop because a limit was set or lowered after they started.
 
-    They are queued again with the money that the limit leaves. A run over its own cap is closing already.
+    The jobs are queued again, with the money that the limit leaves. A run above its own cap is ending already.
     """
     found = []
     for one in accounts:

@@ -1,4 +1,4 @@
-"""The queue in the store: submits jobs, takes turns and ends runs, each in one transaction."""
+"""The job queue in the store: submits jobs, assigns them to workers and ends their runs, each in one transaction."""
 
 import itertools
 import os
@@ -40,7 +40,7 @@ _STATES: Mapping[RunOutcome, JobState] = {
 
 
 def end_worker(connection: sa.Connection, worker_id: int) -> None:
-    """End a worker, and return its running jobs to the queue."""
+    """Record that a worker has ended, and return its running jobs to the queue."""
     for run_id in job_rows.open_runs_of(connection, worker_id):
         end_run(connection, run_id, "lost", "its worker has died or left; it continues on another worker")
     ended = sa.update(t.workers).where(t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
@@ -48,7 +48,7 @@ def end_worker(connection: sa.Connection, worker_id: int) -> None:
 
 
 def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason: str) -> None:
-    """End a run and update its job's state; ignores a run that has ended already."""
+    """End a job's run and update the job's state; does nothing if the run has ended already."""
     ended = sa.update(t.job_runs).where(t.job_runs.c.id == run_id, t.job_runs.c.ended_at.is_(None))
     now = clock_of(connection)
     row = connection.execute(ended.values(ended_at=now, outcome=outcome).returning(t.job_runs.c.job_id)).first()
@@ -66,7 +66,7 @@ def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason:
 
 
 def _deaths(connection: sa.Connection, job_id: int) -> int:
-    """Return the number of consecutive runs, up to the latest, that ended by the death of the process."""
+    """Return how many of the job's latest runs, in a row, ended because the process died."""
     runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
     latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
     return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))
@@ -77,7 +77,7 @@ TURN_LOCK = 7_209_432_117  # id of PostgreSQL's lock for workers' turns; SQLite 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """A job to submit."""
+    """A job as a user submits it."""
 
     kind: JobKind = "study"
     study: str
@@ -91,7 +91,7 @@ class Submission:
 
 
 class JobQueue:
-    """The jobs of a store."""
+    """The jobs of a store, and the changes that users and workers make."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -118,30 +118,30 @@ class JobQueue:
         return self.require(submission.study)
 
     def jobs(self, *, project: str | None = None, states: Sequence[JobState] | None = None) -> list[Job]:
-        """Return jobs, oldest first; None means all projects or all states."""
+        """Return jobs, oldest first; with None, jobs of all projects or in all states."""
         with self.store.snapshot() as connection:
             return job_rows.load(connection, project=project, states=states)
 
     def find(self, study: str) -> Job | None:
-        """Return the job of a study, None if it was not submitted."""
+        """Return the job of a study; None if the study was not submitted."""
         with self.store.snapshot() as connection:
             return next(iter(job_rows.load(connection, study=study)), None)
 
     def require(self, study: str) -> Job:
-        """Return the job of a study. Raises StoreError if no job has it."""
+        """Return the job of a study. Raises StoreError if the study was not submitted."""
         job = self.find(study)
         if job is None:
             raise StoreError(f"study: {study!r} was not submitted. `automl queue` lists the submitted studies")
         return job
 
     def spec_of(self, job: Job) -> tuple[Mapping[str, Any], str]:
-        """Return the submitted spec of a job, and its base folder."""
+        """Return the submitted spec of a job, and the folder from which its relative paths start."""
         with self.store.snapshot() as connection:
             row = connection.execute(sa.select(t.jobs.c.spec, t.jobs.c.base_folder).where(t.jobs.c.id == job.id)).one()
         return row.spec, row.base_folder
 
     def ask(self, job: Job, what: JobRequest) -> Job:
-        """Request stop, cancel or preempt of a job; its worker stops a running one. Stopped jobs can be cancelled."""
+        """Stop, cancel or preempt a job; the worker of a running job does this later. Stopped jobs can be cancelled."""
         with self._turn() as connection:
             state = connection.execute(sa.select(t.jobs.c.state).where(t.jobs.c.id == job.id)).scalar_one()
             values: dict[str, Any] = {}
@@ -155,9 +155,10 @@ class JobQueue:
         return self.require(job.study)
 
     def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
-        """Queue an ended job again, with the study's own budget (None is no limit).
+        """Queue an ended job again, with `limit_nano_usd` as its study's budget (None: no limit).
 
-        StoreError if it has not ended, was deleted, or its study is being confirmed: two jobs cannot charge one ledger.
+        Raises StoreError if the job has not ended or was deleted, or while another job confirms its study, since two
+        jobs cannot charge one study at a time.
         """
         with self._turn() as connection:
             job_rows.check_may_go_on(connection, job)
@@ -167,21 +168,20 @@ class JobQueue:
         return self.require(job.study)
 
     def check_may_go_on(self, job: Job) -> None:
-        """Raise `StoreError` if `queue_again` would."""
+        """Raise `StoreError` if `queue_again` would refuse this job."""
         with self.store.snapshot() as connection:
             job_rows.check_may_go_on(connection, job)
 
     def set_priority(self, job: Job, priority: int) -> Job:
-        """Give a job another priority."""
+        """Change the priority of a job."""
         with self._turn() as connection:
             connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(priority=priority))
         return self.require(job.study)
 
     def settle_deleted(self, job: Job) -> None:
-        """Mark a job and the jobs that confirmed its study as deleted, and keep their costs in their accounts.
+        """Mark a study's job and its confirming jobs as deleted; their costs remain in their accounts.
 
-        Call it before the study's deletion. StoreError, without any mark, if the job has not ended or the study is
-        being confirmed.
+        Call it before deleting the study. Raises StoreError, without any change, if one of these jobs has not ended.
         """
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
@@ -191,7 +191,7 @@ class JobQueue:
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == one.id).values(settled))
 
     def free_name(self, job: Job) -> None:
-        """Free the name of a deleted study for another submission."""
+        """Rename the jobs of a deleted study, so that another study can have its name."""
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
                 if one.state == "deleted":
@@ -199,7 +199,7 @@ class JobQueue:
                     connection.execute(mine.values(study=deleted_name(one)))
 
     def set_limit(self, kind: AccountKind, name: str, nano_usd: int | None) -> None:
-        """Limit the spending of a user or a project over all studies; None removes the limit."""
+        """Limit the total spending of a user or project; None removes the limit."""
         mine = (t.spending_limits.c.kind == kind, t.spending_limits.c.name == name)
         with self._turn() as connection:
             connection.execute(sa.delete(t.spending_limits).where(*mine))
@@ -208,12 +208,12 @@ class JobQueue:
                 connection.execute(sa.insert(t.spending_limits).values(row))
 
     def accounts(self) -> list[Account]:
-        """Return all accounts with their spending and promises."""
+        """Return all accounts, with the amounts spent and reserved."""
         with self.store.snapshot() as connection:
             return job_rows.load_accounts(connection, job_rows.load(connection))
 
     def register(self, name: str, *, device: str, slots: int) -> int:
-        """Insert this process as a worker; returns the worker's id."""
+        """Record this process as a worker; returns the worker's id."""
         pid = os.getpid()
         with self.store.engine.begin() as connection:
             now = clock_of(connection)
@@ -225,9 +225,9 @@ class JobQueue:
             return int(connection.execute(sa.insert(t.workers).values(row).returning(t.workers.c.id)).scalar_one())
 
     def beat(self, worker_id: int) -> tuple[float, dict[int, JobRequest | None]]:
-        """Renew a worker's heartbeat; WorkerGoneError if it comes too late, and other workers took over the jobs.
+        """Renew a worker's heartbeat. Raises WorkerGoneError if it is too late and other workers have its jobs.
 
-        Returns the seconds since the last heartbeat, and the request for each of its open runs, by the run's id.
+        Returns the seconds since the last heartbeat, and users' requests to the worker's running jobs by the run's id.
         """
         open_runs = sa.select(t.job_runs.c.id, t.jobs.c.request).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
         mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
@@ -236,7 +236,7 @@ class JobQueue:
             return gap_seconds, {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
 
     def leave(self, worker_id: int) -> None:
-        """End a worker whose runs have ended."""
+        """Record that a worker ended after its last run."""
         with self._turn() as connection:
             end_worker(connection, worker_id)
 
@@ -251,9 +251,10 @@ class JobQueue:
             return _now(connection)
 
     def take_turn(self, worker_id: int, slots: int, *, gives_up_silent: bool = True) -> Start | MakeRoom | Wait:
-        """End dead workers, and let this worker start a job or ask for room; WorkerGoneError if it counts as dead.
+        """Return a worker's next step: start a job, make room, or wait. Raises WorkerGoneError if it counts as dead.
 
-        `gives_up_silent`: workers without a recent heartbeat count as dead; switch it off after an outage of the store.
+        Dead workers' jobs return to the queue. With `gives_up_silent`, workers without a recent heartbeat count as
+        dead; switch it off after an outage of the store.
         """
         with self.store.snapshot() as connection:  # workers look every second, which must not make writers wait
             turn, changes = self._turn_of(connection, worker_id, slots)
@@ -278,7 +279,7 @@ class JobQueue:
     def _turn_of(
         self, connection: sa.Connection, worker_id: int, slots: int
     ) -> tuple[Start | MakeRoom | Wait, dict[int, dict[str, Any]]]:
-        """Return the worker's next step, and changed columns by job."""
+        """Return the worker's next step, and the columns to change, by job id."""
         jobs, accounts = job_rows.load_for_turn(connection)
         now = _now(connection)
         queued = [job for job in jobs if job.state == "queued"]
@@ -315,20 +316,20 @@ class JobQueue:
         return next(job for job in job_rows.load(connection, study=turn.job.study))
 
     def end_run(self, run_id: int, outcome: RunOutcome, reason: str = "") -> None:
-        """End a run and update its job's state; ignores a run that has ended already."""
+        """End a job's run and update the job's state; does nothing if the run has ended already."""
         with self._turn() as connection:
             end_run(connection, run_id, outcome, reason)
 
     @contextmanager
     def _turn(self) -> Iterator[sa.Connection]:
-        """Open a transaction in which no worker takes its turn."""
+        """Open a transaction during which no other worker can take a job."""
         with self.store.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_LOCK)))
             yield connection
 
     def waiting(self) -> list[Job]:
-        """Return the waiting jobs in the order of their turns."""
+        """Return the waiting jobs, in the order in which they will start."""
         with self.store.snapshot() as connection:
             now = _now(connection)
             queued = job_rows.load(connection, states=("queued",))
@@ -336,7 +337,7 @@ class JobQueue:
 
 
 def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int, str]:
-    """Return reasons by job id, for jobs with money that no living worker can run."""
+    """Return reasons by job id, for the jobs that no living worker can run."""
     workers = job_rows.load_workers(connection) if jobs else []
     found = {job.id: no_worker_for(job, workers) for job in jobs}
     return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}

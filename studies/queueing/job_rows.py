@@ -1,4 +1,4 @@
-"""Reads jobs, runs and accounts from their rows."""
+"""Reads jobs, their runs and their accounts from the database."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -113,7 +113,7 @@ MOST_NAMED = 500  # largest number of studies that a query names; for more studi
 
 @dataclass(frozen=True, slots=True)
 class _Summed:
-    """Sums of a ledger at a revision: pairs of confirming job or None, and nano-dollars."""
+    """Sums of a study's charges up to one revision, in nano-dollars, by confirming job (None: the study's own job)."""
 
     revision: int
     by_job: tuple[tuple[int | None, int], ...]
@@ -123,7 +123,7 @@ _remembered: WeakKeyDictionary[sa.Engine, dict[str, _Summed]] = WeakKeyDictionar
 
 
 def ledger_sums(connection: sa.Connection, studies: Collection[str] | None) -> list[tuple[str, int | None, int]]:
-    """Return study name, confirming job (None for its own job), and nano-dollars; `studies` None takes all."""
+    """Return sums of charges as (study, confirming job or None, nano-dollars); with `studies` None, of all studies."""
     known = _remembered.setdefault(connection.engine, {})  # other threads change it, too
     # Revisions are read before sums: charges committed in between are summed again next time.
     rows = _rows(connection, studies)
@@ -166,7 +166,7 @@ def load(
     states: Sequence[JobState] | None = None,
     study: str | None = None,
 ) -> list[Job]:
-    """Return jobs with their spending and open runs, oldest first; None means all projects, states or studies."""
+    """Return jobs with their spending and current runs, oldest first. None means all projects, states or studies."""
     query = JOBS
     if project is not None:
         query = query.where(t.jobs.c.project == project)
@@ -184,7 +184,7 @@ def load(
 
 
 def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
-    """Return unfinished jobs, oldest first, and the accounts. Without any limit, only unfinished jobs are summed."""
+    """Return unfinished jobs, oldest first, and all accounts. Reads fewer charges if no limit is set."""
     if connection.execute(sa.select(t.spending_limits.c.id).limit(1)).first() is None:
         return load(connection, states=_UNDER_WAY), []
     jobs = load(connection)
@@ -192,22 +192,22 @@ def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
 
 
 def names(connection: sa.Connection, project: str) -> frozenset[str]:
-    """Return the names of the studies of a project."""
+    """Return the names of a project's studies."""
     return frozenset(connection.execute(sa.select(t.jobs.c.study).where(t.jobs.c.project == project)).scalars())
 
 
 def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
-    """Return the columns that change with a job's status; None without a job. Cheap, since it sums no ledger.
+    """Return the columns that change with a job's status; None without a job. Fast, since it reads no charges.
 
-    They are `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
-    state of its study (None before its start).
+    The columns are `project`, then state, reason, request, priority and limit of the job, the id of its current run,
+    and revision and state of its study (None before its start).
     """
     row: Any = connection.execute(LOOK, {"study": study}).first()
     return row  # type: ignore[no-any-return]
 
 
 def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
-    """Return the job of a study, and all jobs that have confirmed it or are confirming it."""
+    """Return the job of a study, and all jobs that confirm or confirmed the study."""
     prefix = study + CONFIRM_MARK  # not LIKE, which ignores case in SQLite
     is_of_it = sa.func.substr(t.jobs.c.study, 1, len(prefix)) == prefix
     names = sa.select(t.jobs.c.study).where(t.jobs.c.kind == "confirm", is_of_it)
@@ -218,13 +218,13 @@ def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
 
 
 def load_accounts(connection: sa.Connection, jobs: Sequence[Job]) -> list[Account]:
-    """Return the account of each limit."""
+    """Return an account for each limit on spending."""
     limits = sa.select(t.spending_limits).order_by(t.spending_limits.c.kind, t.spending_limits.c.name)
     return [account(row.kind, row.name, row.nano_usd, jobs) for row in connection.execute(limits)]
 
 
 def load_stays(connection: sa.Connection, now: float) -> list[Stay]:
-    """Return the recent stays of users on slots, as of `now` in seconds since 1970."""
+    """Return the times during which users recently held workers' slots, as of `now` (seconds since 1970)."""
     since = now - REMEMBERED_HALF_LIVES * HALF_LIFE_SECONDS
     r = t.job_runs.c
     query = sa.select(t.jobs.c.user, r.slot_numbers, r.started_at, r.ended_at).join(t.jobs, t.jobs.c.id == r.job_id)
@@ -245,9 +245,9 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
 
 
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
-    """Return the room that other living workers are making, or that recently became free there.
+    """Return slots of other living workers whose jobs were asked to stop, or ended after `since`.
 
-    Recently is after `since`, in seconds since 1970: some worker may not have taken its turn since then.
+    Slots that became free before `since` (seconds since 1970) do not count, because every worker has had a turn since.
     """
     w, r = t.workers.c, t.job_runs.c
     alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection), w.id != besides)
@@ -267,7 +267,7 @@ def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Ro
 
 
 def open_runs_of(connection: sa.Connection, worker_id: int) -> list[int]:
-    """Return the ids of a worker's open runs."""
+    """Return the ids of a worker's runs that have not ended."""
     mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
     return list(connection.execute(sa.select(t.job_runs.c.id).where(*mine)).scalars())
 
@@ -291,7 +291,7 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
 
 
 def left_studies(connection: sa.Connection) -> list[int]:
-    """Return the ids of studies with an open pool whose job does not run."""
+    """Return the ids of studies whose job has ended while their pool is still recorded as open."""
     return sorted({row.study_id for row in connection.execute(LEFT_RUNS)})
 
 
@@ -318,7 +318,7 @@ def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, use
 
 
 def check_may_go_on(connection: sa.Connection, job: Job) -> None:
-    """Raise StoreError if a job has not ended, is deleted, or is being confirmed."""
+    """Raise StoreError if a job has not ended or is deleted, or while another job confirms its study."""
     state = _state_of(connection, job)
     if state not in ENDED:
         raise StoreError(f"study: {job.study!r} is {state}. Only a job that ended, and was not deleted, can continue")
@@ -328,7 +328,7 @@ def check_may_go_on(connection: sa.Connection, job: Job) -> None:
 
 
 def _state_of(connection: sa.Connection, job: Job) -> JobState:
-    """Return a job's state; a study deleted by an earlier version left no mark, and its job is deleted too."""
+    """Return a job's state; "deleted" also if an earlier version deleted the study without marking the job."""
     there = sa.exists().where(t.studies.c.name == t.jobs.c.study)
     row = connection.execute(
         sa.select(t.jobs.c.state, t.jobs.c.spent_nano_usd, there.label("there")).where(t.jobs.c.id == job.id)

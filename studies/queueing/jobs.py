@@ -1,4 +1,4 @@
-"""Jobs of a team, their runs on workers, and the states between them.
+"""Jobs that a team's users submit, the runs of jobs on workers, and the states of jobs.
 
 queued ─► running ─► done       the study is closed
    ▲         ├─────► stopped    a user stopped it; resuming queues it again
@@ -6,7 +6,7 @@ queued ─► running ─► done       the study is closed
    │         └─────► cancelled  a user cancelled it ─► deleted (from any end state); its cost stays counted
    └─────────┘ preempted, lost with its worker, or its user's money is used up: no training is lost
 
-Rows are in `automl_jobs` and `automl_job_runs`.
+The rows are in the tables `automl_jobs` and `automl_job_runs`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ MOST_PRIORITY = 100  # largest absolute value of a priority; 0 is the default
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One stay of a job on a worker; times are the database's, in seconds since 1970."""
+    """One run of a job on a worker. Times are the database's, in seconds since 1970."""
 
     id: int
     worker: str
@@ -55,10 +55,11 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A submitted study or single training.
+    """A study, or another task such as a confirmation, that a user submitted to the team's queue.
 
-    `least_slots` are the slots needed by a job that takes a whole worker: the largest gang in its space. It is 1 while
-    the space is the task's own and unknown; the first run then keeps the world sizes that fit.
+    A job without `slots` takes a whole worker, which must have `least_slots` slots: the largest world size in its
+    space. `least_slots` is 1 while the space is the task's own and unknown; the first run then keeps the world sizes
+    that fit.
     """
 
     id: int
@@ -86,22 +87,22 @@ class Job:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the job is fully deleted and its name is free; a deletion that broke off can be repeated."""
+        """Return whether the deletion is complete and the name is free. An interrupted deletion can be repeated."""
         return self.state == "deleted" and self.study == deleted_name(self)
 
     @property
     def confirms(self) -> str:
-        """Return the name of the study that the job confirms; empty for other jobs."""
+        """Return the name of the study that the job confirms; empty for jobs of other kinds."""
         return self.study.rpartition(CONFIRM_MARK)[0] if self.kind == "confirm" else ""
 
     @property
     def ledger_nano_usd(self) -> int:
-        """Return the whole cost of the job's study, which the study's budget and the caps of runs limit."""
+        """Return the total cost of the job's study; the study's budget and the caps of runs limit this sum."""
         return self.spent_nano_usd + self.confirmed_nano_usd
 
     @property
     def promised_nano_usd(self) -> int | None:
-        """Return the amount that may still be charged for the job beyond its ledger; None is no limit."""
+        """Return the nano-dollars that the job's run may still charge; None is no limit."""
         run = self.run or self.left_run
         if run is None:
             return 0
@@ -112,13 +113,13 @@ _MOST_STEM = 80  # longest part of the study's name in the name of a deleted job
 
 
 def deleted_name(job: Job) -> str:
-    """Return the name for a deleted job, which frees its study's name."""
+    """Return the new name of a deleted job, so that another study can have its name."""
     return f"{job.study.partition(':')[0][:_MOST_STEM]}:deleted-{job.id}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLine:
-    """A living worker; its device is "cpu" or "cuda"."""
+    """A living worker, as `automl queue` shows it; its device is "cpu" or "cuda"."""
 
     name: str
     host: str
@@ -129,7 +130,7 @@ class WorkerLine:
 
 
 def largest_gang(form: object) -> int:
-    """Return the largest gang that a space allows, from its stored parameter `world_size` (None without one)."""
+    """Return the largest world size that a space allows, from its stored parameter (None: one rank)."""
     if not isinstance(form, Mapping):
         return 1
     plain = {name: value for name, value in form.items() if name != "when"}  # without the parameter, trials have 1 rank
@@ -143,34 +144,34 @@ def largest_gang(form: object) -> int:
 
 
 def needed(job: Job, device: str) -> int:
-    """Return the number of slots that a worker with this device ("cpu" or "cuda") must have to run a job."""
+    """Return how many slots a worker with this device ("cpu" or "cuda") needs to run a job."""
     return (job.least_slots if job.slots is None else job.slots) * _worker_slots_each(job, device)
 
 
 def wanted(job: Job, slots: int, device: str) -> int:
-    """Return the number of slots that a job takes from a worker with `slots` slots of a device."""
+    """Return how many slots a job takes on a worker with `slots` slots of this device."""
     return slots if job.slots is None else needed(job, device)
 
 
 def study_slots(job: Job) -> int:
-    """Return the number of slots of a job's study in its open run."""
+    """Return how many slots the job's study has in its current run."""
     if job.run is None:
         return 1
     return max(len(job.run.slot_numbers) // _worker_slots_each(job, job.run.device), 1)
 
 
 def _worker_slots_each(job: Job, device: str) -> int:
-    """Return the worker's slots for each slot of a study: one GPU, or all CPUs of a rank."""
+    """Return how many of a worker's slots make one slot of the study: one GPU, or all CPUs of a rank."""
     return 1 if "cuda" in {device, job.device} else job.cpus_per_rank
 
 
 def can_run(job: Job, slots: int, device: str) -> bool:
-    """Return whether a worker with slots of this device ("cpu" or "cuda") can ever run a job."""
+    """Return whether a worker with this device and number of slots can run a job once all its slots are free."""
     return needed(job, device) <= slots and (job.device != "cuda" or device == "cuda")
 
 
 def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
-    """Return the reason why no living worker can ever run a job; empty if one can."""
+    """Return the reason why no living worker can run a job; empty if a worker can."""
     if not workers:
         return "no worker is alive"
     device = "cpu" if any(line.device == "cpu" for line in workers) else "cuda"

@@ -1,8 +1,8 @@
-"""Decides a worker's next step: start a job, ask running jobs for room, or wait. Pure, with time as an argument.
+"""Decides a worker's next step: start a job, stop running jobs to make room, or wait. Without I/O and clock.
 
-Jobs go by priority, then by their users' recent usage, then by age. The first job that the worker can ever run is the
-head of the line: the worker keeps its free slots for it, since otherwise small jobs would take them. Jobs of a lower
-priority drain, latest first, to make room for it, on one worker only, and lose no training.
+Jobs are ordered by priority, then by their users' recent usage, then by age. A worker keeps free slots for the first
+job that it can run, since smaller jobs would otherwise always take them. Running jobs of lower priority, the latest
+first, stop with a checkpoint to make room for it, on one worker only, and lose no training.
 """
 
 import math
@@ -24,7 +24,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeRoom:
-    """Running jobs must drain for a job of a higher priority."""
+    """Running jobs must stop with a checkpoint to free slots for `job`, which has a higher priority."""
 
     job: Job
     displaced: tuple[Job, ...]
@@ -32,7 +32,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """Room that another worker is making, or that has just become free there; its device is "cpu" or "cuda"."""
+    """Slots of another worker that are free or will soon be free; the worker's device is "cpu" or "cuda"."""
 
     slots: int
     worker_slots: int
@@ -41,13 +41,13 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """Nothing can start; `job` is the head of the line, None if no job fits this worker."""
+    """No job can start; `job` is the next in line, or None if this worker can run none of the waiting jobs."""
 
     job: Job | None = None
 
 
 def in_order(queued: Sequence[Job], used: Mapping[str, float]) -> list[Job]:
-    """Return jobs in the order of their turns; `used` has slot-seconds by user."""
+    """Return waiting jobs in the order in which they will start; `used` has recent slot-seconds by user."""
     return sorted(queued, key=lambda job: (-job.priority, used.get(job.user, 0.0), job.queued_at, job.id))
 
 
@@ -61,7 +61,7 @@ def next_turn(
     device: str = "cuda",
     rooms: Sequence[Room] = (),
 ) -> Start | MakeRoom | Wait:
-    """Return a worker's next step. `used` has slot-seconds by user; a worker with GPUs ("cuda") takes any job."""
+    """Return a worker's next step. `used` has recent slot-seconds by user; GPU workers ("cuda") also run CPU jobs."""
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
     line = in_order(queued, used)
@@ -80,7 +80,7 @@ def next_turn(
 
 
 def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
-    """Return the ids of the jobs that will start in other workers' room, which is assigned in the line's order."""
+    """Return the ids of waiting jobs for which other workers will soon have enough free slots."""
     left, expected = dict(enumerate(rooms)), set()
     for job in line:
         able = [number for number, room in left.items() if can_run(job, room.worker_slots, room.device)]
@@ -96,7 +96,7 @@ def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
 
 
 def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ...]:
-    """Return the running jobs that must free their slots for the head, without those already asked to."""
+    """Return the running jobs to stop for the job `head`, without jobs that were asked to stop earlier."""
     lower = [job for job in running if job.run is not None and job.priority < head.priority]
     lower.sort(key=lambda job: (job.request is None, job.priority, -(job.run.started_at if job.run else 0.0)))
     chosen = []
@@ -115,7 +115,7 @@ EXPECTED_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stay:
-    """Slots that a user held for a while, in seconds since 1970; `until` is None while the user holds them."""
+    """A time during which a user held slots, in seconds since 1970; `until` is None while the user still holds them."""
 
     user: str
     slots: int
@@ -124,9 +124,9 @@ class Stay:
 
 
 def usage(stays: Iterable[Stay], now: float) -> Mapping[str, float]:
-    """Return slot-seconds by user, decayed, plus the expected use of running jobs.
+    """Return recent slot-seconds by user, with less weight for older use, plus the expected use of running jobs.
 
-    A stay from a to b on s slots counts s times the integral of 2^(-(now - t) / half-life) over t from a to b.
+    Use from time a to b of s slots counts s times the integral of 2^(-(now - t) / half-life) over t from a to b.
     """
     rate = math.log(2.0) / HALF_LIFE_SECONDS
     found: dict[str, float] = {}

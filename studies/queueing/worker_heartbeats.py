@@ -1,4 +1,4 @@
-"""Heartbeats of workers, measured by the database's clock only."""
+"""Heartbeats of workers, measured only by the database's clock."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ EXPIRY_SECONDS = 10.0  # time without a heartbeat after which a worker counts as
 
 
 class WorkerGoneError(StoreError):
-    """The worker did not renew its heartbeat in time, so other workers have its jobs now."""
+    """The worker did not renew its heartbeat in time, so other workers have taken over its jobs."""
 
 
 def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
-    """Return a worker's row, locked, with `now` and `has_run_out`. Raises WorkerGoneError if it counts as dead."""
+    """Return and lock a worker's row, with `now` and `has_run_out`. Raises WorkerGoneError if it counts as dead."""
     mine = (t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
     query = sa.select(t.workers, clock_of(connection).label("now"), _has_run_out(connection)).where(*mine)
     row = connection.execute(query.with_for_update()).first()
     if row is None:
-        raise WorkerGoneError("worker: it sent no heartbeat for some seconds, so other workers took over its jobs")
+        raise WorkerGoneError("worker: no heartbeat arrived for some seconds, so other workers took over its jobs")
     return row
 
 
 def renew(connection: sa.Connection, worker_id: int) -> float:
-    """Renew a worker's heartbeat; returns the seconds since the last. Raises WorkerGoneError if it counts as dead."""
+    """Renew a worker's heartbeat; returns the seconds since the last. Raises WorkerGoneError if it came too late."""
     worker = living(connection, worker_id)
     mine = sa.update(t.workers).where(t.workers.c.id == worker_id)
     connection.execute(mine.values(expires_at=worker.now + EXPIRY_SECONDS))
@@ -38,7 +38,7 @@ def renew(connection: sa.Connection, worker_id: int) -> float:
 
 
 def dead_workers(connection: sa.Connection, *, silent: bool) -> list[int]:
-    """Return the ids of workers whose process is gone; `silent` includes workers whose heartbeat has run out."""
+    """Return the ids of workers whose process is dead or, with `silent`, whose heartbeat has expired."""
     rows = connection.execute(sa.select(t.workers, _has_run_out(connection)).where(t.workers.c.ended_at.is_(None)))
     return [
         row.id
@@ -56,7 +56,7 @@ WorkerFate = Literal["frozen", "gone", "silent"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentWorker:
-    """A worker that has not left, and whose heartbeat has stopped."""
+    """A worker whose heartbeat expired although it has not left the queue."""
 
     name: str
     host: str
@@ -68,7 +68,7 @@ class SilentWorker:
 
 
 def silent_workers(store: Store) -> list[SilentWorker]:
-    """Return silent workers, oldest first; of workers that count as dead only those frozen on this machine."""
+    """Return workers without a heartbeat, oldest first; without dead workers, except frozen processes here."""
     w = t.workers.c
     with store.snapshot() as connection:
         now = clock_of(connection)
@@ -93,7 +93,7 @@ def _held(connection: sa.Connection) -> dict[int, list[str]]:
 
 
 def _fate(row: sa.Row[Any]) -> WorkerFate | None:
-    """Return the fate of a worker; None if it answers, or has left."""
+    """Return whether a worker is "frozen", "gone" or "silent"; None if it answers or has left."""
     process = (row.process_space, row.pid, row.process_started_at)
     if processes.is_known_stopped(*process):
         return "frozen"

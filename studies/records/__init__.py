@@ -1,1 +1,1 @@
-"""A study as read from the store: plain values for every reader."""
+"""A study as read from the store: immutable values without SQL."""

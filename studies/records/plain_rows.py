@@ -1,6 +1,6 @@
-"""Tables of a study for programs: trials, epochs and charges as rows of plain values, joined by `trial` and `attempt`.
+"""A study as tables for other programs: trials, epochs and charges, which join by `trial` and `attempt`.
 
-Columns are named as in `trials --json` and in the store; amounts are in dollars.
+Columns have the names of `trials --json` and of the store; amounts are in dollars.
 """
 
 import csv
@@ -18,7 +18,7 @@ TRIAL_COLUMNS = ("trial", "state", "failure", "epochs", "world_size", "cost_usd"
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Return `trial_rows` as CSV, one column for each parameter (`params.x`) and each objective (`values.y`)."""
+    """Return rows of trials as CSV, with a column for each parameter (`params.x`) and each objective (`values.y`)."""
     columns, lines = flattened(rows, TRIAL_COLUMNS)
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -28,7 +28,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def flattened(rows: Sequence[Row], without_rows: Sequence[str]) -> tuple[list[str], list[dict[str, object]]]:
-    """Return a table's columns, and its rows with a column for each entry of a mapping (`params.x`)."""
+    """Return a table's columns, and its rows with a column for each entry of a nested value (`params.x`)."""
     lines: list[dict[str, object]] = []
     for row in rows:
         line: dict[str, object] = {}
@@ -53,14 +53,14 @@ CHARGE_COLUMNS = ("kind", "trial", "attempt", "slots", "seconds", "usd_per_slot_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table; `rows` returns rows with equal keys, whose values may be mappings with users' names as keys."""
+    """A table of a study. All its rows have equal keys; values may be mappings by parameter or metric."""
 
     rows: Callable[[StudyRecord], Rows]
     columns: tuple[str, ...]
 
 
 def epoch_rows(study: StudyRecord) -> Rows:
-    """Return one row for each epoch of each trial: its own `wall_seconds` and `cost_usd`, and the sums in `metrics`."""
+    """Return a row for each epoch: time and cost of the epoch itself, and cumulative sums in `metrics`."""
     return [
         {
             "trial": trial.number,
@@ -78,7 +78,7 @@ def epoch_rows(study: StudyRecord) -> Rows:
 
 
 def charge_rows(study: StudyRecord) -> Rows:
-    """Return one row for each charge, oldest first; `trial` and `attempt` are None for overhead."""
+    """Return a row for each charge, oldest first; `trial` and `attempt` are None for overhead costs."""
     return [
         {
             "kind": charge.kind,

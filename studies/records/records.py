@@ -1,4 +1,4 @@
-"""Records: a study as frozen plain values without SQL, for every reader of the store."""
+"""A study as frozen values without SQL (records), for all code that reads the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """Forecast of one objective of a trial, in the objective's own direction and unit."""
+    """Forecast of one objective of a trial, with the objective's own sign and unit."""
 
     epochs: tuple[int, ...]  # ascending: the next rungs
     mean: tuple[float, ...]  # expected value at each epoch, of its logarithm if `is_log`
@@ -30,16 +30,16 @@ class Forecast:
     is_log: bool = False  # the logarithm of the value is normally distributed
 
     def median(self, place: int) -> float:
-        """Return the median at the epoch at index `place`."""
+        """Return the forecast median at the epoch with index `place`."""
         return self._value(self.mean[place])
 
     def interval(self, place: int, probability: float = INTERVAL) -> tuple[float, float]:
-        """Return the central interval with this probability, at the epoch at index `place`."""
+        """Return the central interval that has this probability, at the epoch with index `place`."""
         reach = _NORMAL.inv_cdf((1 + probability) / 2) * self.deviation[place]
         return self._value(self.mean[place] - reach), self._value(self.mean[place] + reach)
 
     def quantile_of(self, place: int, value: float) -> float | None:
-        """Return the probability of a smaller value; None where the forecast has no spread."""
+        """Return the forecast probability of a smaller value; None if the forecast has no spread."""
         if self.is_log and value <= 0:
             return 0.0
         if not math.isfinite(value) or self.deviation[place] <= 0:
@@ -55,7 +55,7 @@ Forecasts: TypeAlias = Mapping[str, Forecast]  # forecasts by the objective's me
 
 
 def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
-    """Return forecasts as JSON data with six digits; None if there are no forecasts."""
+    """Return forecasts as JSON values with six digits; None without forecasts."""
     return {
         metric: {
             "epochs": list(one.epochs),
@@ -68,7 +68,7 @@ def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
 
 
 def from_plain(stored: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Forecast]:
-    """Return the forecasts that `as_plain` stored; empty for None."""
+    """Return forecasts from the JSON values that `as_plain` made; empty for None."""
     return {
         metric: Forecast(
             epochs=tuple(one["epochs"]), mean=tuple(one["mean"]), deviation=tuple(one["deviation"]), is_log=one["log"]
@@ -116,7 +116,7 @@ STOP_REASONS: Mapping[StopReason, str] = {
 
 
 def why_ended(reason: StopReason | None, study: str) -> str:
-    """Return why a study ended, as a clause for users; empty without a reason."""
+    """Return the reason why a study ended, as a clause for users; empty without a reason."""
     return STOP_REASONS[reason].format(study=shlex.quote(study)) if reason else ""
 
 
@@ -138,25 +138,25 @@ STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes
 
 
 def name_of_trial(trial_id: int, number: int | None) -> str:
-    """Return the name of a trial for commands: its number, or `q` and the id of its row before it has a number."""
+    """Return the name of a trial in commands: its number, or `q` and its row id before it has started."""
     return f"q{trial_id}" if number is None else str(number)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
-    """A metric to optimise, and the direction in which it is better."""
+    """A metric to minimise or maximise."""
 
     metric: str
     direction: Direction = "minimize"
 
     def signed(self, value: float) -> float:
-        """Return the value with the sign for which smaller is better."""
+        """Return the value, negated if larger is better, so that smaller is always better."""
         return value if self.direction == "minimize" else -value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constraint:
-    """Inclusive bounds of a metric, at least one of which is a number."""
+    """A metric's lower or upper bound, or both; a value equal to a bound is allowed."""
 
     metric: str
     min: float | None = None
@@ -165,7 +165,7 @@ class Constraint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRecord:
-    """One committed epoch of a trial."""
+    """One stored epoch of a trial."""
 
     epoch: int  # from 1, without gaps
     metrics: Mapping[str, float]  # by name; `cost_usd` and `wall_seconds` are the trial's sums up to this epoch
@@ -184,7 +184,7 @@ FINISHING = "finish: "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """Reason why a trial continued, was paused or was stopped at an epoch; `forecasts` (by metric) may be empty."""
+    """A decision that a trial continues, pauses or stops at an epoch, with its reason and forecasts by metric."""
 
     epoch: int
     action: Action
@@ -196,7 +196,7 @@ class DecisionRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptRecord:
-    """One dispatch of a trial to a gang."""
+    """One run of a trial on slots, until it ended or was interrupted."""
 
     attempt: int  # number within its trial, from 1
     world_size: int
@@ -211,7 +211,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChargeRecord:
-    """One line of the ledger: `slots` slots for the `seconds` before `charged_at`, in whole nano-dollars."""
+    """One charge: `slots` slots for the `seconds` before `charged_at`, in nano-dollars."""
 
     kind: ChargeKind
     trial: int | None
@@ -226,7 +226,7 @@ class ChargeRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmationRecord:
-    """One training of a chosen configuration with a fresh seed (`automl confirm`), or one test of a saved model."""
+    """One repeated training of a chosen model with a new seed (`automl confirm`), or one test of a saved model."""
 
     trial: int
     seed: int
@@ -242,13 +242,13 @@ class ConfirmationRecord:
 
     @property
     def is_test(self) -> bool:
-        """Return whether a saved model was measured on the test part, or described, without training."""
+        """Return whether a saved model was tested or described, without any training."""
         return self.epochs == 0 and bool(self.metrics or self.answers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
-    """One configuration, its training, decisions and cost."""
+    """One configuration with its training, decisions and cost."""
 
     id: int
     number: int | None  # from 0, in order of first start; None while it is queued
@@ -273,16 +273,16 @@ class TrialRecord:
 
     @property
     def name(self) -> str:
-        """Return the name for commands: its number, or `q` and the id of its row before it has a number."""
+        """Return the trial's name in commands: its number, or `q` and its row id before it has started."""
         return name_of_trial(self.id, self.number)
 
     @property
     def declared_params(self) -> dict[str, ParameterValue]:
-        """Return the parameters without those that the trial requested at run time."""
+        """Return the parameters except parameters that the trial requested at run time."""
         return {name: value for name, value in self.params.items() if name not in self.asked}
 
     def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:
-        """Return the objectives of the last epoch by name, in the spec's order; empty before the first epoch."""
+        """Return the objectives of the last epoch by metric, in the spec's order; empty before the first epoch."""
         if not self.epochs:
             return {}
         metrics = self.epochs[-1].metrics
@@ -291,7 +291,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetLine:
-    """One limit of the budget (None for no limit), the amount spent, and the amount reserved for running trials."""
+    """One limit of the budget (None: no limit), with the amounts spent and reserved for running trials."""
 
     limit: float | None
     spent: float
@@ -300,7 +300,7 @@ class BudgetLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewRecord:
-    """Progress of a view; `link` is the address that shows the study, empty if the view has none."""
+    """Progress of a study's copy in Optuna or MLflow; `link` is its address, or empty."""
 
     view: str
     behind: int
@@ -310,7 +310,7 @@ class ViewRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyLine:
-    """A study in a list, without its trials."""
+    """A study without its trials, for lists of studies."""
 
     name: str
     state: StudyState
@@ -323,7 +323,7 @@ class StudyLine:
 
 @dataclass(frozen=True, kw_only=True)  # without slots, since `cached_property` needs a `__dict__`
 class StudyRecord:
-    """A committed study with all its parts."""
+    """A stored study with all its trials, charges and settings."""
 
     id: int
     uid: str
@@ -353,17 +353,17 @@ class StudyRecord:
 
     @property
     def has_test_values(self) -> bool:
-        """Return whether saved models were measured on a test part."""
+        """Return whether models were measured on a test part."""
         return any(one.metrics for one in self.tests)
 
     @property
     def not_trained_here(self) -> str:
-        """Return "was simulated" or "was imported" for a study without models that cannot be resumed; else empty."""
+        """Return "was simulated" or "was imported" for a study that has no models; empty for other studies."""
         return NOT_TRAINED_HERE.get(self.spec.get("task"), "")
 
     @property
     def why_ended(self) -> str:
-        """Return why the study ended, as a clause for users; empty while it runs."""
+        """Return the reason why the study ended, as a clause for users; empty while it runs."""
         why = why_ended(self.stop_reason, self.name)
         if self.stop_reason not in {"budget_usd", "budget_hours"} or any(trial.epochs for trial in self.trials):
             return why
@@ -372,12 +372,12 @@ class StudyRecord:
 
     @property
     def ended_by_budget(self) -> bool:
-        """Return whether a limit of the budget ended the study, so that a larger one continues it."""
+        """Return whether a limit of the budget ended the study, so that a larger limit can continue it."""
         return self.stop_reason in {"budget_usd", "budget_hours", "budget_trials"}
 
     @property
     def resume_with_more(self) -> str:
-        """Return the command that continues the study with twice the limit that ended it, or else twice each limit."""
+        """Return the command that continues the study with twice the limit that ended it, or with twice all limits."""
         limits = {name: line.limit for name, line in self.budget.items()}
         ended_by = (self.stop_reason or "").removeprefix("budget_")
         ends = [ended_by] if ended_by in limits else list(limits)
@@ -387,29 +387,29 @@ class StudyRecord:
 
     @property
     def most_slots(self) -> int | None:
-        """Return the largest number of slots requested from an autoscaler; None without an autoscaler."""
+        """Return the largest number of slots to request from an autoscaler; None without an autoscaler."""
         resources = self.spec.get("resources")
         slots = resources.get("slots") if isinstance(resources, Mapping) and resources.get("autoscale") else None
         return slots if isinstance(slots, int) else None
 
     @property
     def is_abandoned(self) -> bool:
-        """Return whether the study's controller died: its state is running, but no controller drives it."""
+        """Return whether the study is marked as running but no controller drives it, since its controller died."""
         return self.state == "running" and not self.driven
 
     @property
     def cost_nano_usd(self) -> int:
-        """Return the cost of the study so far: the sum of the ledger."""
+        """Return the sum of all charges so far, in nano-dollars."""
         return sum(charge.cost_nano_usd for charge in self.charges)
 
     @property
     def enqueued(self) -> tuple[TrialRecord, ...]:
-        """Return waiting configurations that users enqueued, oldest first; suggestions of the sampler do not count."""
+        """Return users' configurations that wait to start, oldest first; without suggestions of the sampler."""
         return tuple(trial for trial in self.trials if trial.state == "queued" and trial.origin != "sampler")
 
     @cached_property
     def started(self) -> tuple[TrialRecord, ...]:
-        """Return all started trials, by number."""
+        """Return all started trials, sorted by number."""
         return tuple(sorted((t for t in self.trials if t.number is not None), key=lambda t: t.number or 0))
 
 
@@ -418,7 +418,7 @@ FINISH = 0.1
 
 
 def resume_command(study: str, budget: Mapping[str, Any], changed: Collection[str]) -> str:
-    """Return `automl resume STUDY --set 'budget=2 min'`, or one `--set` for each of the limits `changed`."""
+    """Return `automl resume STUDY --set 'budget=2 min'`, or a `--set` for each of the limits in `changed`."""
     given = {name: value for name, value in budget.items() if value is not None and name != "finish"}
     is_short = given.keys() <= {"hours", "usd", "trials"} and budget.get("finish", FINISH) == FINISH
     if is_short and "finish" not in changed:  # the short form of a budget holds no other limit
@@ -436,13 +436,13 @@ def _in_words(name: str, limit: float) -> str:
 
 
 def _plain(number: float) -> str:
-    """Return a number without an exponent, which the short form of a budget does not read."""
+    """Return a number in decimal notation, since the short form of a budget does not accept exponents."""
     return f"{number:.9f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTrial:
-    """A stored trial, with details for controllers only."""
+    """A stored trial, with details that only controllers need."""
 
     record: TrialRecord  # without decisions and attempts, with its milestones, last epoch and watched epochs
     paused_by: str | None  # "policy", "drain" or "fault" for a paused trial
@@ -460,7 +460,7 @@ class StoredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeState:
-    """State from which a controller resumes a study; the default is a study without trials."""
+    """Stored state from which a controller resumes a study; the default is a study without trials."""
 
     trials: tuple[StoredTrial, ...] = ()  # all trials by id, queued ones included
     spent_nano_usd: int = 0
@@ -469,7 +469,7 @@ class ResumeState:
 
     @property
     def closed_trial_ids(self) -> list[int]:
-        """Return the ids of the trials that were pruned only because the study closed."""
+        """Return the ids of trials that were pruned only because the study closed."""
         records = (stored.record for stored in self.trials)
         return [record.id for record in records if record.state == "pruned" and record.reason == "closed"]
 
@@ -479,17 +479,17 @@ ASKED, PROPOSED, ADVISED = "automl:asked", "automl:proposed", "automl:advised"
 
 
 def asked_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
-    """Return the parameters that a trial requested, from its stored attributes."""
+    """Return the parameters that a trial requested at run time, from its stored attributes."""
     return asked_from_plain(attributes.get(ASKED))
 
 
 def proposed_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
-    """Return a sampler's proposals for a trial, from its stored attributes."""
+    """Return the values that a sampler proposed for a trial's requests, from its stored attributes."""
     return asked_from_plain(attributes.get(PROPOSED))
 
 
 def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return the first domain of each name, which later trials have to match; trials in the order of their numbers."""
+    """Return the first requested domain of each parameter, which later requests have to match."""
     first: dict[str, Domain] = {}
     for asked in trials:
         for name, one in asked.items():
@@ -499,7 +499,7 @@ def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return the latest domain of each name that is compatible with its first domain, since ranges may change."""
+    """Return each parameter's latest requested domain that is compatible with the first, since ranges may change."""
     trials = list(trials)
     first, latest = first_domains(trials), dict[str, Domain]()
     for asked in trials:
@@ -510,7 +510,7 @@ def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
-    """Return the form of each parameter of a study, declared parameters first, then those requested at run time."""
+    """Return each parameter's definition: declared parameters first, then parameters requested at run time."""
     declared = study.spec.get("space")
     known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
     known.pop(CONSTRAINTS, None)

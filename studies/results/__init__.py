@@ -1,1 +1,1 @@
-"""Results of a study: fronts, hypervolume, recommendation, importance of parameters."""
+"""Results of a study: best models, hypervolume, recommendation and importance of parameters."""

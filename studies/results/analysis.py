@@ -1,4 +1,4 @@
-"""Results and costs of a study, as frozen values and dicts; amounts are whole nano-dollars, so that sums are exact."""
+"""Results and costs of a study. Costs are whole nano-dollars, so that sums are exact."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ MOST_PERCENT = 100.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrontPoint:
-    """A feasible complete trial that no other trial dominates."""
+    """A complete trial that keeps all constraints and that no other complete trial dominates."""
 
     trial: int
     values: Mapping[str, float]
@@ -50,7 +50,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArchivePoint:
-    """A feasible milestone that no other milestone of any trial dominates."""
+    """A saved epoch that keeps all constraints and that no other saved epoch of any trial dominates."""
 
     trial: int
     epoch: int
@@ -61,14 +61,14 @@ class ArchivePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """The archive's hypervolume after the search had cost this many dollars."""
+    """The hypervolume of the best models after the search had cost `cost_usd` dollars."""
 
     cost_usd: float
     hypervolume: float
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """Return the non-dominated feasible complete trials, by number; equal trials all count, as in `best_trials`."""
+    """Return the non-dominated feasible complete trials, sorted by number. Equal trials are all returned."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
@@ -82,9 +82,10 @@ def front(study: StudyRecord) -> list[FrontPoint]:
 
 
 def archive(study: StudyRecord) -> list[ArchivePoint]:
-    """Return the non-dominated feasible milestones of all trials, by trial and epoch.
+    """Return the best models: the non-dominated feasible saved epochs of all trials, by trial and epoch.
 
-    Of equal points the earliest with a kept model counts, since controllers keep the model that arrives first.
+    Of epochs with equal objectives, the earliest with a saved model counts, since a controller keeps the model that it
+    receives first.
     """
     candidates = sorted(milestones(study), key=lambda one: (one[1].checkpoint is None, one[1].measured_at))
     kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
@@ -101,7 +102,7 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
 
 
 def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
-    """Return the archive's hypervolume against the search's cost in dollars; empty without a reference point."""
+    """Return how the best models' hypervolume grew with the search's dollars; empty without a reference point."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -116,7 +117,8 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
 def last_quarter(study: StudyRecord) -> tuple[float | None, float] | None:
     """Return the best value of the judged objective after three quarters of the search's dollars, and at the end.
 
-    The first is None if nothing was found by then; the result is None if nothing was found at all, or nothing paid.
+    The first value is None if no feasible epoch existed by then. The result is None if none existed at the end, or if
+    the search cost nothing.
     """
     judged = judged_objective(study.objectives)
     column, total = study.objectives.index(judged), _search_nano_usd(study)
@@ -132,7 +134,7 @@ def _search_nano_usd(study: StudyRecord) -> int:
 
 
 def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]:
-    """Yield feasible milestones (signed objectives) with the nano-dollars that the search had cost, in order."""
+    """Yield, in order of time, the search's nano-dollars and signed objectives at each feasible saved epoch."""
     # Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
     # charges reach the milestone's `cost_usd`, or at the end.
     waiting: dict[int, list[tuple[int, pareto.Point]]] = {}
@@ -152,7 +154,7 @@ def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]
 
 
 def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
-    """Return the nano-dollars (start and train charges) that the trial had cost at the end of an epoch."""
+    """Return the nano-dollars that the trial's starts and epochs had cost at the end of an epoch."""
     cost = epoch.metrics.get("cost_usd", math.nan)
     if math.isfinite(cost):
         return round(cost * NANO)
@@ -162,7 +164,7 @@ def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
 def _grown(
     archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
 ) -> list[pareto.Point]:
-    """Return the archive with the new point, and add a step to the curve if the hypervolume grows."""
+    """Return the best points after adding `new`. Extends the curve if the hypervolume grows."""
     grown = pareto.grown(archived, new)
     if grown is None:
         return archived
@@ -173,12 +175,12 @@ def _grown(
 
 
 def money_by_kind(study: StudyRecord) -> dict[str, float]:
-    """Return dollars by kind of charge, zeros included; they sum to the study's cost."""
+    """Return dollars by kind of charge, including kinds with 0 dollars. Their sum is the study's cost."""
     return dict.fromkeys(CHARGE_KINDS, 0.0) | _summed((charge.kind, charge) for charge in study.charges)
 
 
 def money_by_outcome(study: StudyRecord) -> dict[str, float]:
-    """Return dollars by the state of the trial that pays, and overhead by kind; they sum to the study's cost."""
+    """Return dollars by the state of the trial that caused them, and overhead by kind; the sum is the study's cost."""
     states = {t.number: t.state for t in study.started}
 
     def outcome(charge: ChargeRecord) -> str:
@@ -196,15 +198,15 @@ def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
 
 
 def next_10_usd_percents(study: StudyRecord) -> list[float]:
-    """Return the percent of hypervolume that ten more dollars would add, at each decision, oldest first."""
+    """Return how much more hypervolume ten more dollars were expected to buy at each decision, in percent."""
     made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
     return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
 
 
 def next_10_usd_percent(study: StudyRecord) -> float | None:
-    """Return the percent of hypervolume that ten more dollars would add now: the median over the latest decisions.
+    """Return how much more hypervolume ten more dollars would buy, in percent: the median of latest estimates.
 
-    None if the search has no estimate, or if slots are free: decisions then estimate ten slot-hours, not dollars.
+    None if the search makes no estimate, or if slots are free: estimates are then for ten slot-hours, not dollars.
     """
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
     is_free = bool(study.charges) and study.charges[-1].usd_per_slot_hour == 0
@@ -212,18 +214,18 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
 
 
 def growth_in_words(percent: float) -> str:
-    """Return a growth of the hypervolume, such as `about 3.1 %`, or `more than 100 %` for any larger growth."""
+    """Return a growth of the hypervolume, such as `about 3.1 %`, or `more than 100 %` for all larger numbers."""
     return f"more than {MOST_PERCENT:g} %" if percent > MOST_PERCENT else f"about {significant(percent, 2)} %"
 
 
 def earlier_names(study: StudyRecord) -> list[str]:
-    """Return the names of the earlier studies that the study learns from."""
+    """Return the names of earlier studies whose trials this study learns from."""
     search = study.spec.get("search")
     return list(search.get("from_studies") or ()) if isinstance(search, Mapping) else []
 
 
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
-    """Return the JSON of `launch --json` and `status --json`, without NaN or infinity; `report` is the HTML's path."""
+    """Return the JSON of `launch --json` and `status --json`; NaN and infinity become None. `report` is a path."""
     states = [t.state for t in study.trials]
     document = {
         "study": study.name,
@@ -291,9 +293,10 @@ def _line(line: BudgetLine | None) -> dict[str, float | None]:
 
 
 def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
-    """Return the JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
+    """Return the JSON of `trials --json`: a row for each started trial, sorted by number. NaN and infinity become None.
 
-    Constraints add the bounded metrics and the feasibility (None before the first epoch); confirmations add results.
+    With constraints, rows also have the bounded metrics and whether all bounds are kept (None before the first epoch).
+    After confirmations, rows also have the confirmed results.
     """
     named = baseline_trials(study)
     rows = (trial_row(study, trial, named) for trial in study.started)
@@ -301,7 +304,7 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
 
 
 def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) -> dict[str, object]:
-    """Return a trial's columns, the same in every table of trials; `named` has the baselines' names by trial number."""
+    """Return a trial's columns for tables of trials; `named` has the baselines' names by trial number."""
     row: dict[str, object] = {
         "trial": trial.number,
         "state": trial.state,
@@ -323,12 +326,12 @@ def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) 
 
 
 def measured_names(study: StudyRecord) -> list[str]:
-    """Return the metrics that tables show: objectives, then other metrics that constraints bound."""
+    """Return the metrics that tables show: objectives, then other metrics with constraints."""
     return [column.metric for column in columns(study.objectives, study.constraints)]
 
 
 def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Return the confirmed objectives of the trial's latest confirmed point, flat; empty if nothing was confirmed."""
+    """Return the confirmed objectives of the trial's latest confirmed epoch in a flat mapping; empty before."""
     found = confirmation_of(study, trial.number or 0)
     if found is None:
         return {}
@@ -340,7 +343,7 @@ def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def jsonable(value: object) -> object:
-    """Return plain data for JSON: NaN and infinity become None at any depth, values of other types become text."""
+    """Return a value as JSON data: NaN and infinity become None at any depth; unknown types become text."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | bool | int):
@@ -357,7 +360,7 @@ SUNK = frozenset({"cost_usd", "wall_seconds"})
 
 
 def judged_objective(objectives: Sequence[Objective]) -> Objective:
-    """Return the first objective that is no cost of training, else the first: what a training cost is spent."""
+    """Return the first objective other than the training's cost, which is spent anyway; else the first objective."""
     return next((one for one in objectives if one.metric not in SUNK), objectives[0])
 
 
@@ -365,7 +368,7 @@ MOST_LISTED = 6  # most choices of one parameter that a sentence lists
 
 
 def never_tried(study: StudyRecord) -> dict[str, list[Value]]:
-    """Return the choices that no started trial has, by parameter; parameters that no trial has are left out."""
+    """Return the choices that no started trial has, by parameter, for parameters that some trial has."""
     form = study.spec.get("space")
     if not isinstance(form, Mapping):
         return {}
@@ -379,7 +382,7 @@ def never_tried(study: StudyRecord) -> dict[str, list[Value]]:
 
 
 def never_tried_in_words(study: StudyRecord) -> str:
-    """Return the choices that no trial has, such as `architecture 'residual'; optimizer 'sgd'`; empty without any."""
+    """Return the choices that no trial has, such as `architecture 'residual'; optimizer 'sgd'`; empty if none."""
     return "; ".join(f"{name} {_listed(values)}" for name, values in never_tried(study).items())
 
 

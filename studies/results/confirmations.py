@@ -1,4 +1,4 @@
-"""Results of `automl confirm` for a point: its metrics with fresh seeds, on data that the search never saw."""
+"""Results of confirmations: metrics of a model trained again with new seeds, on data that the search never saw."""
 
 import math
 import statistics
@@ -10,18 +10,18 @@ from trainers.protocol import OUR_METRICS, STDERR, TEST_PREFIX, TEST_SAMPLES
 
 
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
-    """Return a point's measurements with fresh seeds, by default at the latest confirmed epoch; None without any.
+    """Return the measurements that confirm a model, by default of the latest confirmed epoch; None if not confirmed.
 
-    The keys are `epoch`; `seeds`, the number of seeds; `measured_on`, "test" if the task has a test part, else
-    "validation"; `epochs` of the shortest training; and `metrics`, each with mean, standard deviation (None for one
-    value) and values.
+    The keys are `epoch`; `seeds`, the number of seeds; `measured_on`, which is "test" if the task has a test part, else
+    "validation"; `epochs` of the shortest training; and `metrics`, each with its values, mean and standard deviation
+    (None for a single value).
     """
     runs = confirmed_runs(record, trial, epoch)
     return confirmation_by(runs) if runs else None
 
 
 def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return the measurements of at least one training of one point, like `confirmation_of`."""
+    """Return the measurements of one model after at least one training with a new seed."""
     has_test = all(any(name.startswith(TEST_PREFIX) for name in one.metrics) for one in runs)
     told = [_of_part(without_errors(one.metrics), has_test=has_test) for one in runs]
     names = [name for name in told[0] if all(math.isfinite(one.get(name, math.nan)) for one in told)]
@@ -35,26 +35,26 @@ def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
 
 
 def confirmed_runs(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return the trainings that confirm a point of a trial; by default the latest confirmed point."""
+    """Return the trainings that confirm a model of a trial, by default its latest confirmed epoch."""
     runs = [one for one in record.confirmations if one.trial == trial and epoch in {None, one.epoch}]
     latest = max(runs, key=lambda one: one.confirmed_at, default=None)
     return [one for one in runs if latest is not None and one.epoch == latest.epoch]
 
 
 def without_errors(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that are no standard errors of others."""
+    """Return the metrics except standard errors of other metrics."""
     return {name: value for name, value in metrics.items() if not name.endswith(STDERR)}
 
 
 def tested(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the test metrics, by their names in the search."""
+    """Return the metrics measured on the test part, under the search's names for them."""
     return {name.removeprefix(TEST_PREFIX): value for name, value in metrics.items() if name.startswith(TEST_PREFIX)}
 
 
 def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | None:
-    """Return a saved model's metrics on the test part, measured at the study's end, by their names in the search.
+    """Return a saved model's metrics on the test part, under the search's names for them; None if it was not tested.
 
-    `test_samples` is the number of samples, if it is known. None if the model was not measured.
+    The metrics are measured at the end of a study. `test_samples` is the number of samples, if known.
     """
     found = next((one.metrics for one in record.tests if (one.trial, one.epoch) == (trial, epoch)), None)
     if found is None:
@@ -63,13 +63,13 @@ def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | N
 
 
 def answers_of(record: StudyRecord, trial: int, epoch: int) -> Mapping[str, Any]:
-    """Return the description of a model's answers to validation samples (`trainers.loop.epoch_metrics`), or {}."""
+    """Return the description of a model's predictions for validation samples (`trainers.loop.epoch_metrics`), or {}."""
     found = (one.answers for one in record.tests if (one.trial, one.epoch) == (trial, epoch))
     return next(found, None) or {}
 
 
 def spread(values: list[float]) -> dict[str, Any]:
-    """Return `mean`, `deviation` and `values` of at least one value; the deviation of one value is None."""
+    """Return a mapping with `mean`, `deviation` and `values`; the deviation of a single value is None."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
 

@@ -1,7 +1,7 @@
-"""Constraints: bounds on metrics, their violations, and which violations no later epoch can end.
+"""Constraints: bounds on metrics, how far metrics exceed them, and whether later epochs can still keep them.
 
-A milestone is feasible if its own metrics keep all bounds; cumulative metrics count up to that epoch. Front, archive
-and hypervolume hold feasible milestones only. A trial that violates a constraint has not failed.
+A saved epoch is feasible if its own metrics keep all bounds; metrics that add up count until that epoch. Only feasible
+saved epochs are among the best models and count for the hypervolume. A trial that violates a constraint has not failed.
 """
 
 import math
@@ -26,7 +26,7 @@ Side = Literal["min", "max"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """One side of a constraint."""
+    """The lower or the upper bound of a constraint."""
 
     metric: str
     side: Side
@@ -34,7 +34,7 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """Return the name of the bound in the Optuna view, such as `latency_ms max`."""
+        """Return the name of the bound in Optuna, such as `latency_ms max`."""
         return f"{self.metric} {self.side}"
 
     @property
@@ -44,22 +44,22 @@ class Bound:
 
     @property
     def is_final(self) -> bool:
-        """Return whether a violation at one epoch lasts at all later epochs.
+        """Return whether a trial that violates the bound at one epoch violates it at all later epochs.
 
-        Dollars, seconds and peak memory never fall, so their upper bounds are final. Size and latency are constant.
+        Dollars, seconds and peak memory never fall, so their upper bounds are final. Size and latency never change.
         """
         if self.metric in CUMULATIVE_METRICS or self.metric == "peak_memory_bytes":
             return self.side == "max"
         return self.metric in STATIC_METRICS
 
     def excess(self, value: float) -> float:
-        """Return the distance of a value beyond the bound, in the metric's unit; 0 or less if it keeps the bound."""
+        """Return how far a value exceeds the bound, in the metric's unit; 0 or negative if it keeps the bound."""
         if math.isnan(value):
             return math.inf
         return value - self.bound if self.side == "max" else self.bound - value
 
     def relative_excess(self, value: float) -> float:
-        """Return the excess in units of the bound, so that excesses over several bounds can be added."""
+        """Return the excess as a fraction of the bound, so that excesses over several bounds can be added."""
         return self.excess(value) / (abs(self.bound) or 1.0)
 
     def violated_by(self, value: float) -> str:
@@ -68,18 +68,18 @@ class Bound:
         return f"{self.metric} was {was}, {where} the constraint's {self.side} {bound}"
 
     def told_apart(self, value: float) -> tuple[str, str]:
-        """Return a value and the bound with six digits, or with as many digits as make them look different."""
+        """Return a value and the bound as text, with at least six digits and enough digits to look different."""
         pairs = [(_shown(value, digits), _shown(self.bound, digits)) for digits in range(6, 18)]
         return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def _shown(value: float, digits: int = 6) -> str:
-    """Return a number as text, whole numbers in full: numbers that differ by one must look different."""
+    """Return a number as text with `digits` digits; whole numbers are never rounded."""
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 def bounds_of(constraints: Iterable[Constraint]) -> tuple[Bound, ...]:
-    """Return all bounds of all constraints, in the spec's order."""
+    """Return the bounds of all constraints, in the spec's order."""
     sides = ((one.metric, side, getattr(one, side)) for one in constraints for side in _SIDES)
     return tuple(Bound(metric=metric, side=side, bound=float(b)) for metric, side, b in sides if b is not None)
 
@@ -93,38 +93,38 @@ def constraints_in(spec: Mapping[str, Any]) -> tuple[Constraint, ...]:
 
 
 def value_of(bound: Bound, metrics: Mapping[str, float | None]) -> float:
-    """Return the bounded metric's value; NaN, which violates every bound, if it was not measured."""
+    """Return the value of the bounded metric; NaN if it was not measured, which violates every bound."""
     value = metrics.get(bound.metric)
     return math.nan if value is None else float(value)
 
 
 def excesses(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> dict[str, float]:
-    """Return the excess over each bound by its name, in the metric's unit; 0 or less where the bound is kept."""
+    """Return how far metrics exceed each bound, by the bound's name; 0 or negative where the bound is kept."""
     return {bound.name: bound.excess(value_of(bound, metrics)) for bound in bounds_of(constraints)}
 
 
 def violated(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> tuple[Bound, ...]:
-    """Return the bounds that an epoch's metrics violate."""
+    """Return the bounds that an epoch's `metrics` violate."""
     return tuple(bound for bound in bounds_of(constraints) if bound.excess(value_of(bound, metrics)) > 0)
 
 
 def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> bool:
-    """Return whether an epoch's metrics keep all constraints."""
+    """Return whether an epoch's `metrics` keep all constraints."""
     return not violated(metrics, constraints)
 
 
 def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> float:
-    """Return the violations' sum in units of their bounds (Deb et al. 2002, section VI, doi 10.1109/4235.996017)."""
+    """Return the sum of all excesses, each as a fraction of its bound (Deb et al. 2002, doi 10.1109/4235.996017)."""
     return sum(max(b.relative_excess(value_of(b, metrics)), 0.0) for b in bounds_of(constraints))
 
 
 def never_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> Bound | None:
-    """Return a bound that a trial with these metrics violates now and at every later epoch, if there is one."""
+    """Return a bound that a trial with these metrics violates now and at all later epochs; None if there is none."""
     return next((bound for bound in violated(metrics, constraints) if bound.is_final), None)
 
 
 def in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> str:
-    """Return all violations as one clause; empty without any."""
+    """Return all violations as one clause; empty if all bounds are kept."""
     return " and ".join(bound.violated_by(value_of(bound, metrics)) for bound in violated(metrics, constraints))
 
 
@@ -134,14 +134,15 @@ def wanted_in_words(constraints: Iterable[Constraint]) -> str:
 
 
 def broken_in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> str:
-    """Return the violated bounds as `wanted_in_words` shows them; empty without any."""
+    """Return the violated bounds in words, such as `latency_ms at most 5`; empty if all bounds are kept."""
     return ", ".join(bound.in_words for bound in violated(metrics, constraints))
 
 
 def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:
-    """Return the metrics that a search models: objectives, then other bounded metrics.
+    """Return the metrics that a search forecasts: objectives, then other metrics with constraints.
 
-    A learned metric with a lower bound alone is maximised, so that its worst values violate the bound.
+    A learned metric that has only a lower bound is maximised, so that its worst values are those that violate the
+    bound.
     """
     known = {objective.metric for objective in objectives}
     beside = (one for one in constraints if one.metric not in known)
@@ -154,7 +155,7 @@ def _direction(constraint: Constraint) -> Literal["minimize", "maximize"]:
 
 
 def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, pareto.Point]]:
-    """Return all feasible milestones with finite objectives, by trial and epoch, signed (smaller is better)."""
+    """Return all feasible saved epochs with finite objectives, by trial and epoch, signed so that smaller is better."""
     return [
         (trial, epoch, values)
         for trial in study.started
@@ -166,7 +167,7 @@ def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, paret
 
 
 def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None) -> float | None:
-    """Return the hypervolume of the archive; None until a reference point is known (in the metrics' own signs)."""
+    """Return the hypervolume of the best models; None without a reference point."""
     reference = reference or reference_of(study)
     if reference is None:
         return None
@@ -175,21 +176,22 @@ def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None
 
 
 def best_values(study: StudyRecord) -> dict[str, float]:
-    """Return the best value of each objective among feasible milestones, in its own sign; empty without any."""
+    """Return the best value of each objective among feasible saved epochs; empty without such epochs."""
     points = [values for _, _, values in milestones(study)]
     columns = zip(study.objectives, zip(*points, strict=True), strict=True) if points else ()
     return {objective.metric: objective.signed(min(column)) for objective, column in columns}
 
 
 def is_trial_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
-    """Return whether the trial keeps all constraints at its last epoch; None before the first."""
+    """Return whether the trial's last epoch keeps all constraints; None before the first epoch."""
     return is_feasible(trial.epochs[-1].metrics, study.constraints) if trial.epochs else None
 
 
 def feasible_in_words(study: StudyRecord) -> str:
-    """Return the number of measured trials that keep all constraints, such as `3 of 12 measured trials`.
+    """Return how many measured trials keep all constraints, such as `3 of 12 measured trials`.
 
-    Trials pruned at a bound count too: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
+    Trials that kept all constraints only at an earlier epoch are added: `0 of 12 measured trials at their last epoch, 2
+    more at an earlier one`.
     """
     measured = [trial for trial in study.started if trial.epochs]
     kept = {trial.id for trial in measured if is_trial_feasible(study, trial)}
@@ -200,18 +202,18 @@ def feasible_in_words(study: StudyRecord) -> str:
 
 
 def violations(study: StudyRecord, trial: TrialRecord) -> str:
-    """Return the constraints that the trial violates at its last epoch, in words; empty without any."""
+    """Return the constraints that the trial's last epoch violates, in words; empty if all are kept."""
     return in_words(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ""
 
 
 def bounded(study: StudyRecord, trial: TrialRecord) -> dict[str, float]:
-    """Return the bounded metrics at the trial's last epoch, by name; empty before the first epoch."""
+    """Return the metrics with constraints at the trial's last epoch, by name; empty before the first epoch."""
     last = trial.epochs[-1].metrics if trial.epochs else {}
     return {one.metric: last[one.metric] for one in study.constraints if one.metric in last}
 
 
 def violators(study: StudyRecord) -> dict[Bound, list[TrialRecord]]:
-    """Return the trials that violate each bound at their last epoch, by number."""
+    """Return for each bound the trials whose last epoch violates it, sorted by number."""
     found: dict[Bound, list[TrialRecord]] = {one: [] for one in bounds_of(study.constraints)}
     for trial in study.started:
         for bound in violated(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ():
@@ -220,7 +222,7 @@ def violators(study: StudyRecord) -> dict[Bound, list[TrialRecord]]:
 
 
 def nothing_feasible(study: StudyRecord) -> str:
-    """Return a sentence with the nearest trial if every measured trial violates constraints; else empty."""
+    """Return a sentence about the trial nearest to the bounds if no measured trial keeps all bounds; else empty."""
     measured = [trial for trial in study.started if trial.epochs]
     if not study.constraints or not measured or milestones(study) or any(is_trial_feasible(study, t) for t in measured):
         return ""

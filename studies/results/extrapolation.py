@@ -1,8 +1,9 @@
-"""Extrapolation of a cumulative metric to a full training, for a trial that was cut short.
+"""Extrapolates a cumulative metric, such as dollars, from a shortened training to a full training.
 
     value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
 
-The value already includes starts and thaws, since a full training pays once. A complete trial keeps its own value.
+The value at epoch t already includes the time of starts and resumes, since a full training needs them only once. A
+complete trial keeps its own value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,26 +15,26 @@ Planned = TypeVar("Planned", int, int | None)
 
 
 def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) -> int | Planned:
-    """Return a complete trial's own last epoch, else the planned epochs (None if unknown)."""
+    """Return the last epoch of a trial: its own if complete, else the planned number (None if unknown)."""
     return epochs_done if is_complete else planned
 
 
 def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> float:
-    """Return the value at `to_epoch`, unchanged if that is not after `epoch`; `per_epoch` is a mean without starts."""
+    """Return a value extrapolated to `to_epoch` by the mean `per_epoch`; unchanged if `to_epoch` is not later."""
     return value + per_epoch * max(to_epoch - epoch, 0)
 
 
 def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequence[int]) -> float:
-    """Return the mean amount of at least one epoch, in dollars for `cost_usd` and in seconds for `wall_seconds`."""
+    """Return the mean of at least one epoch: `cost_usd` in dollars, `wall_seconds` in seconds."""
     if metric == "cost_usd":
         return sum(costs_nano_usd) / NANO / len(costs_nano_usd)
     return sum(seconds) / len(seconds)
 
 
 def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, planned: int | None) -> float:
-    """Return a cumulative metric at the end of a trial's training, from its mean amount per epoch up to `epoch`.
+    """Return a cumulative metric at the end of a trial's training, from its mean per epoch up to `epoch`.
 
-    `planned` is the number of epochs of a full training; None leaves the value of trials that are not complete.
+    `planned` is the number of epochs of a full training; with None, the values of incomplete trials stay as they are.
     """
     value = float(epoch.metrics[metric])
     is_complete = trial.state == "complete"
@@ -49,14 +50,14 @@ DEFAULT_GRACE = 3  # first milestone of a study whose pruner has no option `grac
 
 
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return the milestones of a training of T epochs, ascending; ValueError if a number is below 1.
+    """Return the epochs of a training at which models are saved, ascending. Raises ValueError for a number below 1.
 
-    g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) as long as it is at most 0.87 T, together with the
-    pruner's rungs up to T, and T itself. Halves are rounded up in integer arithmetic, so that platforms agree.
+    The epochs are g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) up to 0.87 T, the pruner's rungs up
+    to T, and the last epoch T. Halves are rounded up in integer arithmetic, so that all platforms agree.
     """
     rungs = tuple(rungs)
     if min((epochs, grace, *rungs)) < 1:
-        raise ValueError(f"epochs, grace and rungs count from 1, found {epochs}, {grace} and {rungs}")
+        raise ValueError(f"epochs, grace and rungs must be at least 1, found {epochs}, {grace} and {rungs}")
     chosen = {epochs, *(rung for rung in rungs if rung <= epochs)}
     epoch = min(grace, epochs)
     chosen.add(epoch)

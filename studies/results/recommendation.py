@@ -1,4 +1,4 @@
-"""The model to take from a study, and the best one by an objective among the models that keep bounds on the others."""
+"""Recommends a model of a study, and finds the best model for one objective within bounds on the others."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ _SIDES = {AT_MOST: "at most", AT_LEAST: "at least"}
 
 
 class BestPointError(UserError, ValueError):
-    """The request names no valid objective or bound, or no point of the archive keeps the bounds."""
+    """The request names an unknown objective or an invalid bound, or no model keeps the bounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestPoint:
-    """A point of the archive, with its trial's details."""
+    """One of a study's best models, with its trial's details."""
 
     trial: int
     epoch: int  # from 1
@@ -44,12 +44,12 @@ def best_point(
     under: Mapping[str, float] | None = None,
     over: Mapping[str, float] | None = None,
 ) -> BestPoint:
-    """Return the archive's best point by one objective, in the objective's direction; by default the recommended model.
+    """Return the best model for the objective `metric`, within bounds; by default the recommended model.
 
-    The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; a limit
-    on how good it may be is refused, since the archive leaves such points out. Points equal in `metric` are compared by
-    the next objective. Bounds apply to the values of the search; points are compared by their expected values if some
-    were confirmed. BestPointError names the values that are allowed, or the nearest value.
+    Only models that keep the spec's constraints are considered. A bound limits how bad an objective may be; a limit on
+    how good it may be is refused, since the list of best models leaves such models out. Models with equal values of
+    `metric` are compared by the next objective. Bounds apply to values of the search; models are compared by expected
+    values if some were confirmed. BestPointError names the allowed values or the nearest model.
     """
     objectives = {objective.metric: objective for objective in study.objectives}
     if metric is None and not under and not over and (found_one := recommended(study)) is not None:
@@ -58,8 +58,8 @@ def best_point(
     bounds = _bounds(objectives, under or {}, AT_MOST) | _bounds(objectives, over or {}, AT_LEAST)
     archive = left = analysis.archive(study)
     if not left:
-        wait = "Give it a larger budget" if study.state == "closed" else "Wait for a model that keeps all bounds"
-        raise BestPointError(f"best: the archive of {study.name} has no point yet. {wait}")
+        wait = "Give the study a larger budget" if study.state == "closed" else "Wait for more trials"
+        raise BestPointError(f"best: {study.name} has no saved model yet that keeps all constraints. {wait}")
     for place, (name, bound) in enumerate(bounds.items()):
         objective = objectives[name]
         keeping = [point for point in left if objective.signed(point.values[name]) <= objective.signed(bound)]
@@ -95,14 +95,14 @@ def _bounds(objectives: Mapping[str, Objective], given: Mapping[str, float], sid
 
 
 def _nothing_left(objective: Objective, bound: float, left: list[ArchivePoint], kept: list[str]) -> str:
-    """Return the message for bounds that no point keeps, with the nearest point."""
+    """Return the message that no model keeps the bounds, with the nearest model."""
     name = objective.metric
     near = min(left, key=lambda point: objective.signed(point.values[name]))
     side = _SIDES[AT_MOST if objective.direction == "minimize" else AT_LEAST]
     among = f" and the bounds on {listed(kept)}" if kept else ""
     return (
-        f"best: no point of the archive keeps {name} {side} {bound:g}{among}; "
-        f"nearest is {near.trial}@{near.epoch} with {near.values[name]:.6g}"
+        f"best: no model keeps {name} {side} {bound:g}{among}; "
+        f"the nearest is {near.trial}@{near.epoch} with {near.values[name]:.6g}"
     )
 
 
@@ -122,10 +122,11 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """A model to take: the best expected value of the judged objective.
+    """The recommended model: its judged objective is the best, or worse by no more than noise.
 
-    Among models within a standard error of that value, a finished trial's model comes before a pruned one's, and then
-    the objectives that are paid at each use count. Dollars and seconds of the training decide between equal values.
+    Of models within one standard error of the best value, finished trials come before pruned trials, and then
+    objectives that matter at each use, such as latency, decide. The training's dollars and seconds decide only between
+    equal values.
     """
 
     point: ArchivePoint
@@ -145,11 +146,11 @@ class Recommendation:
         return name_of(self.point)
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better`, `worse` (`12@9`), `test`.
+        """Return JSON data: `trial`, `epoch`, `values`, `params`, `confirmed`, `better`, `worse` (as `12@9`), `test`.
 
-        `stderr` is the standard error of the judged objective, `unbeaten_baseline` the name of a baseline that no model
-        beats by more than noise. Where confirmed values changed the choice, `instead_of` has the point that the search
-        alone would recommend.
+        `stderr` is the standard error of the judged objective; `unbeaten_baseline` names a baseline that no model beats
+        by more than noise. If confirmed values changed the choice, `instead_of` is the model that the search alone
+        would recommend.
         """
         return {
             "trial": self.point.trial,
@@ -167,12 +168,12 @@ class Recommendation:
 
 
 def recommended(study: StudyRecord) -> Recommendation | None:
-    """Return the model to take; None if the archive has no model that was kept."""
+    """Return the recommended model; None if no model was saved."""
     return _recommended(study, takeable(study))
 
 
 def best_to_train_again(study: StudyRecord) -> ArchivePoint | None:
-    """Return the model that would be recommended if all models were kept; None without an archive."""
+    """Return the best model, saved or not, so that it can be trained again; None if no model exists."""
     found = _recommended(study, analysis.archive(study))
     return None if found is None else found.point
 
@@ -208,7 +209,7 @@ def _recommended(study: StudyRecord, points: Sequence[ArchivePoint]) -> Recommen
 
 
 def _choice(study: StudyRecord, points: Sequence[ArchivePoint], values: Sequence[Sequence[float]], column: int) -> int:
-    """Return the place of the point to take; `column` is the judged objective's."""
+    """Return the index of the recommended point; `column` is the index of the judged objective."""
     places = range(len(points))
     best = min(places, key=lambda place: (values[place][column], values[place]))
     name = study.objectives[column].metric
@@ -226,7 +227,7 @@ def _choice(study: StudyRecord, points: Sequence[ArchivePoint], values: Sequence
 def _trade_offs(
     study: StudyRecord, values: Sequence[Sequence[float]], ranked: Sequence[int], worse: Sequence[int]
 ) -> list[int]:
-    """Return the next worse point, the knee and the cheapest point; the knee alone where only training costs differ."""
+    """Return the next worse point, the knee and the cheapest point; only the knee if training costs alone differ."""
     knee = ranked[knee_of([values[place] for place in ranked], _ranges(study))]
     if sum(one.metric not in SUNK for one in study.objectives) < 2:
         return [knee] if knee in worse else []
@@ -234,7 +235,7 @@ def _trade_offs(
 
 
 def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float | None) -> Baseline | None:
-    """Return the best feasible baseline, if `value` (signed) is not better by more than their noise."""
+    """Return the best feasible baseline if `value` (signed) is better by no more than the noise; else None."""
     # Both are measured on the same samples: if their errors correlate by a half, the error of the difference is one of
     # the two, here the larger one.
     known = [one for one in baselines(study) if judged.metric in one.values and not one.broken]
@@ -249,13 +250,13 @@ def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float
 
 
 def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[ArchivePoint]:
-    """Return points of the archive by expected value, the best in the first objective first."""
+    """Return models sorted by expected value of the first objective, the best first."""
     values = expected_values(study, points)
     return [points[place] for place in sorted(range(len(points)), key=values.__getitem__)]
 
 
 def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tuple[Objective, ArchivePoint]]:
-    """Return each objective with the point of the best expected value; empty without points."""
+    """Return each objective with the model that has its best expected value; empty without models."""
     values = expected_values(study, points) if points else []
     places = range(len(points))
     return [
@@ -265,18 +266,18 @@ def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tupl
 
 
 def takeable(study: StudyRecord) -> list[ArchivePoint]:
-    """Return the archive's points with a kept model; all points of a study that trained nothing here."""
+    """Return the best models that were saved; for a study that trained nothing here, all best models."""
     return [point for point in analysis.archive(study) if point.checkpoint or study.not_trained_here]
 
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
-    """Return the best trade-off of at least one point, by the points' expected values."""
+    """Return the best trade-off among at least one model, by expected values."""
     ranges = _ranges(study)
     return points[knee_of(expected_values(study, points), ranges)]
 
 
 def name_of(point: ArchivePoint) -> str:
-    """Return a point's name for commands, such as `12@9`: trial 12 after epoch 9."""
+    """Return a model's name for commands: `12@9` is trial 12 after epoch 9."""
     return f"{point.trial}@{point.epoch}"
 
 
@@ -285,10 +286,10 @@ def _ranges(study: StudyRecord) -> list[float]:
 
 
 def standard_error(study: StudyRecord, metric: str, trial: int, epoch: int) -> float | None:
-    """Return the standard error of a metric of a trial after an epoch (from 1); None if it is unknown or not finite.
+    """Return the standard error of a metric of a trial after an epoch (from 1); None if unknown or not finite.
 
-    The trainer or a training function reports the standard error of `val_error` as `val_error_stderr`. After
-    confirmation with at least two seeds it is the standard error of their mean.
+    It is the reported metric with the suffix `_stderr`, such as `val_error_stderr`. After a confirmation with at least
+    two seeds, it is the standard error of their mean.
     """
     confirmed = confirmation_of(study, trial, epoch)
     spread = None if confirmed is None else confirmed["metrics"].get(metric)
@@ -299,16 +300,16 @@ def standard_error(study: StudyRecord, metric: str, trial: int, epoch: int) -> f
 
 
 def expected_values(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
-    """Return the expected signed objectives (smaller is better) of points, in the spec's order.
+    """Return the expected objectives of models, signed so that smaller is better, in the spec's order.
 
-    The best of many noisy values looks too good, which confirmations show:
+    The best of many noisy values looks better than it is. Confirmations show by how much:
 
         lost        = confirmed mean - value in the search, of each confirmed point
         reliability = max(0, 1 - (variance of a confirmed mean) / (variance of lost))
         expected    = value in the search + mean lost + reliability x (lost - mean lost)
 
-    This is the empirical Bayes estimate of each point's luck. If the noise of seeds explains the losses, the order of
-    the points stays; otherwise the confirmed means decide. A point without confirmation gets the mean luck.
+    This is the empirical Bayes estimate of each model's luck. If the noise of seeds explains the losses, the order of
+    the models stays; otherwise the confirmed means decide. Models without confirmation get the mean luck.
     """
     found = [confirmation_of(study, point.trial, point.epoch) for point in points]
     confirmed = [{} if one is None else one["metrics"] for one in found]
@@ -337,7 +338,7 @@ def _column(
 
 
 def _reliability(lost: Sequence[float], spreads: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share of the variance of `lost` that seeds' noise does not explain; half if each has one seed."""
+    """Return the share of the variance of `lost` that random seeds do not explain; 0.5 if each model has one seed."""
     differences = variance(lost) if len(lost) > 1 else 0.0
     if differences <= 0:
         return 0.0

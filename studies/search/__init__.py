@@ -1,1 +1,1 @@
-"""Search policy: suggestions for free slots and decisions at rungs, from our own or Optuna's samplers and pruners."""
+"""The search: which configuration is next, and which trials continue, by our own or Optuna's methods."""

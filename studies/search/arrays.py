@@ -1,6 +1,6 @@
-"""Arrays of the search: types, marginal distributions, samples, and linear algebra in one thread.
+"""Helpers for arrays of the search: types, random samples, and linear algebra in one thread.
 
-Docstrings give shapes in square brackets.
+Docstrings give the shapes of arrays in square brackets.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ known quantity is 0."""
 
 
 def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -> Array:
-    """Return scrambled Sobol points of the unit cube [count, dimensions]."""
+    """Return scrambled Sobol points in the unit cube [count, dimensions]."""
     from scipy.stats import qmc  # takes a second to import, which commands that only read should not pay
 
     points: Array = qmc.Sobol(dimensions, seed=seed).random_base2(int(np.ceil(np.log2(count))))
@@ -32,9 +32,9 @@ def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -
 
 
 def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
-    """Return ascending positions of the best half (models must be exact there) and a random half of the others.
+    """Return positions, ascending: the best half, where models must be exact, and a random half of the others.
 
-    The random half depends only on the number of positions, so a resumed study chooses the same.
+    The random half depends only on the number of positions, so a resumed study chooses the same half.
     """
     if len(ranking) <= most:
         return np.arange(len(ranking))
@@ -44,7 +44,7 @@ def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
 
 
 def with_rare_ones(is_rare: Array, most: int) -> Rows:
-    """Return at most `most` random positions, ascending; up to a quarter of them rare (`is_rare` > 0 [n])."""
+    """Return at most `most` random positions, ascending, with up to a quarter of rare ones (`is_rare` > 0 [n])."""
     if len(is_rare) <= most:
         return np.arange(len(is_rare))
     mixed = np.random.default_rng(len(is_rare)).permutation(len(is_rare))
@@ -59,12 +59,12 @@ Result = TypeVar("Result")
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """Return the loaded linear algebra libraries; cached, since looking them up takes milliseconds."""
+    """Return the loaded linear algebra libraries. Cached, since finding them takes milliseconds."""
     return ThreadpoolController()
 
 
 def in_one_thread(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Decorate a function so that its linear algebra uses one thread."""
+    """Decorate a function so that its linear algebra runs in one thread."""
 
     @wraps(function)
     def limited(*args: Given.args, **kwargs: Given.kwargs) -> Result:

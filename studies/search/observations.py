@@ -1,4 +1,4 @@
-"""Trials as a search sees them (a `Snapshot` for policy and model, an `Observation` for samplers), and its rungs."""
+"""Trials as the search sees them: a `Snapshot` for pruners and models, an `Observation` for samplers."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Outcome = Literal["running", "finished", "infeasible", "failed"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """A trial with its results so far."""
+    """A trial with its results so far, for pruners and models."""
 
     number: int
     params: Mapping[str, ParameterValue]
@@ -40,9 +40,9 @@ class Snapshot:
     keeps_nothing: bool = False
 
     def at_rung(self, rung: int) -> Columns | None:
-        """Return the values at a rung; None if the trial has not reached it.
+        """Return the values at a decision epoch (rung); None if the trial has not reached it.
 
-        A training that was complete before the rung keeps its last values: otherwise late rungs would learn only from
+        A training that completed before the rung keeps its last values; otherwise, late rungs would learn only from
         trainings that improve for long.
         """
         if rung not in self.at and self.last_model is not None and rung > self.last_model:
@@ -52,13 +52,13 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """A trial as a sampler sees it.
+    """A trial with its results so far, for samplers.
 
-    `outcome` is "running", "finished" with values, "infeasible" (out of memory, the user's code raised), or "failed",
-    from which nothing is learned. `values` are the objectives in the spec's order, each in its own direction,
-    cumulative ones extrapolated to the last epoch; not finite for a diverged trial. `excesses` are violations of
-    constraint bounds in units of the bound, at most 0 where the bound is kept, since Optuna's samplers add them up;
-    None before the first epoch.
+    `outcome` is "running", "finished" with values, "infeasible" (out of memory, or the user's code raised), or
+    "failed", which teaches the search nothing. `values` are the objectives in the spec's order, each in its own
+    direction, with cumulative objectives extrapolated to the last epoch; not finite for a diverged trial. `excesses`
+    are violations of bounds as fractions of the bound, 0 or negative where the bound is kept, since Optuna's samplers
+    add them up; None before the first epoch.
     """
 
     trial_id: int  # identity of the trial; a history is sorted by it
@@ -79,7 +79,7 @@ FIRST_RUNG = 2
 
 
 def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RUNG) -> tuple[int, ...]:
-    """Return the epochs at which to make forecasts, ascending by a constant ratio from `least` to the last epoch."""
+    """Return the epochs at which forecasts are made: from `least` to the last epoch, growing by a constant ratio."""
     found, epoch = [epochs], float(epochs)
     while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
         found.append(max(round(epoch), 1))
@@ -88,13 +88,13 @@ def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RU
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialLimits:
-    """Limits of each trial, infinite by default."""
+    """Limits of dollars and seconds for each trial, infinite by default."""
 
     usd: float = math.inf
     seconds: float = math.inf
 
     def most_usd(self, seconds_per_usd: Array) -> Array:
-        """Return the dollars at which trials end, from their seconds per dollar [m] and the limit reached first."""
+        """Return the dollars at which trials must end by either limit, from their seconds per dollar [m]."""
         most: Array = np.minimum(self.usd, self.seconds / seconds_per_usd)
         return most
 

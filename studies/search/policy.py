@@ -1,4 +1,4 @@
-"""Pure policy (history in, decision out): work for a free slot, and whether a trial at its rung continues."""
+"""The policy: what a free slot does, and whether a trial continues at a decision epoch (rung). No I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from trainers.protocol import ParameterValue
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A decision about a trial, with a non-empty reason in words, and forecasts by metric if the rule makes any."""
+    """A decision about a trial, with its reason in words and, if the pruner makes forecasts, forecasts by metric."""
 
     action: Action
     reason: str
@@ -23,7 +23,7 @@ class Decision:
 
 
 def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Constraint]) -> Decision | None:
-    """Return a decision to stop a trial that can never become feasible, at any rank; None if it still may."""
+    """Return the decision to stop a trial that can never keep all constraints; None if it still can."""
     bound = never_feasible(metrics, constraints)
     if bound is None:
         return None
@@ -34,7 +34,7 @@ def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Con
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fresh:
-    """A free slot starts the next untried configuration."""
+    """A free slot starts a new trial with the next untried configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Thaw:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """The input of a policy; objectives at rungs are signed so that smaller is better."""
+    """A study's results as the policy sees them; objectives are signed so that smaller is better."""
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)  # by rung and number
     violations: dict[int, dict[int, float]] = field(default_factory=dict)  # by rung and number; 0 if missing
@@ -57,47 +57,47 @@ class History:
     fresh_allowed: bool = True
 
     def violations_of(self, numbers: Sequence[int], rung: int) -> list[float]:
-        """Return the amount of each trial's constraint violations at a rung; 0 if it kept the constraints."""
+        """Return the total constraint violation of each trial at a rung; 0 if it kept all constraints."""
         there = self.violations.get(rung, {})
         return [there.get(number, 0.0) for number in numbers]
 
 
 class Pruner(Protocol):
-    """The rule that decides at rungs. `studies.search.pruners.by_name` describes how a spec names a custom rule."""
+    """A rule that decides about trials at rungs. `studies.search.pruners.by_name` shows how to write one."""
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return the epochs at which the rule decides, ascending and below `epochs`, the length of a full training."""
+        """Return the epochs at which the rule decides: ascending, and below `epochs`, the length of a full training."""
         ...
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Continue, pause or stop a trial at its rung; `history` has its values there."""
+        """Decide whether a trial continues, pauses or stops at a rung; `history` has its values there."""
         ...
 
     def thaw(self, history: History) -> Thaw | None:
-        """Return the paused trial that deserves a free slot more than an untried configuration, or None."""
+        """Return a paused trial that deserves a free slot more than a new configuration does; None without one."""
         ...
 
     def prepare(self, history: History) -> None:
-        """Compute the inputs of the next `thaw` in advance; a quick rule does nothing."""
+        """Compute the inputs of the next `thaw` in advance. Fast rules do nothing."""
         ...
 
     def worth_least(self, history: History) -> int | None:
-        """Return the number of the least valuable paused trial; None if the rule cannot rank them."""
+        """Return the number of the least valuable paused trial; None if the rule does not rank paused trials."""
         ...
 
 
 class StoppingPruner:
-    """Base class of pruners that pause no trial; subclasses define `rungs` and `decide` only."""
+    """Base class of pruners that never pause a trial; subclasses define only `rungs` and `decide`."""
 
     def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - the interface of a pruner
-        """Return None: no trial is paused."""
+        """Return None, since no trial is ever paused."""
         return None
 
     def prepare(self, history: History) -> None:
-        """Do nothing."""
+        """Do nothing, since no trial is ever paused."""
 
     def worth_least(self, history: History) -> int | None:  # noqa: ARG002 - the interface of a pruner
-        """Return None: no trial waits."""
+        """Return None, since no trial is ever paused."""
         return None
 
 
@@ -108,7 +108,7 @@ class Policy:
     pruner: Pruner
 
     def worth_least(self, history: History) -> int:
-        """Return the paused trial whose checkpoint is evicted first; by default the first at the earliest rung."""
+        """Return the paused trial to prune first; by default the first trial at the earliest rung."""
         chosen = self.pruner.worth_least(history)
         if chosen is not None and chosen in history.paused:
             return chosen
@@ -119,17 +119,17 @@ class Policy:
         self.pruner.prepare(history)
 
     def for_free_slot(self, history: History) -> Fresh | Thaw | None:
-        """Return the next work for a free slot; None if there is none."""
+        """Return whether a free slot starts a new trial or resumes a paused trial; None if it does neither."""
         return self.pruner.thaw(history) or (Fresh() if history.fresh_allowed else None)
 
     def at_rung(self, history: History, number: int, rung: int) -> Decision:
-        """Return whether a trial continues from its rung, is paused or is stopped."""
+        """Decide whether a trial continues, pauses or stops at a rung."""
         return self.pruner.decide(history, number, rung)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunerContext:
-    """Seed, problem and model (built at the first call); if `sampler_fits`, the sampler fits the hyperparameters."""
+    """Seed, problem and model for a pruner. `sampler_fits`: the sampler already fits the model's parameters."""
 
     seed: int
     problem: Problem

@@ -1,1 +1,1 @@
-"""Studies over recorded learning curves in virtual time, and the quality of their results."""
+"""Simulated studies, which replay recorded learning curves in virtual time."""

@@ -1,9 +1,9 @@
-"""Recorded learning curves of a table's configurations, epoch by epoch.
+"""Tables of recorded learning curves: configurations, and their metrics and times after each epoch.
 
-A table is one `.npz`: `meta_json` (a string), `seconds` [n, T], for each metric and each constant one array
-`metric_NAME` [n, T] or `static_NAME` [n], and the configurations. In the format `curves-v1` these are numbers `params`
-[n, d], with their ranges in the meta's `params`; in `curves-v2` they are JSON texts `params_json` [n] of the meta's
-`space`, which has the form of a spec's. A table is read without pickle.
+A table is a file `.npz` with `meta_json` (a text), `seconds` [n, T], an array `metric_NAME` [n, T] for each metric, an
+array `static_NAME` [n] for each constant, and the configurations. In the format `curves-v1`, configurations are numbers
+`params` [n, d], with ranges in the meta's `params`. In `curves-v2`, they are JSON texts `params_json` [n], and the
+meta's `space` has the form of a spec's space. Tables are read without pickle.
 """
 
 import json
@@ -33,12 +33,12 @@ _EDGE = 1e-6  # relative tolerance: single precision may round a value at the ed
 
 
 class CurvesError(UserError):
-    """A table cannot be read or used; one line for the user, with the file's name."""
+    """A table cannot be read or used; the message is one line with the file's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveMetric:
-    """A metric's better direction, and the split of the data that it was measured on."""
+    """The direction in which a metric is better, and the part of the data on which it was measured."""
 
     direction: Direction
     split: Split
@@ -62,7 +62,7 @@ class CurveTable:
 
     @property
     def epochs(self) -> int:
-        """Return T, the number of epochs of a full training."""
+        """Return the number of epochs of a full training, T."""
         return int(self.seconds.shape[1])
 
     @property
@@ -72,20 +72,20 @@ class CurveTable:
 
     @property
     def mean_epoch_seconds(self) -> Array:
-        """Return the mean duration of an epoch of each configuration, in seconds [n]."""
+        """Return each configuration's mean epoch duration in seconds [n]."""
         mean: Array = self.seconds[:, -1] / self.epochs
         return mean
 
     def full_trial_usd(self, usd_per_slot_hour: float) -> Array:
-        """Return the cost of each full training without its start, in dollars [n]."""
+        """Return the dollars that each full training costs without its start [n]."""
         cost: Array = self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
         return cost
 
     def test_metric(self, metric: str) -> str | None:
-        """Return the test metric of a validation metric, such as `test_loss` of `valid_loss`; None without one.
+        """Return the test metric for a validation metric, such as `test_loss` for `valid_loss`; None without one.
 
-        If no name matches, the only test metric with the same last word and direction counts: `test_balanced_error` of
-        `val_error`.
+        If no name matches, the only test metric with the same last word and direction is returned, such as
+        `test_balanced_error` for `val_error`.
         """
         for prefix in ("val_", "valid_", "validation_"):
             if metric.startswith(prefix) and (name := f"test_{metric.removeprefix(prefix)}") in self.metrics:
@@ -99,7 +99,7 @@ class CurveTable:
 
 
 def find_tables(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the named `.npz` files, and the files in named folders by name. Raises CurvesError if a path has none."""
+    """Return the named `.npz` files, and those in named folders, sorted. Raises CurvesError if a path has none."""
     files: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(path.rglob("*.npz")) if path.is_dir() else [path]
@@ -114,10 +114,10 @@ def find_tables(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def read_table(path: str | Path) -> CurveTable:
-    """Read and check one table; CurvesError if it does not have this format.
+    """Read and check a table. Raises CurvesError if the file does not have this format.
 
-    A metric that ends in `accuracy` also gives an `error`, 1 - accuracy, to be minimised. Values worse than Q3 + 100
-    IQR of their metric are clipped there, and `notes` has a line about that.
+    A metric whose name ends in `accuracy` also yields an `error`, 1 - accuracy, to be minimised. Values worse than Q3 +
+    100 IQR of their metric are clipped there, which `notes` reports.
     """
     path = Path(path)
     try:
@@ -144,13 +144,13 @@ def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
     seconds = _numbers(arrays, "seconds", 2)
     count, epochs = seconds.shape
     if not count or not epochs:
-        raise CurvesError(f"seconds: found the shape {seconds.shape}, allowed: at least one row and one epoch")
+        raise CurvesError(f"seconds: the shape is {seconds.shape}, but at least one row and one epoch are needed")
     if len(params) != count:
-        raise CurvesError(f"seconds: found {count} rows, allowed: {len(params)}, one for each configuration")
+        raise CurvesError(f"seconds: it has {count} rows for {len(params)} configurations. Give one row for each")
     if not np.isfinite(seconds).all() or (seconds[:, 0] < 0).any() or (np.diff(seconds, axis=1) < 0).any():
-        raise CurvesError("seconds: found values that fall or are not finite, allowed: cumulative seconds from 0")
+        raise CurvesError("seconds: some values fall, are negative or are not finite. Give cumulative seconds")
     if (seconds[:, -1] <= 0).any():
-        raise CurvesError("seconds: found a full training of 0 seconds, allowed: trainings that take time")
+        raise CurvesError("seconds: a full training takes 0 seconds. Give the time that it took")
     metrics, about, notes = _metrics(arrays, meta, (count, epochs))
     statics = {
         name.removeprefix("static_"): _shaped(arrays, name, (count,)) for name in arrays if name.startswith("static_")
@@ -207,7 +207,7 @@ def _read_v2(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tup
 def _read_v1(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tuple[Space, tuple[Params, ...]]:
     space, rows = _space(meta), _numbers(arrays, "params", 2)
     if rows.shape[1] != len(space):
-        raise CurvesError(f"params: found the shape {rows.shape}, allowed: {(len(rows), len(space))}")
+        raise CurvesError(f"params: the shape is {rows.shape} instead of {(len(rows), len(space))}")
     return space, tuple(_params(space, row, index) for index, row in enumerate(rows))
 
 
@@ -241,9 +241,9 @@ def _numbers(arrays: Mapping[str, NDArray[Any]], name: str, dimensions: int) -> 
 def _shaped(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> Array:
     array = _numbers(arrays, name, len(shape))
     if array.shape != shape:
-        raise CurvesError(f"{name}: found the shape {array.shape}, allowed: {shape}")
+        raise CurvesError(f"{name}: the shape is {array.shape} instead of {shape}")
     if len(shape) == 1 and not np.isfinite(array).all():
-        raise CurvesError(f"{name}: found values that are not finite, allowed: finite numbers")
+        raise CurvesError(f"{name}: some values are not finite. Give finite numbers")
     return array
 
 
@@ -294,7 +294,7 @@ def _about(name: str, told: object) -> CurveMetric:
 
 
 def _clipped(values: Array, name: str, direction: Direction) -> tuple[Array, list[str]]:
-    """Return clipped values and notes; infinite values become NaN, as in diverged trainings."""
+    """Return clipped values and notes about them; infinite values become NaN, which marks diverged trainings."""
     values = np.where(np.isfinite(values), values, np.nan)
     sign = 1.0 if direction == "minimize" else -1.0
     finite = sign * values[~np.isnan(values)]
@@ -321,7 +321,7 @@ def _check_names(space: Space, metrics: Mapping[str, Array], statics: Mapping[st
 
 
 def pooled(tables: Sequence[CurveTable]) -> CurveTable:
-    """Return several tables as one, with the categorical parameter `table`; CurvesError if they cannot be pooled."""
+    """Return several tables as one, with a parameter `table`. Raises CurvesError if the tables do not fit together."""
     first, *others = tables
     if not others:
         return first
@@ -329,11 +329,11 @@ def pooled(tables: Sequence[CurveTable]) -> CurveTable:
     if len(set(names)) < len(names):
         raise CurvesError(f"the tables are named {listed(names)}. Give each table its own name to pool them")
     for other in others:
-        for what in ("epochs", "about"):
+        for what, in_words in (("epochs", "their numbers of epochs"), ("about", "their metrics")):
             if getattr(other, what) != getattr(first, what):
-                raise CurvesError(f"{other.name} has other {what} than {first.name}. Only equal ones can be pooled")
+                raise CurvesError(f"{other.name} and {first.name} differ in {in_words}, so they cannot be pooled")
         if other.space.names() != first.space.names() or set(other.statics) != set(first.statics):
-            raise CurvesError(f"{other.name} has other columns than {first.name}. Only equal ones can be pooled")
+            raise CurvesError(f"{other.name} and {first.name} differ in their columns, so they cannot be pooled")
     entries: dict[str, Parameter] = {TABLE: Categorical(names)}
     for name in first.space.names():
         entries[name] = _wider([table.space.parameter(name) for table in tables])
@@ -361,18 +361,19 @@ def _wider(parameters: Sequence[Parameter]) -> Parameter:
 
 
 def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 0) -> CurveTable:
-    """Return the table with a random price factor (above 0) for each configuration's device.
+    """Return the table with each configuration on a device whose price has a random factor (above 0).
 
-    A device at f times the price is simulated as f times slower at the same price, since a study has one slot price.
+    A device with f times the price is simulated as f times slower at the same price, since a study has a single price
+    per slot.
     """
     drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
     return replace(table, seconds=table.seconds * drawn[:, None])
 
 
 def with_world_sizes(table: CurveTable, sizes: Sequence[int], efficiency: float) -> CurveTable:
-    """Return the table with every configuration at every world size (at least 1).
+    """Return the table with each configuration repeated for each world size (at least 1).
 
-    k ranks are k * efficiency^log2(k) times as fast as one, with the curves of one rank; 0 < efficiency <= 1.
+    k ranks are k * efficiency^log2(k) times as fast as one rank and have the same curves; 0 < efficiency <= 1.
     """
     entries: dict[str, Parameter] = {name: table.space.parameter(name) for name in table.space.names()}
     return replace(

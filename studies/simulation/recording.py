@@ -1,4 +1,4 @@
-"""Recordings of simulated studies and of the latency of their search."""
+"""Records simulated studies, and how long their search takes for each decision."""
 
 import time
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from studies.storage.study_store import Store
 
 
 class Recording(Protocol):
-    """Destination of a simulated study's rows."""
+    """The destination of a simulated study's rows."""
 
     rows: Rows
     study_id: int
@@ -28,16 +28,16 @@ class Recording(Protocol):
     opened_at: float  # moment at which the study begins, in seconds
 
     def record(self) -> StudyRecord:
-        """Return the study as committed."""
+        """Return the record of the study so far."""
         ...
 
     def close(self, now: float) -> None:
-        """End the study's hours at this virtual time."""
+        """Release the study's lease at this virtual time, so that its duration is right."""
         ...
 
 
 class MemoryRecording:
-    """Keeps the study in this process only."""
+    """Keeps the study in this process's memory only."""
 
     def __init__(self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object]) -> None:
         self.study_id, self.opened_at = 1, 0.0
@@ -46,15 +46,15 @@ class MemoryRecording:
         self.rows: Rows = self._store
 
     def record(self) -> StudyRecord:
-        """Return the study as committed."""
+        """Return the record of the study so far."""
         return self._store.record()
 
     def close(self, now: float) -> None:
-        """Do nothing: the record has no hours."""
+        """Do nothing, since a study in memory has no lease."""
 
 
 class StoreRecording:
-    """Writes the study to a store, under a lease that ends in virtual time; CurvesError if the name is taken."""
+    """Writes the study to a store with a lease in virtual time. Raises CurvesError if its name is taken."""
 
     def __init__(self, store: Store, spec: StudySpec) -> None:
         name = spec.study
@@ -70,7 +70,7 @@ class StoreRecording:
         self.opened_at = lease.acquired_at
 
     def record(self) -> StudyRecord:
-        """Return the study as committed."""
+        """Return the record of the study so far."""
         return load_study(self._store, self._name)
 
     def close(self, now: float) -> None:
@@ -79,7 +79,7 @@ class StoreRecording:
 
 
 def recorded_spec(spec: StudySpec) -> dict[str, Any]:
-    """Return the spec for the record of a simulated study, without the default store."""
+    """Return the spec to record for a simulated study: without the default store, which it does not use."""
     mapping = spec.model_dump(mode="json")
     mapping.pop("store")
     return mapping
@@ -87,7 +87,7 @@ def recorded_spec(spec: StudySpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Latencies:
-    """Real seconds that the search took, each with the number of trials at that time."""
+    """Real seconds for each suggestion and decision, with the number of trials at that time."""
 
     suggest: list[tuple[int, float]] = field(default_factory=list)
     decide: list[tuple[int, float]] = field(default_factory=list)
@@ -95,13 +95,13 @@ class Latencies:
 
 
 class TimedSuggester:
-    """Times a suggester's suggestions."""
+    """A suggester that measures how long another suggester takes."""
 
     def __init__(self, suggester: Suggester, latencies: Latencies) -> None:
         self._suggester, self._latencies = suggester, latencies
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the suggester's suggestion, and record its latency."""
+        """Return the other suggester's suggestion, and record the seconds that it took."""
         began = time.perf_counter()
         suggestion = self._suggester.suggest(number, history)
         self._latencies.suggest.append((number, time.perf_counter() - began))
@@ -109,7 +109,7 @@ class TimedSuggester:
 
 
 class TimedPruner:
-    """Times a pruner's decisions, and passes them to a listener."""
+    """A pruner that measures how long another pruner takes, and passes its decisions to a listener."""
 
     def __init__(self, pruner: Pruner, latencies: Latencies, on_decision: DecisionListener | None) -> None:
         self._pruner, self._latencies, self._on_decision = pruner, latencies, on_decision
@@ -118,11 +118,11 @@ class TimedPruner:
         return getattr(self._pruner, name)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return the pruner's rungs."""
+        """Return the other pruner's rungs."""
         return self._pruner.rungs(epochs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Return the pruner's decision, and record its latency."""
+        """Return the other pruner's decision, and record the seconds that it took."""
         began = time.perf_counter()
         decision = self._pruner.decide(history, number, rung)
         self._latencies.decide.append((len(history.trials), time.perf_counter() - began))
@@ -131,15 +131,15 @@ class TimedPruner:
         return decision
 
     def prepare(self, history: History) -> None:
-        """Make the pruner prepare."""
+        """Let the other pruner prepare its next choice."""
         self._pruner.prepare(history)
 
     def worth_least(self, history: History) -> int | None:
-        """Return the pruner's choice."""
+        """Return the other pruner's least valuable paused trial."""
         return self._pruner.worth_least(history)
 
     def thaw(self, history: History) -> Thaw | None:
-        """Return the pruner's choice, and record its latency."""
+        """Return the other pruner's choice for a free slot, and record the seconds that it took."""
         began = time.perf_counter()
         thaw = self._pruner.thaw(history)
         self._latencies.free_slot.append((len(history.trials), time.perf_counter() - began))

@@ -1,4 +1,4 @@
-"""Settings of a simulated study: table, objectives, slots, budget, sampler and pruner; candidates of its table."""
+"""Settings of a simulated study, and the configurations of its table, each of which can be suggested once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 class Candidates:
-    """Configurations to be taken once each, at `points` [n, D] (`Encoder.encode`); `unused` is a mask [n]."""
+    """Configurations of a table at `points` [n, D] (`Encoder.encode`); `unused` marks which were not yet suggested."""
 
     def __init__(
         self, space: Space, params: Sequence[Mapping[str, Value]], statics: Mapping[str, Array] | None = None
@@ -38,42 +38,42 @@ class Candidates:
         self.points = np.stack([self._encoder.encode(one) for one in self.params])
 
     def row_of(self, params: Mapping[str, Value]) -> int:
-        """Return the row with these parameters. Raises KeyError if there is none."""
+        """Return the row with these parameters. Raises KeyError if no row has them."""
         return self._rows[identity(params)]
 
     def nearest(self, params: Mapping[str, Value]) -> int:
-        """Return the nearest unused row, the first of equally near rows; any row once all were used."""
+        """Return the row of the nearest unused configuration; of the nearest configuration once all were used."""
         distance = ((self.points - self._encoder.encode(params)) ** 2).sum(axis=1)
         if self.unused.any():
             distance = np.where(self.unused, distance, np.inf)
         return int(np.argmin(distance))
 
     def take(self, row: int) -> Mapping[str, Value]:
-        """Return the row's parameters, and mark the row as used."""
+        """Mark a row as used, and return its parameters."""
         self.unused[row] = False
         return self.params[row]
 
 
 class NearestCandidate:
-    """A suggester that replaces each suggestion by the nearest unused candidate."""
+    """A suggester that replaces another suggester's parameters by the nearest unused configuration."""
 
     def __init__(self, suggester: Suggester, candidates: Candidates) -> None:
         self._suggester, self._candidates = suggester, candidates
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters of a candidate for trial `number`."""
+        """Return the parameters of an unused configuration for trial `number`."""
         suggestion = self._suggester.suggest(number, history)
         return replace(suggestion, params=self._candidates.take(self._candidates.nearest(suggestion.params)))
 
 
 class RandomCandidate:
-    """Suggests unused candidates with equal probability: a random sampler on a finite set."""
+    """A suggester that draws unused configurations with equal probability."""
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self._candidates, self._seed = candidates, seed
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:  # noqa: ARG002 - the interface
-        """Return the parameters of a candidate for trial `number`."""
+        """Return the parameters of an unused configuration for trial `number`."""
         unused = np.flatnonzero(self._candidates.unused)
         rng = np.random.default_rng(derived_seed("candidate", self._seed, number))
         row = int(rng.choice(unused)) if len(unused) else int(rng.integers(len(self._candidates.params)))
@@ -84,17 +84,17 @@ START_EPOCHS = 0.3  # default cost of starting or thawing a gang, in mean epochs
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:
-    """Return the milestones of every simulated study of this length, so that pruners are scored on the same models.
+    """Return the epochs at which all simulated studies of this length save models, with any pruner.
 
-    They are the milestones without a pruner, plus the default rungs of `break_even` and `mo_asha`; for 52 epochs 2 3 4
-    5 6 9 11 13 19 24 27 28 41 52.
+    All pruners are thus scored on the same models. The epochs are those without a pruner, plus the default rungs of
+    `break_even` and `mo_asha`; for 52 epochs 2 3 4 5 6 9 11 13 19 24 27 28 41 52.
     """
     return milestones(epochs, rungs=(*decision_rungs(epochs), *MoAsha().rungs(epochs)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A simulated study, as seen by a sampler or pruner made for it."""
+    """A simulated study, as a sampler or pruner built for it sees it."""
 
     table: CurveTable  # a search must not look at its curves
     candidates: Candidates  # configurations of the table, used ones, and facts known before training
@@ -121,15 +121,15 @@ DecisionListener = Callable[[Pruner, History, int, int], None]
 
 
 def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None:
-    """Raise `CurvesError` unless the search may see all objectives."""
+    """Raise `CurvesError` unless the table has all objectives as validation metrics or constants."""
     _check_metrics(table, "objective", [objective.metric for objective in objectives])
     if len({objective.metric for objective in objectives}) < len(objectives) or not objectives:
         names = listed(objective.metric for objective in objectives) or "none"
-        raise CurvesError(f"objective: found {names}, allowed: at least one metric, each named once")
+        raise CurvesError(f"objective: the metrics are {names}. Name at least one metric, and each metric once")
 
 
 def check_constraints(table: CurveTable, constraints: Sequence[Constraint]) -> None:
-    """Raise `CurvesError` unless the search may see all bounded metrics."""
+    """Raise `CurvesError` unless the table has all bounded metrics as validation metrics or constants."""
     _check_metrics(table, "constraint", [constraint.metric for constraint in constraints])
 
 

@@ -1,7 +1,7 @@
-"""Studies over recorded learning curves in virtual time, with the real controller, policy, prices and budget.
+"""Simulates studies on recorded learning curves in virtual time, with the real controller, search and budget.
 
-Only training is replayed, with the table's times and metrics. The search sees validation metrics; the same epochs are
-also scored on test metrics.
+Only the training is replayed, with the table's times and metrics. The search sees validation metrics; the same epochs
+are later scored with test metrics.
 """
 
 import time
@@ -68,14 +68,14 @@ from studies.storage.study_store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedParts:
-    """Parts that drive a simulated study; decisions of the policy in `setup` and of `suggester` are timed."""
+    """The settings and the suggester of a simulated study, which measure how long the search takes."""
 
     setup: StudySetup
     suggester: Suggester
 
 
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
-    """Return the spec for the record of the study. Raises SpecError for an unknown sampler, pruner or option."""
+    """Return the spec to record for the study. Raises SpecError for an unknown sampler, pruner or option."""
     search = {
         "sampler": sampler if isinstance(sampler, str) else "random",
         "pruner": "none" if callable(pruner) else pruner,
@@ -115,7 +115,7 @@ def wired(
     on_decision: DecisionListener | None,
     advice: AdviceChoice | None = None,
 ) -> SimulatedParts:
-    """Return a simulated study's parts, with one model for its single thread; SpecError if they cannot be made."""
+    """Return the parts of a simulated study, which runs in one thread. Raises SpecError if a part cannot be built."""
     pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
     candidates = setting.candidates
     assembled = assemble_search(
@@ -141,7 +141,7 @@ def wired(
 
 
 def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequence[EarlierStudy]) -> Problem:
-    """Return the problem with the table's constants, such as parameter counts, which are known before training."""
+    """Return the search's problem, with the table's constants, such as parameter counts, as known metrics."""
     candidates = setting.candidates
     return replace(
         problem_of(spec, pool, earlier),
@@ -156,7 +156,7 @@ def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequenc
 
 
 def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) -> StudySetup:
-    """Return the settings with an endless watchdog: no simulated gang hangs, however uneven its epochs are."""
+    """Return the study's settings without a limit for silent trials, since simulated epochs may be very long."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
         # A trial that pauses needs a checkpoint at its rung.
@@ -171,9 +171,9 @@ LOST_ATTEMPTS = 2  # largest number of faults of a configuration, since a third 
 
 
 def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
-    """Return a pool in virtual time, from `opened_at` on, that trains configurations as recorded in the table.
+    """Return a simulated pool whose trials replay the table's curves; virtual time begins at `opened_at`.
 
-    Each of a trial's first attempts has a fault with probability `fault_rate`.
+    Each of a configuration's first attempts fails with probability `fault_rate`.
     """
     return SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=opened_at)
 
@@ -201,7 +201,7 @@ def _values(table: CurveTable, row: int, metric: str) -> list[float]:
 
 
 def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, Any]]:
-    """Return epoch and kind of each fault, by number of the attempt."""
+    """Return the epoch and kind of each fault, by the number of the attempt."""
     if not rate:
         return {}
     rng = np.random.default_rng(derived_seed("fault", setting.seed, row))
@@ -214,7 +214,7 @@ def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedMilestone:
-    """A model that a study could have delivered, feasible by the search's metrics."""
+    """A saved model that a simulated study could have delivered; it keeps the search's constraints."""
 
     spent_usd: float  # cost of the study when the model was measured, including idle slots
     trial: int
@@ -226,7 +226,7 @@ class SimulatedMilestone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedStudy:
-    """A simulated study after its end."""
+    """Results of a simulated study."""
 
     record: StudyRecord
     objectives: tuple[Objective, ...]
@@ -258,18 +258,18 @@ def simulate(
     on_decision: DecisionListener | None = None,
     advice: AdviceChoice | None = None,
 ) -> SimulatedStudy:
-    """Run one study over a table's learning curves; CurvesError or SpecError if its parts do not fit together.
+    """Simulate one study on a table's learning curves. Raises CurvesError or SpecError for unusable arguments.
 
     Args:
         table: Recorded curves. A configuration's `world_size`, if any, is its number of slots.
         objectives: Validation metrics, constants of the table, `cost_usd` or `wall_seconds`.
         sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
         pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
-        start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
+        start_epochs: Cost of starting or resuming a trial, in mean epochs of its configuration.
         fault_rate: Probability of a fault in each of a trial's first two attempts, at a random epoch of the full
             training; an attempt that ends before that epoch has no fault.
-        constraints: Bounds on possible objectives; milestones that violate them do not count.
-        advice: Makes the source of an advisor's proposals, which answers at once; for the sampler `cokriging`.
+        constraints: Bounds on possible objectives; models that violate them do not count.
+        advice: Function that makes the source of an advisor's proposals, for the sampler `cokriging`.
     """
     began = time.perf_counter()
     check_objectives(table, objectives)

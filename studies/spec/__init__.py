@@ -1,1 +1,1 @@
-"""Description of a study: the spec with its sections, checks and errors."""
+"""The spec, which describes a study: its sections, checks and errors."""

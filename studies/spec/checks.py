@@ -1,4 +1,4 @@
-"""Checks of a spec that need to know the task or the machine."""
+"""Checks of a spec that need information about the task or the devices."""
 
 import itertools
 import random
@@ -34,11 +34,11 @@ def check_against_task(
     default_space: Space,
     source: str = "spec",
 ) -> StudySpec:
-    """Check a spec against its task, and fill in the task's space if the spec has none.
+    """Check a spec against its task. If the spec has no space, use the task's.
 
-    None allows any parameters or metrics. SpecError if a parameter or a value of the space is refused, a key is both in
-    `training` and the space, a metric of an objective or constraint is not measured, or options of the trainer do not
-    go together.
+    With `task_parameters` or `task_metrics` None, any parameters or metrics are allowed. Raises SpecError if the
+    trainer refuses a parameter or value of the space, a key is both in `training` and in the space, a metric of an
+    objective or constraint is not measured, or options of the trainer exclude each other.
     """
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):
@@ -61,7 +61,7 @@ def check_against_task(
 
 
 def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collection[str]:
-    """Return the options whose values must be the trainer's: a user's own loop follows others by helpers, if at all."""
+    """Return the parameters whose values the trainer checks; fewer if the user's own loop trains."""
     if task_parameters is not None:
         return TRAINER_PARAMETERS.keys()
     named = [name for name, _ in Command.of(spec.task_options).names()] if spec.task == COMMAND else []
@@ -69,7 +69,7 @@ def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collec
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
-    """Check the first trials, or take the `proposed` ones within the space; raises `SpecError` for other parameters."""
+    """Check the spec's first trials. If it has none, add the `proposed` trials that fit the space."""
     space, first = spec.space or Space({}), spec.search.first_trials
     for number, one in enumerate(first):
         if problem := _problem_in(space, one):
@@ -86,10 +86,10 @@ def with_baselines(
     task_metrics: Collection[str] | None = None,
     source: str = "spec",
 ) -> StudySpec:
-    """Check the baselines and add their parameters to the first trials; if the spec has no baselines, take the task's.
+    """Check the spec's baselines, or add the task's if it has none. Baselines become first trials.
 
-    Entries of `proposed` outside the space are skipped (`left_out`). SpecError if the spec names parameters that are
-    not in the space, or metrics that are not measured; without `task_metrics` they may be any.
+    Baselines of `proposed` outside the space are skipped (`left_out`). Raises SpecError if a baseline of the spec has
+    parameters outside the space, or metrics that are not in `task_metrics` (None allows any).
     """
     space = spec.space or Space({})
     if spec.baselines is None:
@@ -109,7 +109,7 @@ def with_baselines(
 
 
 def left_out(spec: StudySpec, proposed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line with the reason for each baseline of the task that the study cannot train."""
+    """Return a line for each of the task's baselines that the study cannot train, with the reason."""
     space, lines = spec.space or Space({}), []
     for one in proposed if spec.baselines is None else ():
         if "params" in one and (problem := _problem_in(space, one["params"])):
@@ -134,9 +134,9 @@ def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | 
 
 
 def check_options(spec: StudySpec, device: str | None, source: str = "spec", *, has_own_loop: bool = False) -> None:
-    """Raise `SpecError` if a trial can get options that do not go together on this device (None if unknown).
+    """Raise `SpecError` if a trial could get options that exclude each other on this device (None: unknown).
 
-    A trial with its own loop may search other values under the same names, so only `training` is checked.
+    If the user's own loop trains, only `training` is checked: the loop may search other values under the same names.
     """
     if device == "cpu" and spec.resources.backend == "nccl":
         why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
@@ -147,7 +147,7 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec", *, 
 
 
 def check_stream(spec: StudySpec, source: str = "spec", *, has_schedule: bool) -> None:
-    """Raise `SpecError` if a trial needs the number of samples in a stream of the task."""
+    """Raise `SpecError` if an option needs the number of samples, which a task with a stream does not know."""
     _check_together(
         spec, ("schedule", "samples_per_epoch", "warmup_epochs", "warmup_steps"),
         lambda values: stream_problem(values, has_own_schedule=has_schedule), source, at="samples_per_epoch",
@@ -162,7 +162,7 @@ def _check_together(
     *,
     at: str | None = None,
 ) -> None:
-    """Refuse options if a trial can get values that do not go together."""
+    """Raise SpecError if a trial could get values of the options `names` that exclude each other."""
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
     for params in combinations(space, names):
@@ -177,7 +177,7 @@ def _check_together(
 
 
 def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
-    """Return the spec without world sizes that need more slots: for a space that the task chose, not the user."""
+    """Return the spec without world sizes above `slots`. Call it only for a space that the task chose."""
     space = spec.space or Space({})
     parameter = space.parameter("world_size") if "world_size" in space else None
     if not isinstance(parameter, Categorical):
@@ -188,7 +188,7 @@ def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
 
 
 def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
-    """Raise `SpecError` if the space has a larger world size than there are slots."""
+    """Raise `SpecError` if the space has a world size above the number of slots."""
     parameter = spec.space.parameter("world_size") if spec.space is not None and "world_size" in spec.space else None
     allowed = f"at most {slots}, the number of slots"
     if parameter is None:
@@ -229,7 +229,7 @@ def _command_problems(spec: StudySpec, space: Space) -> list[tuple[Path, str]]:
 
 
 def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:
-    """Return the values of a domain that the trainer refuses; it takes intervals, so checking both ends suffices."""
+    """Return the values of a parameter that the trainer refuses. For a range, checking both ends suffices."""
     if isinstance(parameter, Categorical):
         checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
     elif taker.kind == "choice":
@@ -263,7 +263,7 @@ def _metric_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tup
 
 
 def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Value]]:
-    """Yield configurations with each combination of a few parameters; a range counts as its low end."""
+    """Yield a configuration for each combination of choices of some parameters; of a range, only its low end."""
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}
     varied = _with_ancestors([name for name in names if name in space], parents)

@@ -1,4 +1,4 @@
-"""Base class of the spec's sections: frozen, no unknown keys; `BudgetSpec(usd=1.0)` in Python is checked like YAML."""
+"""Base class of the spec's sections: immutable, without unknown keys, checked in Python as in YAML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_valid
 
 
 def check_texts(raw: object, source: str) -> None:
-    """Raise `SpecError` for NUL and lone surrogates: the store would not return such a parameter unchanged."""
+    """Raise `SpecError` for texts with NUL or lone surrogates, which the store would not return unchanged."""
     waiting: list[tuple[object, Path]] = [(raw, ())]
     seen: set[int] = set()  # an alias of YAML may lead back to its own list
     while waiting:
@@ -36,7 +36,7 @@ else:
 
 
 class _CheckedCall(ModelMetaclass):
-    """Turns a call in Python into a section, or raises `SpecError`. Validation makes sections without a call."""
+    """Metaclass of sections: a call in Python returns a checked section or raises `SpecError`."""
 
     def __call__(self, *values: object, **keys: object) -> Any:
         model = cast("type[Section]", self)
@@ -50,7 +50,7 @@ class _CheckedCall(ModelMetaclass):
 
 
 class Section(BaseModel, metaclass=_CheckedCall):
-    """A part of a spec: frozen, and without unknown keys."""
+    """A section of a spec: immutable, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ class Section(BaseModel, metaclass=_CheckedCall):
     """Keys that Python code may pass as positional arguments, in this order."""
 
     def given(self) -> dict[str, object]:
-        """Return the keys that were set explicitly, with their values; all other keys have their defaults."""
+        """Return the keys that were set explicitly, with their values, but no defaults."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
 
@@ -73,8 +73,7 @@ def _named(
         raise SpecError(source, (), f"{shown(values[len(names)])} is given without a name. {allowed}")
     named = dict(zip(names, values, strict=False))
     for name in named.keys() & keys.keys():
-        both = f"found {shown(named[name])} and {shown(keys[name])}"
-        raise SpecError(source, (name,), f"{both}. Give one of them")
+        raise SpecError(source, (name,), f"found {shown(named[name])} and {shown(keys[name])}. Give one of them")
     return named
 
 
@@ -83,7 +82,7 @@ _ALLOWED = f"JSON data: finite numbers, text, lists and mappings, nested at most
 
 
 def check_json(options: Mapping[str, object]) -> None:
-    """Raise `SpecValueError`, with the key as path, for a value that JSON cannot hold or that is nested too deeply."""
+    """Raise `SpecValueError`, with the key as path, for a value that is not JSON or is nested too deeply."""
     for key, value in options.items():
         if not _fits_json(value):
             raise SpecValueError(found(value, _ALLOWED), (key,))

@@ -1,4 +1,4 @@
-"""Sections of a spec. Error messages quote the description of a field as its allowed values."""
+"""The sections of a spec. Error messages quote a field's description as its allowed values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 
 class BaselineSpec(Section):
-    """A comparison for models: a trial of the study, or values known without any training."""
+    """A baseline, to which models are compared: a trial of the study, or known values without any training."""
 
     WITHOUT_NAME = ("name",)
 
@@ -61,7 +61,7 @@ def name_problems(named: Sequence[BaselineSpec]) -> None:
 
 
 def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:
-    """Return path and problem of each baseline metric that is not measured."""
+    """Return path and problem of each metric of a baseline that the task does not measure."""
     return [
         (("baselines", index, "metrics", metric), found(metric, listed(metrics), nearest(metric, list(metrics))))
         for index, one in enumerate(named)
@@ -94,7 +94,7 @@ def _name_or_entry_point(name: str, known: tuple[str, ...]) -> str:
 
 
 class ObjectiveSpec(Section):
-    """A metric to optimise, and its direction."""
+    """A metric to optimise, and the direction in which it is better."""
 
     WITHOUT_NAME = ("metric", "direction")
 
@@ -106,12 +106,12 @@ class ObjectiveSpec(Section):
     direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
 
     def record(self) -> Objective:
-        """Return the objective in the form of records."""
+        """Return the objective as a record, the form that other code uses."""
         return Objective(metric=self.metric, direction=self.direction)
 
 
 class ConstraintSpec(Section):
-    """Inclusive bounds of a metric."""
+    """Bounds of a metric; a value equal to a bound is allowed."""
 
     WITHOUT_NAME = ("metric",)
 
@@ -137,7 +137,7 @@ class ConstraintSpec(Section):
         return {"metric": self.metric} | {side: bound for side, bound in bounds.items() if bound is not None}
 
     def record(self) -> Constraint:
-        """Return the constraint in the form of records."""
+        """Return the constraint as a record, the form that other code uses."""
         return Constraint(metric=self.metric, min=self.min, max=self.max)
 
 
@@ -149,7 +149,7 @@ _TRAINING_OPTIONS: dict[str, Any] = dict(training_keys())
 
 
 class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAINING_OPTIONS)):  # type: ignore[misc]
-    """Training options of every trial; any key but `epochs` may be in the space instead.
+    """Training options of every trial. Each key except `epochs` may be a parameter of the space instead.
 
     Names, types and defaults of the other keys come from `trainers.trainer_options.TrainerOptions`.
     """
@@ -170,7 +170,7 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
 
 
 class PrunerSpec(Section):
-    """The pruner that decides at rungs, built in or "module:Object"; built-in pruners' options are checked here."""
+    """The pruner, built in or "module:Object", with its options; a built-in pruner's options are checked here."""
 
     WITHOUT_NAME = ("name",)
 
@@ -214,12 +214,12 @@ class PrunerSpec(Section):
         return {"name": self.name, **self.options}
 
     def given(self) -> dict[str, object]:
-        """Return name and options side by side."""
+        """Return the pruner's name and options in one mapping."""
         return self._as_mapping()
 
 
 class AdvisorSpec(Section):
-    """A program that gets the trials so far, and prints proposals (`studies.search.samplers.advisor`)."""
+    """A program that reads the trials so far and prints proposals (`studies.search.samplers.advisor`)."""
 
     command: Annotated[
         tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
@@ -231,12 +231,12 @@ class AdvisorSpec(Section):
 
 
 class SearchSpec(Section):
-    """Sampler that suggests configurations, and pruner of their trials.
+    """The sampler, which suggests configurations, and the pruner, which stops or pauses their trials.
 
     Attributes:
-        first_trials: Parameters of the first trials; open ones are drawn at random.
-        learn_space: Whether trials may request parameters outside the space; the samplers learn them.
-        advisor: Program that proposes configurations; the sampler `cokriging` values them as its own.
+        first_trials: Parameters of the first trials; missing parameters are drawn at random.
+        learn_space: Whether trials may request parameters outside the space, which samplers then suggest, too.
+        advisor: Program that proposes configurations; the sampler `cokriging` compares them with its own.
     """
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
@@ -275,7 +275,7 @@ class SearchSpec(Section):
         return self
 
     def problem_of_learning(self) -> tuple[tuple[str, ...], str] | None:
-        """Return path and problem of the first key that needs the whole space before the first trial, or None."""
+        """Return path and problem of the first key that is impossible with `learn_space`; None without a problem."""
         with_learning = "while the space is learnt as trials run"
         for key, name, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner.name, PRUNERS)):
             if name in {"cokriging", "break_even"}:
@@ -307,7 +307,7 @@ class SearchSpec(Section):
 
     @property
     def chosen(self) -> SearchSpec:
-        """The section without `auto`: `cokriging` and `break_even` go together, else `tpe` and `mo_asha`."""
+        """The section with `auto` replaced: by `cokriging` and `break_even` together, else by `tpe` and `mo_asha`."""
         is_ours = self.sampler in {"auto", "cokriging"} and self.pruner.name in {"auto", "break_even"}
         of_ours = is_ours and not self.learn_space
         sampler = ("cokriging" if of_ours else "tpe") if self.sampler == "auto" else self.sampler
@@ -317,12 +317,12 @@ class SearchSpec(Section):
 
 
 class BudgetSpec(Section):
-    """Limits, of which the first one reached ends the study; null is no limit.
+    """Limits of a study, which ends when it reaches the first of them; null is no limit.
 
     Attributes:
         usd: Largest sum of all charges in dollars.
-        least_percent_per_10_usd: Percent of hypervolume; the study ends once the next ten dollars buy less.
-        finish: Share reserved to train the leaders of the archive to their last epoch before the study closes.
+        least_percent_per_10_usd: Percent of hypervolume; the study ends if ten more dollars would add less.
+        finish: Share of slot time reserved to train the best trials to their last epoch.
     """
 
     usd: PositiveOrNull = 1.0
@@ -335,7 +335,7 @@ class BudgetSpec(Section):
 
     @property
     def is_of_dollars_alone(self) -> bool:
-        """Return whether dollars are the only limit, which free slots would never reach."""
+        """Return whether dollars are the only limit, which a study on free slots never reaches."""
         return self.hours is None and self.trials is None
 
     @model_validator(mode="after")
@@ -346,7 +346,7 @@ class BudgetSpec(Section):
 
 
 class ResourcesSpec(Section):
-    """Devices that the trials run on.
+    """The devices on which the trials run.
 
     Attributes:
         device: Kind of device; auto takes a GPU if there is one.
@@ -402,13 +402,13 @@ class ResourcesSpec(Section):
 
 
 class FaultsSpec(Section):
-    """Limits after which a trial counts as hung or lost.
+    """Limits after which a trial counts as hanging or lost.
 
     Attributes:
-        start_seconds: Longest silence of the ranks during a first action of an attempt, such as loading or compiling.
+        start_seconds: Longest silence of the ranks while loading, compiling or doing anything else for the first time.
         silence_seconds: Longest silence of the ranks at any other time.
         errors_at_start: Trials that may fail by user errors before any trained an epoch; null is no limit.
-        group_seconds: Longest wait for other ranks in forming a process group and in a collective.
+        group_seconds: Longest wait for other ranks when a process group forms, and in a collective operation.
     """
 
     start_seconds: Positive = 1800.0
@@ -422,9 +422,9 @@ class CheckpointsSpec(Section):
     """Place, frequency and number of checkpoints.
 
     Attributes:
-        every_seconds: Least time between two checkpoints to resume from, in seconds; long epochs are saved within.
-        most_paused: Number of paused trials beyond which the least valuable is evicted; null is no limit.
-        max_gib: GiB of checkpoints beyond which paused trials are evicted in the same way; null is no limit.
+        every_seconds: Least seconds between two checkpoints for resuming; long epochs are also saved within.
+        most_paused: Number of paused trials beyond which the least valuable is pruned; null is no limit.
+        max_gib: GiB of checkpoints beyond which paused trials are pruned in the same way; null is no limit.
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"

@@ -1,4 +1,4 @@
-"""Errors of a wrong spec: one line with the file, the path inside it, the value found and the values allowed."""
+"""Errors in a spec: one line with the file, the key's path, the value found and the values allowed."""
 
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ _LONGEST_PART = 60
 
 
 class SpecError(UserError):
-    """The user's spec is wrong at `path` (keys and indices); `str` is one line to print before exit code 2."""
+    """The user's spec is wrong at `path` (keys and indices). `str` is one line to print before exit code 2."""
 
     def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
         super().__init__(source, path, problem, more)
@@ -32,7 +32,7 @@ class SpecError(UserError):
 
 
 class SpecValueError(ValueError):
-    """Raised by validators inside the models: a problem at a path relative to the validated value."""
+    """A problem that a validator found, at a path relative to the validated value."""
 
     def __init__(self, problem: str, path: Path = ()) -> None:
         super().__init__(problem, path)
@@ -41,13 +41,13 @@ class SpecValueError(ValueError):
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """Return a path as `--set` takes it, overlong parts cut."""
+    """Return a path in the form of `--set`, such as `budget.usd`; very long names are cut."""
     parts = (str(part) for part in path)
     return ".".join(part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}..." for part in parts)
 
 
 def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecError:
-    """Return the first of these problems as an error that counts the others."""
+    """Return an error with the first problem, which also counts the other problems."""
     path, problem = problems[0]
     return SpecError(source, path, problem, more=len(problems) - 1)
 
@@ -55,9 +55,9 @@ def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecErro
 def from_validation(
     error: ValidationError, raw: Mapping[str, object], model: type[BaseModel], source: str
 ) -> SpecError:
-    """Turn pydantic's findings in a mapping from `source` into a `SpecError`, by the fields' descriptions.
+    """Return a `SpecError` for pydantic's error in the mapping `raw`, which was read from `source`.
 
-    Unknown keys come first, since a misspelt key is often why another one is missing.
+    Unknown keys are reported first, since a misspelt key is often the reason why another key is missing.
     """
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     problems: dict[Path, tuple[str, object]] = {}  # the kind of each problem, and the error of our own validators
@@ -84,7 +84,7 @@ def _problem(model: type[BaseModel], raw: Mapping[str, object], path: Path, kind
 
 
 def unknown_key(model: type[BaseModel], path: Path) -> str:
-    """Return the problem of an unknown key at this path, with the nearest known key."""
+    """Return the message about an unknown key at this path, with the nearest known key."""
     parent = model_of(field_at(model, path[:-1])) if path[1:] else model
     keys = list(parent.model_fields) if parent is not None else []
     key = path[-1]
@@ -97,7 +97,7 @@ def unknown_key(model: type[BaseModel], path: Path) -> str:
 
 
 def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
-    """Return the field at a path, list indices skipped; None where the models end."""
+    """Return the model's field at a path, ignoring list indices; None where the path leaves the models."""
     field: FieldInfo | None = None
     here: type[BaseModel] | None = model
     for part in path:
@@ -111,17 +111,17 @@ def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
 
 
 def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
-    """Return the model that a field holds, also within a tuple or a union; None for plain values."""
+    """Return the model that a field contains, also inside a tuple or union; None for fields of plain values."""
     return next(iter(_inside(field, lambda part: isinstance(part, type) and issubclass(part, BaseModel))), None)
 
 
 def holds_mapping(field: FieldInfo | None) -> bool:
-    """Return whether a field holds a mapping with the user's own keys, also within a tuple or a union."""
+    """Return whether a field contains a mapping with the user's own keys, also inside a tuple or union."""
     return bool(_inside(field, lambda part: dict in {part, typing.get_origin(part)}))
 
 
 def value_at(raw: object, path: Path) -> object:
-    """Return the value at a path inside mappings and lists; None if there is none."""
+    """Return the value at a path inside mappings and lists; None if the path does not exist."""
     for part in path:
         if isinstance(raw, Mapping):
             raw = raw.get(part)
@@ -145,7 +145,7 @@ def _inside(field: FieldInfo | None, wanted: Callable[[object], bool]) -> list[t
 
 
 def _path_in(raw: object, loc: Path, *, keep_last: bool) -> Path:
-    """Return the path in the mapping for pydantic's location, without the names of a union's branches."""
+    """Return the path in the user's mapping for pydantic's location, which also names branches of unions."""
     path: list[str | int] = []
     for part in loc:
         if (isinstance(raw, Mapping) and part in raw) or (isinstance(raw, list | tuple) and isinstance(part, int)):
@@ -175,7 +175,7 @@ def _refused(model: type[BaseModel], path: Path, value: object) -> str:
 
 
 def inner_keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the path of each key inside a section, such as `training.epochs`; the first section with a key counts."""
+    """Return the full path of each key inside a section, such as `training.epochs`; of equal keys, the first."""
     found_keys: dict[str, str] = {}
     for name, field in model.model_fields.items():
         inner = model_of(field)

@@ -1,4 +1,4 @@
-"""The spec as a frozen value with every default filled in; reading it imports nothing heavier than pydantic."""
+"""The spec as an immutable value with all defaults filled in. Reading a spec imports only light modules."""
 
 import copy
 import itertools
@@ -59,7 +59,7 @@ _NULL_IS_ABSENT = (
 
 
 class StudySpec(Section):
-    """A whole spec; `docs/spec.md` explains each key.
+    """A whole spec. `docs/spec.md` explains each key.
 
     Attributes:
         study: Name of the study; by default the task's name, with invalid characters replaced.
@@ -67,8 +67,8 @@ class StudySpec(Section):
             in the YAML of a command.
         space: Space to search; None takes the task's own, filled in by `check_against_task`.
         baselines: Comparisons for the models; None takes the task's own, filled in by `with_baselines`.
-        promotion: Bounds of confirmed metrics for `automl promote`, by name: the least value of a maximized objective,
-            the greatest of any other metric.
+        promotion: Bounds of confirmed metrics for `automl promote`, by name: the smallest allowed value of a maximized
+            objective, the largest of any other metric.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -113,12 +113,12 @@ class StudySpec(Section):
 
     @property
     def objective_records(self) -> tuple[Objective, ...]:
-        """Objectives in the form of records."""
+        """The objectives as records, the form that other code uses."""
         return tuple(objective.record() for objective in self.objectives)
 
     @property
     def constraint_records(self) -> tuple[Constraint, ...]:
-        """Constraints in the form of records."""
+        """The constraints as records, the form that other code uses."""
         return tuple(constraint.record() for constraint in self.constraints)
 
     @model_validator(mode="before")
@@ -216,7 +216,7 @@ class StudySpec(Section):
 
 
 def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a spec from a YAML file with overrides (`path=value`); raises `SpecError` if it is unreadable or wrong."""
+    """Read a spec from a YAML file, with overrides (`path=value`). Raises `SpecError` if unreadable or wrong."""
     raw = read_yaml_file(FilePath(path))
     if raw is None:
         raise SpecError(str(path), (), "the file is empty. Write a mapping with at least the key task")
@@ -225,7 +225,7 @@ def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
-    """Check a spec from YAML, JSON or typed Python objects; raises a one-line `SpecError` if it is wrong."""
+    """Check a spec from YAML, JSON or Python objects. Raises a `SpecError` of one line if it is wrong."""
     raw = as_plain(_as_mapping(mapping, source))
     check_texts(raw, source)
     try:
@@ -235,14 +235,14 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
 
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """Return a copy of a spec's mapping with overrides (`path=value`); raises `SpecError` for unknown paths."""
+    """Return a copy of a spec's mapping with overrides (`path=value`). Raises `SpecError` for unknown paths."""
     with suppress(SpecValueError):  # parsing reports it later, with the path
         mapping = in_long_form(mapping)
     return apply_to(StudySpec, mapping, overrides)
 
 
 def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
-    """Return the spec with other budget, resources, checkpoints or faults; raises `SpecError` for other sections."""
+    """Return the spec with overrides of budget, resources, checkpoints or faults. SpecError for other keys."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] not in CHANGEABLE:
@@ -252,7 +252,7 @@ def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySp
 
 
 def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
-    """Return the spec as JSON data that `parse_spec` reads back, without `training` keys that are in the space."""
+    """Return the spec as JSON data for `parse_spec`, without `training` keys that the space contains."""
     mapping = spec.model_dump(mode="json")
     varied = spec.space.names() if spec.space is not None else ()
     mapping["training"] = {key: value for key, value in mapping["training"].items() if key not in varied}
@@ -260,7 +260,7 @@ def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
 
 
 def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:
-    """Return path and problem of each key that has a value in `training` and is in the space as well."""
+    """Return path and problem of each key that is both in `training` and in the space."""
     both = [key for key in training.model_fields_set if space is not None and key in space]
     return [
         (
@@ -272,7 +272,7 @@ def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path
 
 
 def _parse_with(mapping: Mapping[str, object], overrides: Sequence[str], source: str) -> StudySpec:
-    """Apply the overrides and parse; a problem at an overridden path names its override."""
+    """Apply the overrides and check the spec. A problem at an overridden path names the override."""
     changed = apply_overrides(mapping, overrides)
     try:
         return parse_spec(changed, source)
@@ -324,7 +324,7 @@ DEEPEST = 3  # depth at which typed objects can be in a spec: `search.pruner`, `
 
 
 def as_plain(spec: Mapping[str, object]) -> dict[str, object]:
-    """Return the mapping with sections, spaces and parameters in YAML form, to check it like a file."""
+    """Return the mapping with sections, spaces and parameters in YAML's form, so that it is checked like a file."""
     return {key: _plain(value, DEEPEST - 1) for key, value in spec.items()}
 
 
@@ -349,7 +349,7 @@ _CONTEXT = 15  # number of equal characters that are printed before the first on
 
 
 class _Nothing:
-    """Placeholder for a key or entry that one spec lacks."""
+    """Marks a key or entry that one of two specs lacks."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -359,7 +359,7 @@ _NOTHING = _Nothing()
 
 
 def differences(stored: StudySpec, given: StudySpec) -> list[str]:
-    """Return the differences of two specs, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
+    """Return where two specs differ, except `NOT_COMPARED`, such as `training.epochs: 20 in the store, 30 given`."""
     return [
         "{}: {} in the store, {} given".format(dotted(path), *_shown_apart(before, after))
         for path, before, after in _differing(spec_to_mapping(stored), spec_to_mapping(given))
@@ -368,13 +368,13 @@ def differences(stored: StudySpec, given: StudySpec) -> list[str]:
 
 
 def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
-    """Return the dotted keys of these sections whose values differ."""
+    """Return the dotted keys in `sections` whose values differ between two specs."""
     found = _differing(spec_to_mapping(stored), spec_to_mapping(given))
     return [dotted(path) for path, _, _ in found if path[0] in sections]
 
 
 def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
-    """Yield different values with their paths; only the first of a list, since an insertion moves all others."""
+    """Yield different values with their paths. In a list only the first counts, since an insertion moves the rest."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys([*before, *after]):
             yield from _differing(before.get(key, _NOTHING), after.get(key, _NOTHING), (*path, key))
@@ -386,7 +386,7 @@ def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple
 
 
 def _shown_apart(before: object, after: object) -> tuple[str, str]:
-    """Return both values, shortened for a message; starting where they differ if that is later."""
+    """Return both values, shortened for a message so that the difference is visible."""
     one, other = in_full(before), in_full(after)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     if equal < LONGEST_VALUE - _CONTEXT:
@@ -399,7 +399,7 @@ FREE_FORM = (("space",), ("search", "pruner"))
 
 
 def split_override(override: str) -> tuple[Path, object]:
-    """Split `path=value` and read the value as YAML; `SpecError` without `=`, for an empty key or invalid YAML."""
+    """Split `path=value`, and read the value as YAML. Raises `SpecError` if a part is missing or invalid."""
     source = f"--set {shown(override)}"
     text, equals, value = override.partition("=")
     path = tuple(part.strip() for part in text.split("."))
@@ -411,9 +411,10 @@ def split_override(override: str) -> tuple[Path, object]:
 
 
 def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """Return a deep copy of the mapping with every `path=value` set, later ones over earlier ones.
+    """Return a deep copy of the mapping with each `path=value` set; later overrides win.
 
-    `model` defines the paths; below `FREE_FORM` and `dict` fields any path exists. SpecError for other paths.
+    `model` defines the valid paths; below `FREE_FORM` and `dict` fields any path is valid. Raises SpecError for other
+    paths.
     """
     changed: dict[str, object] = copy.deepcopy(dict(mapping))
     for override in overrides:

@@ -1,4 +1,4 @@
-"""YAML for specs: safe loading, no repeated keys, `1e-4` is a number, and no numbers that are ambiguous."""
+"""YAML for specs: safe loading, no repeated keys, `1e-4` as a number, and errors for ambiguous numbers."""
 
 import itertools
 import math
@@ -44,15 +44,15 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Reader(_Loader):  # type: ignore[misc]
-    """PyYAML's safe loader with the numbers of YAML 1.2 and without its dates."""
+    """PyYAML's safe loader, but with the numbers of YAML 1.2 and without dates."""
 
 
 class _Writer(yaml.SafeDumper):
-    """PyYAML's safe dumper; it quotes texts that `_Reader` would read as numbers."""
+    """PyYAML's safe dumper, but with quotes around texts that `_Reader` would read as numbers."""
 
 
 def _text_node(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Write a text; the next-line character has to be escaped, since PyYAML folds it."""
+    """Return the node of a text; the next-line character must be escaped, since PyYAML folds it."""
     return writer.represent_scalar(_STRING, text, style='"' if "\x85" in text else None)
 
 
@@ -69,7 +69,7 @@ for _form in (_Reader, _Writer):
 
 
 def write_yaml(value: object, *, on_one_line: bool = False) -> str:
-    """Return plain values as YAML, which `read_yaml` reads back; lines are not broken."""
+    """Return plain values as YAML, which `read_yaml` can read. Long lines are not broken."""
     text: str = yaml.dump(
         value, Dumper=_Writer, default_flow_style=on_one_line, sort_keys=False, allow_unicode=True, width=math.inf
     )
@@ -77,7 +77,7 @@ def write_yaml(value: object, *, on_one_line: bool = False) -> str:
 
 
 def read_yaml_file(path: FilePath) -> object:
-    """Read a file; raises `SpecError` if it cannot be read, or as `read_yaml` does."""
+    """Read a YAML file. Raises `SpecError` if it cannot be read or is invalid."""
     allowed = "Name a readable YAML file"
     try:
         with path.open(encoding="utf-8") as file:
@@ -95,7 +95,7 @@ def read_yaml_file(path: FilePath) -> object:
 
 
 def read_yaml(text: str, source: str) -> object:
-    """Read one YAML document, None if it is empty; SpecError if it is invalid, too long or ambiguous."""
+    """Read one YAML document; None if it is empty. Raises SpecError if it is invalid, too long or ambiguous."""
     try:
         _check_depth(text, source)
         loader = _Reader(text)
@@ -122,7 +122,7 @@ def read_yaml(text: str, source: str) -> object:
 
 
 def _check_depth(text: str, source: str) -> None:
-    """Refuse a text that is too long or too deep before nodes are made of it: libyaml's recursion ends the process."""
+    """Raise SpecError for a text that is too long or nested too deeply, which could crash libyaml."""
     if len(text) > _LONGEST:
         raise SpecError(source, (), f"found more than {_LONGEST:,} characters. Write a shorter document")
     depth = 0
@@ -164,7 +164,7 @@ def _length(node: yaml.Node) -> int:
 
 
 def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:
-    """Refuse keys that are repeated or not strings, and numbers that YAML versions read differently."""
+    """Raise SpecError for keys that are repeated or no text, and for numbers that YAML versions read differently."""
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
     seen: set[int] = set()  # an alias leads to the same node again
     while waiting:

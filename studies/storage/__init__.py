@@ -1,1 +1,1 @@
-"""The SQL tables, which are authoritative, and the Optuna and MLflow views derived from them."""
+"""The store: SQL tables, which hold the truth about studies, and copies for Optuna and MLflow (views)."""

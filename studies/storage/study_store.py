@@ -1,4 +1,4 @@
-"""The store: studies that their controllers write, in transactions guarded by a lease, and that all commands read."""
+"""The store: controllers write studies in transactions that a lease guards, and all commands read them."""
 
 import functools
 import time
@@ -25,21 +25,21 @@ StudyRow = sa.Row[Any]  # row of the table of studies
 
 
 class LeaseLostError(RunError):
-    """Another controller has taken over the study: stop at once and write nothing."""
+    """Another controller has taken over the study. Stop immediately, and write nothing."""
 
 
 class StudyExistsError(StoreError):
-    """The store already has a study of this name."""
+    """The store already has a study with this name."""
 
 
 def new_id() -> str:
-    """Make a random id for a commit or an insertion, which shows a repetition whether it was applied before."""
+    """Return a random id for a commit or insertion; a repetition with the same id is recognised."""
     return uuid.uuid4().hex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuedTrial:
-    """A configuration that waits for slots."""
+    """A configuration that waits to start."""
 
     id: int
     params: Mapping[str, Any]
@@ -60,19 +60,19 @@ class TrialLine:
 
 
 class Store:
-    """One database with our tables (sqlite:///FILE or postgresql://...); raises `StoreError` if it cannot be opened."""
+    """A database with our tables (sqlite:///FILE or postgresql://...). Raises `StoreError` if it cannot be opened."""
 
     def __init__(self, url: str, *, engine: sa.Engine | None = None) -> None:
         self.url = url
         self.engine = engine or open_engine(url)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self.engine.dispose()
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """Open a read transaction that sees one moment, regardless of later commits."""
+        """Open a read transaction, which does not see later commits."""
         options: dict[str, Any] = {"automl_read_only": True}
         if self.engine.dialect.name == "postgresql":
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -85,17 +85,17 @@ class Store:
             return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
 
     def study_row(self, name: str) -> sa.Row[Any] | None:
-        """Return the study's row, or None."""
+        """Return the row of the study with this name; None if no study has it."""
         with self.snapshot() as connection:
             return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
 
     def require(self, name: str) -> sa.Row[Any]:
-        """Return the study's row; raises `StoreError` with the store's study names if there is no such study."""
+        """Return the study's row. Raises `StoreError` with the names of existing studies if it does not exist."""
         row = self.study_row(name)
         if row is None:
             names = self.study_names()
-            known = ", ".join(names[-10:]) if names else "none yet"
-            raise StoreError(f"study: found {name!r}, allowed: a study of this store ({known})")
+            known = f"Its studies are {', '.join(names[-10:])}" if names else "It has no study yet"
+            raise StoreError(f"study: this store has no study {name!r}. {known}")
         return row
 
     def create_study(
@@ -106,7 +106,7 @@ class Store:
         at: float,
         earlier_studies: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Insert a running, empty study; returns its id. `StudyExistsError` if the name is taken, also just now."""
+        """Insert a running, empty study, and return its id. Raises `StudyExistsError` if the name is taken."""
         row = {
             "uid": new_id(), "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
             "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
@@ -143,10 +143,10 @@ class Store:
         resets_price: bool = False,
         check: Callable[[sa.Connection], None] = lambda _: None,
     ) -> None:
-        """Replace the current spec by one with another budget, resources or checkpoints.
+        """Replace the spec by a spec with another budget, resources or checkpoints.
 
-        `resets_price` drops the price of `set_price`. `check` raises, in the same transaction, if the spec must not
-        change now.
+        `resets_price` deletes the price from `set_price`. `check` runs in the same transaction and raises if the spec
+        must not change now.
         """
         with self.engine.begin() as connection:
             check(connection)
@@ -154,7 +154,7 @@ class Store:
             connection.execute(row.values(usd_per_slot_hour=None) if resets_price else row)
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
-        """Store the counted examples of the study's space, which are the same in every process."""
+        """Store the sizes that were counted for examples of the study's space, the same in every process."""
         with self.engine.begin() as connection:
             counted = [dict(one) for one in examples]
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
@@ -171,10 +171,10 @@ class Store:
         lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
-        """Insert a queued configuration once; returns its id. LeaseLostError, without writing, if the lease was taken.
+        """Insert a configuration that waits to start, and return its id. Raises LeaseLostError if the lease is lost.
 
-        `origin` is "sampler", "enqueue" or "baseline". `lease_token` is None except for a controller. To repeat an
-        insertion whose outcome is unknown, pass the same `enqueue_id` (`new_id`).
+        `origin` is "sampler", "enqueue" or "baseline". Only controllers pass a `lease_token`. To repeat an insertion
+        whose outcome is unknown, pass the same `enqueue_id` (from `new_id`), which inserts at most once.
         """
         enqueue_id = enqueue_id or new_id()
         row = {
@@ -203,7 +203,7 @@ class Store:
             return int(connection.execute(sa.insert(t.trials).returning(t.trials.c.id), row).scalar_one())
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
-        """Return the waiting configurations, oldest first."""
+        """Return the configurations that wait to start, oldest first."""
         c = t.trials.c
         query = sa.select(c.id, c.params, c.world_size, c.origin, c.sampler_attributes.label("attributes"))
         query = query.where(c.study_id == study_id, c.state == "queued").order_by(c.id)
@@ -211,7 +211,7 @@ class Store:
             return [QueuedTrial(**row) for row in connection.execute(query).mappings()]
 
     def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
-        """Read a trial by number or row id, without its epochs; None if there is no such trial."""
+        """Return a trial by its number or row id, without its epochs; None without such a trial."""
         c = t.trials.c
         which = c.id == trial_id if number is None else c.number == number
         query = sa.select(c.id, c.number, c.state, c.origin, c.reason).where(c.study_id == study_id, which)
@@ -220,14 +220,14 @@ class Store:
         return None if row is None else TrialLine(**row)
 
     def request_cancel(self, trial_id: int) -> bool:
-        """Ask the study's current or next controller to end a trial for good; False if the trial has ended."""
+        """Ask the study's current or next controller to end a trial forever. Returns False if it has ended."""
         which = (t.trials.c.id == trial_id, t.trials.c.state.in_(CANCELLABLE_STATES))
         with self.engine.begin() as connection:
             update = sa.update(t.trials).where(*which).values(cancel_requested_at=clock_of(connection))
             return connection.execute(update).rowcount == 1
 
     def cancel_requests(self, study_id: int) -> list[int]:
-        """Return the ids of the unfinished trials whose end was requested."""
+        """Return the ids of unfinished trials that a user asked to cancel."""
         query = sa.select(t.trials.c.id).where(
             t.trials.c.study_id == study_id,
             t.trials.c.state.in_(CANCELLABLE_STATES),
@@ -237,13 +237,13 @@ class Store:
             return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
 
     def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:
-        """Replace the spec's price of a slot; the study's current or next controller reads it."""
+        """Set the price of a slot, which replaces the spec's; the current or next controller reads it."""
         with self.engine.begin() as connection:
             row = sa.update(t.studies).where(t.studies.c.id == study_id)
             connection.execute(row.values(usd_per_slot_hour=usd_per_slot_hour))
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Return the dollars per slot-hour that replace the spec's; None if no price was set."""
+        """Return the price per slot-hour from `set_price`, which replaces the spec's; None if never set."""
         query = sa.select(t.studies.c.usd_per_slot_hour).where(t.studies.c.id == study_id)
         with self.snapshot() as connection:
             price: float | None = connection.execute(query).scalar_one()
@@ -252,11 +252,11 @@ class Store:
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes in order, once, in one transaction; raises `LeaseLostError`, without writing anything.
+        """Write all changes in one transaction, in order. Raises `LeaseLostError` if the lease is lost.
 
-        The study's row keeps the id of its last commit. A commit whose outcome is unknown, because the connection
-        broke, can therefore be repeated with the same `commit_id` (`new_id`). The controller's lease must still be
-        held; the token is None in tests without a controller.
+        The study's row stores the id of the last commit. If a connection broke, so that the outcome of a commit is
+        unknown, it can be repeated with the same `commit_id` (from `new_id`), and is written only once. `lease_token`
+        is None only in tests without a controller.
         """
         rows = list(changes)
         with self.engine.begin() as connection:
@@ -270,12 +270,12 @@ class Store:
             if revision is not None:
                 CommitWriter(connection, study_id, lease_id, int(revision)).write(rows)
             elif connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
-                raise StoreError(f"study: found id {study_id}, allowed: the id of a study of this store")
+                raise StoreError(f"study: this store has no study with the id {study_id}")
 
 
 @functools.cache  # SQLAlchemy takes longer to make a statement than SQLite to execute it
 def _new_revision(names: tuple[str, ...]) -> ReturningUpdate[int]:
-    """Set columns of a study's row and its next revision, unless the commit `commit_id` was applied already."""
+    """Return the statement that sets columns and the next revision of a study, unless `commit_id` was applied."""
     commit_id: sa.BindParameter[str] = sa.bindparam("commit_id")
     columns: dict[str, Any] = {name: sa.bindparam(name) for name in names}
     return (
@@ -298,7 +298,7 @@ _HELD_LEASE = (
 
 
 def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
-    """Return the id of the lease with this token, locked for the transaction; `LeaseLostError` if it is not held."""
+    """Return the id of the lease with this token, and lock its row. Raises `LeaseLostError` if it was released."""
     lease_id: int | None = connection.execute(_HELD_LEASE, {"of_study": study_id, "token": token}).scalar()
     if lease_id is None:
         raise LeaseLostError("another controller has taken over this study")
@@ -306,7 +306,7 @@ def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
 
 
 def as_time(seconds: float | None) -> datetime | None:
-    """Convert seconds since 1970 to a UTC time."""
+    """Return a UTC time from seconds since 1970."""
     return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
 
 

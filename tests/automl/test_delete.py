@@ -103,7 +103,7 @@ def test_everything_of_a_study_is_deleted_and_nothing_else(place: Place) -> None
     assert sorted(path.name for path in place.folder.rglob("*") if "automl.db" not in path.name) == [
         "artifacts", "notes.txt", "other",
     ]  # fmt: skip
-    assert "allowed: a study of this store (other)" in place.run("status", "small")[2]
+    assert "this store has no study 'small'\nIts studies are other" in place.run("status", "small")[2]
 
 
 def test_a_file_that_is_no_checkpoint_stays_with_its_folder(place: Place) -> None:
@@ -150,7 +150,7 @@ def test_without_anybody_to_answer_nothing_is_deleted(place: Place, monkeypatch:
 
 def test_a_study_that_a_controller_drives_or_that_is_not_there_is_refused(place: Place) -> None:
     place.study.taken_by(os.getpid())
-    assert "found 'none', allowed: a study of this store (small, other)" in place.refusal("delete", "none", "--yes")
+    assert "this store has no study 'none'" in place.refusal("delete", "none", "--yes")
     line = place.refusal("delete", "small", "--yes")
     assert "automl: study: 'small' is driven by process" in line
     assert "Stop it first: `automl stop small`" in line

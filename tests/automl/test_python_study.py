@@ -168,7 +168,7 @@ def test_the_best_point_keeps_the_constraints_of_the_spec() -> None:
         ("val_error", {"under": {"cost_usd": "1"}}, "under.cost_usd: found '1', allowed: a number"),
         ("val_error", {"under": {"cost_usd": float("nan")}}, "under.cost_usd: found nan, allowed: a number"),
         ("val_error", {"under": 3}, "under: found 3, allowed: a mapping"),
-        ("val_error", {"under": {"cost_usd": 1e-9}}, r"keeps cost_usd at most 1e-09; nearest is \d+@\d+ with"),
+        ("val_error", {"under": {"cost_usd": 1e-9}}, r"keeps cost_usd at most 1e-09; the nearest is \d+@\d+ with"),
         (
             "val_error",
             {"under": {"cost_usd": 9}, "over": {"val_accuracy": 2}},
@@ -183,7 +183,7 @@ def test_what_no_point_can_be_is_told_in_one_line(metric: str, bounds: dict[str,
 
 
 def test_an_empty_archive_has_no_best_point() -> None:
-    with pytest.raises(BestPointError, match="the archive of digits has no point yet"):
+    with pytest.raises(BestPointError, match="digits has no saved model yet"):
         best_point(build_study(0), "val_error")
 
 

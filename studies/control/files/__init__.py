@@ -1,1 +1,1 @@
-"""Checkpoints on disk: files to keep, files to delete, and files that no row mentions."""
+"""Checkpoints on disk: which files to keep, which to delete, and which no row of the store mentions."""

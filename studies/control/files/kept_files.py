@@ -1,4 +1,4 @@
-"""Choice of the checkpoint files to keep (archive, front, files to resume from), and deletion of the others."""
+"""Chooses the checkpoint files to keep (best models, and files for resuming trials), and deletes the others."""
 
 import logging
 import queue
@@ -15,7 +15,7 @@ from trainers.checkpoints.locations import MissingLibraryError, is_url
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Milestone:
-    """An epoch whose model is a deliverable, with its signed objectives (smaller is better) and its file."""
+    """An epoch whose saved model is offered to users, with its signed objectives (smaller is better) and its file."""
 
     trial_id: int
     epoch: int
@@ -25,7 +25,7 @@ class Milestone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released:
-    """Files that may be deleted, and (trial id, epoch) pairs whose file is no longer a deliverable."""
+    """Files that may be deleted, and (trial id, epoch) pairs whose models are no longer offered to users."""
 
     files: tuple[str, ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
@@ -33,7 +33,7 @@ class Released:
 
 @dataclass(kw_only=True, slots=True)
 class CheckpointKeeper:
-    """Counts the reasons to keep each file: "archive", "front", "resume", and "baseline" with a trial's id."""
+    """Records the reasons to keep each file: "archive", "front", "resume", and "baseline" with a trial's id."""
 
     _members: dict[str, list[Milestone]] = field(default_factory=lambda: defaultdict(list))
     _reasons: dict[str, set[str]] = field(default_factory=dict)
@@ -42,20 +42,20 @@ class CheckpointKeeper:
     total_bytes: int = 0
 
     def weigh(self, path: str, size: int) -> None:
-        """Record the size in bytes of a kept file; other paths are ignored."""
+        """Record the size of a kept file in bytes; ignores other files."""
         if path in self._reasons:
             self.total_bytes += size - self._bytes.get(path, 0)
             self._bytes[path] = size
 
     @property
     def archive(self) -> list[Milestone]:
-        """Return the non-dominated milestones, oldest first."""
+        """Return the non-dominated models of all trials and epochs, oldest first."""
         return self._members["archive"]
 
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
-        """Offer a milestone to the "front" (all equal points), or to another list (earliest of equal points).
+        """Offer a model to the list `to`. Of equal models, the list "front" keeps all, other lists the earliest.
 
-        Returns whether it entered, and the files that may now be deleted.
+        Returns whether the list took the model, and the files that may now be deleted.
         """
         members = self._members[to]
         beaten = any(dominates(m.values, new.values) or (to != "front" and m.values == new.values) for m in members)
@@ -78,12 +78,12 @@ class CheckpointKeeper:
         return Released(files=self._drop(before, "resume"))
 
     def frees_bytes(self, trial_id: int) -> int:
-        """Return the size of the file that is kept only for resuming the trial; 0 without such a file."""
+        """Return the bytes that pruning the trial would free; 0 if its file is kept for other reasons, too."""
         path = self._resume.get(trial_id, "")
         return self._bytes.get(path, 0) if self._reasons.get(path) == {"resume"} else 0
 
     def other_than(self, path: str, trial_id: int, epoch: int) -> Milestone | None:
-        """Return the trial's latest kept milestone up to `epoch` with another file than `path`."""
+        """Return the trial's latest saved model up to `epoch` whose file is not `path`; None if no model qualifies."""
         kept = [
             milestone
             for members in self._members.values()
@@ -121,7 +121,7 @@ log = logging.getLogger(__name__)
 
 
 def delete_file(path: str) -> None:
-    """Delete a checkpoint; a failure costs disk space only."""
+    """Delete a checkpoint. A failure is only logged, since it costs disk space but no results."""
     try:
         place_of(path).delete(path)
     except (OSError, MissingLibraryError) as error:
@@ -130,7 +130,7 @@ def delete_file(path: str) -> None:
 
 
 class Deleter:
-    """Deletes local files at once, and objects of a store in daemon threads, which cannot delay the process's end."""
+    """Deletes local files at once, and files in an object store in threads that do not delay the end of the process."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -139,7 +139,7 @@ class Deleter:
         self._threads: list[threading.Thread] = []
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint; does not wait for an object store."""
+        """Delete a checkpoint, without waiting for an object store."""
         if not is_url(path):
             delete_file(path)
             return
@@ -152,7 +152,7 @@ class Deleter:
             thread.start()
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Wait until everything is deleted, at most `seconds`."""
+        """Wait for running deletions, at most `seconds`; logs the number of deletions that are not done by then."""
         deadline = time.monotonic() + seconds
         while self._unfinished and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)

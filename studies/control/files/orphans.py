@@ -1,10 +1,11 @@
-"""Orphans: checkpoints that no row mentions, because their controller or rank died before the commit.
+"""Orphans: checkpoints that no row of the store mentions, since their process died before the commit.
 
-Only the folders of the study's trials are searched, for names of checkpoints and drafts; links are not followed. In an
-object store, orphans are also parts, manifests and unfinished uploads; each is checked by name, since listings may lag.
+Only the folders of the study's trials are searched, for files named like checkpoints and unfinished checkpoints; links
+are not followed. In an object store, orphans are also parts, manifests and unfinished uploads. Each object is checked
+by its name, since listings may be outdated.
 
-A copy of a store shares the study's folder with its source. A note in the folder holds the token of the last lease that
-used it; an unknown token there means that a copy of the study has continued there.
+A copied store uses the same checkpoint folder as its source. A note in the folder holds the token of the last lease
+that used it. If the store does not know the token, a copy of the study has continued there.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orphan:
-    """A file or a folder that no row mentions."""
+    """A file or folder that no row of the store mentions."""
 
     path: Path | str
     bytes: int  # size of the file; 0 for a folder and for an unfinished upload
@@ -64,10 +65,10 @@ class Orphan:
 
 
 def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
-    """Return deletable paths, files before their folders, manifests before parts; OSError if the store is away.
+    """Return paths to delete, files before folders and manifests before parts. Raises OSError if the disk is away.
 
-    A file of the same trial, epoch and attempt as a mentioned file stays, since that file was moved here. If ranks may
-    be at work (`is_running`), young files, folders and files of confirmations stay.
+    A file of the same trial, epoch and attempt as a mentioned checkpoint stays: a user may have moved the checkpoint
+    here. If ranks may be writing (`is_running`), recent files, recent folders and files of confirmations stay, too.
     """
     changed_before = time.time() - YOUNG_SECONDS if is_running else float("inf")
     kept = {one for path in mentioned for one in (path, joined(folder, *path.split("/")[-2:]))}
@@ -90,7 +91,7 @@ def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> 
 
 
 def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
-    """Delete orphans; returns the deleted ones, and warns about the others."""
+    """Delete orphans, and return the deleted ones. Logs a warning for each path that cannot be deleted."""
     gone = []
     for orphan in orphans:
         try:
@@ -103,19 +104,19 @@ def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
 
 
 def mark_used(folder: str, store: Store, lease: Lease) -> None:
-    """Write the lease's token into the study's folder. Call it before other files are written there."""
+    """Write the lease's token into the study's folder, before this controller writes other files there."""
     try:
         shared = is_shared(folder, store, lease.study_id)
         place_of(folder).write_note(joined(folder, NOTE), _SHARED if shared else lease.token)
     except OSError as error:  # not fatal: the study waits for the place when a trial wants to write there
-        log.warning("%s: cannot write the note that marks the folder as used (%s)", folder, error.strerror or error)
+        log.warning("%s: cannot write the note about the lease of this study (%s)", folder, error.strerror or error)
         return
     if shared:
-        log.warning("%s: a copy of the study in another store also uses this folder, so no orphan is deleted", folder)
+        log.warning("%s: a copy of the study in another store also uses this folder, so no file is deleted", folder)
 
 
 def is_shared(folder: str, store: Store, study_id: int) -> bool:
-    """Return whether a copy of the study in another store uses the folder; raises OSError if it cannot be read."""
+    """Return whether another store's copy of the study uses the folder. Raises OSError if the disk is away."""
     note = joined(folder, NOTE)
     try:
         token = place_of(note).read_note(note)
@@ -125,22 +126,22 @@ def is_shared(folder: str, store: Store, study_id: int) -> bool:
 
 
 def check_not_shared(folder: str, store: Store, study_id: int) -> None:
-    """Raise StoreError if a copy of the study uses its folder, OSError if the disk or object store does not answer."""
+    """Raise StoreError if a copy of the study uses its folder; raise OSError if the disk is away."""
     if is_shared(folder, store, study_id):
         raise StoreError(
-            f"checkpoints: a copy of the study in another store also uses {folder}. Delete "
-            f"{joined(folder, NOTE)} once that copy needs no file there"
+            f"checkpoints: a copy of the study in another store also uses {folder}. Once the copy no longer needs "
+            f"these files, delete {joined(folder, NOTE)}"
         )
 
 
 def unmark(folder: str) -> None:
-    """Delete the note of a deleted study; ignores a disk or store that does not answer."""
+    """Delete the note about the lease from a deleted study's folder; errors of the disk are ignored."""
     with suppress(OSError):
         place_of(folder).delete_note(joined(folder, NOTE))
 
 
 def check_in_place(mentioned: Iterable[str]) -> None:
-    """Raise StoreError if a folder of mentioned checkpoints is missing: its trials would start over."""
+    """Raise StoreError if a checkpoint's folder is missing, because its trials would begin again."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted(mentioned):
         by_folder.setdefault(path.rsplit("/", 2)[0], []).append(path)
@@ -149,13 +150,13 @@ def check_in_place(mentioned: Iterable[str]) -> None:
             if not (_has_objects(folder, paths) if is_url(folder) else Path(folder).is_dir()):
                 raise StoreError(
                     f"checkpoints: {folder} is missing, but the study has checkpoints there. Put the folder back, or a "
-                    "link to its new place. To begin again the trials whose checkpoints are gone, create the folder "
-                    "with any file in it"
+                    "link to its new place. Or create it with any file in it: trials without checkpoints then begin "
+                    "again"
                 )
 
 
 def _has_objects(folder: str, paths: Iterable[str]) -> bool:
-    """Return whether a folder has any object; objects at `paths` are checked by name, since listings may lag."""
+    """Return whether a folder of an object store is not empty. Checks `paths` too, since listings may be outdated."""
     store = _store_of(folder)
     return any(store.objects_below(folder)) or any(map(store.is_there, paths))
 
@@ -175,7 +176,7 @@ def sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def wait_for_ranks(study_uid: str) -> None:
-    """Wait until all ranks of a dead controller have ended here: one that runs writes useless checkpoints."""
+    """Wait until all processes of a dead controller's trials have ended on this machine."""
     deadline = time.monotonic() + RANK_SECONDS
     while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
@@ -221,7 +222,7 @@ def _store_of(url: str) -> ObjectStore:
 
 
 def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: float) -> list[StoredObject]:
-    """Return orphans unchanged since a moment, manifests first: without its manifest a part is no checkpoint."""
+    """Return objects that no row mentions and that are older than `changed_before`, manifests before their parts."""
     store, kept = _store_of(folder), {_checkpoint_of(url, folder) for url in mentioned}
     listed = (one for one in store.objects_below(folder) if one.modified_at < changed_before)
     unmentioned = [one for one in listed if _checkpoint_of(one.url, folder) not in {None, *kept}]
@@ -238,6 +239,6 @@ def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: flo
 
 
 def _checkpoint_of(url: str, folder: str) -> str | None:
-    """Return the common name of a checkpoint, its manifest and its parts; None for any other object."""
+    """Return the checkpoint to which an object belongs as main part, manifest or part; None for other objects."""
     named = _OBJECT.fullmatch(url.removeprefix(f"{folder}/")) if url.startswith(f"{folder}/") else None
     return url.removesuffix(name_of(url)) + named[1] if named else None

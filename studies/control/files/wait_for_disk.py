@@ -1,4 +1,4 @@
-"""Waiting while a study's checkpoints cannot be written."""
+"""Waits while a study's checkpoint folder cannot be written."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ _LOOK_SECONDS = 0.2
 
 
 def storage_problem(folder: str) -> str:
-    """Try to write a small file; returns the problem in one line, empty without a problem."""
+    """Write a small file as a test; returns a line that describes the problem, or an empty string."""
     try:
         place_of(folder).try_out(folder, TRY_BYTES)
     except OSError as error:
@@ -24,14 +24,14 @@ def storage_problem(folder: str) -> str:
 
 
 class RoomWaiter:
-    """Waits until a folder can be written to; pauses between attempts grow until the study makes progress."""
+    """Waits until a folder is writable. The pause between attempts grows until the study makes progress."""
 
     def __init__(self, folder: str, is_over: Callable[[], bool]) -> None:
         self._folder, self._is_over = folder, is_over
         self._pause_seconds = FIRST_PAUSE_SECONDS
 
     def wait(self, *, made_progress: bool) -> bool:
-        """Return True once there is room, False if the wait is cancelled; without progress the next try is later."""
+        """Return True when the folder is writable, False if the study ended. After progress, pauses are short."""
         self._pause_seconds = FIRST_PAUSE_SECONDS if made_progress else self._pause_seconds
         while True:
             end = time.monotonic() + self._pause_seconds

@@ -1,1 +1,1 @@
-"""The state machine of a study: events in, rows and commands out, no I/O."""
+"""The state machine of a study: turns events into rows to store and commands to carry out, without I/O."""

@@ -1,4 +1,4 @@
-"""The budget of a study while its pool is open: money spent, time promised to gangs, and the deadline."""
+"""The budget of an open study: money spent, time reserved for running trials, and the deadline."""
 
 import math
 from collections import deque
@@ -23,7 +23,7 @@ LATE_TICKS = 100  # number of recent watchdog delays from which the next delay i
 
 
 class BudgetAccount:
-    """Charges slots, promises time to gangs, and computes the deadline of the budget."""
+    """Charges devices (slots), reserves time for running trials, and computes the deadline of the budget."""
 
     def __init__(
         self, setup: StudySetup, outbox: Outbox, *, spent_nano_usd: int, alive_seconds: float, alive_since: float
@@ -40,7 +40,7 @@ class BudgetAccount:
         self._test_seconds = 0.0
 
     def open(self, now: float) -> None:
-        """Start charging for the slots of the pool."""
+        """Start to charge the slots of the pool."""
         setup = self._setup
         self._meter = SlotMeter(slots=setup.slots, usd_per_slot_hour=setup.usd_per_slot_hour, opened_at=now)
         self._clock = BudgetClock(
@@ -60,19 +60,20 @@ class BudgetAccount:
 
     @property
     def is_open(self) -> bool:
-        """Return whether slots are being charged."""
+        """Return whether the pool is open, so that slots are charged."""
         return self._meter is not None
 
     @property
     def deadline(self) -> float:
-        """Return the moment at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
+        """Return the time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return self._clock.deadline if self._clock else math.inf
 
     @property
     def cut_at(self) -> float:
-        """Return when running epochs are cut, before the deadline by `cut_seconds` or twice the watchdog's delay.
+        """Return the time at which unfinished epochs are stopped, in seconds since 1970.
 
-        The time that the measurements of chosen models will take is kept, too.
+        Epochs stop before the deadline by `cut_seconds` or twice the latest delay of the regular check, and by the time
+        needed to measure the chosen models.
         """
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf
@@ -82,34 +83,34 @@ class BudgetAccount:
         return self._clock.deadline - kept
 
     def will_test(self, evaluation_seconds: float, *, has_test_part: bool, can_explain: bool) -> None:
-        """Keep time to measure models at the end, from the duration of a trial's evaluation, and to describe one."""
+        """Reserve time to measure and describe models at the end, estimated from an evaluation's duration."""
         evaluations = (1 + len(self._setup.baselines)) * has_test_part + can_explain
         explaining = EXPLAINING_SECONDS if can_explain else 0.0
         self._test_seconds = self._restart_seconds + evaluations * evaluation_seconds + explaining
 
     def explain_seconds(self, now: float) -> float:
-        """Return the seconds for the description of a model's answers: half of what is left once it is loaded."""
+        """Return the seconds for describing a model's predictions: half of the time left after loading the model."""
         left = (self.deadline - now - self._restart_seconds) / 2
         return min(EXPLAINING_SECONDS, max(left, _LEAST_EXPLAINING_SECONDS))
 
     @property
     def _restart_seconds(self) -> float:
-        """Seconds to start a trial once a cut has ended the process of its slot."""
+        """Seconds to restart a slot's killed process and to start a trial in it."""
         return (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)
 
     def left_nano_usd(self, now: float) -> int | None:
-        """Return the nano-dollars left until the deadline; None without a deadline, or for free slots."""
+        """Return the nano-dollars that can be spent until the deadline; None without a deadline or a price."""
         if self._clock is None or self._clock.deadline == math.inf or not self._clock.nano_usd_per_second:
             return None
         return max(math.floor((self._clock.deadline - now) * self._clock.nano_usd_per_second), 0)
 
     def slots_ready(self, now: float) -> None:
-        """Note how long the first slots of the pool have warmed up."""
+        """Record how long the pool took to start its first processes."""
         if self._warm_up_seconds is None and self._meter is not None:
             self._warm_up_seconds = now - self._meter.opened_at
 
     def looked(self, late_seconds: float) -> None:
-        """Record the delay of the watchdog."""
+        """Record the delay of the regular check for hanging trials."""
         self._late_seconds.append(late_seconds)
 
     def left_seconds(self, now: float) -> float:
@@ -117,18 +118,18 @@ class BudgetAccount:
         return max(self.cut_at - now, 0.0)
 
     def left_share(self, now: float) -> float:
-        """Return the share of the budget that is left; 1 without a limit of dollars or hours."""
+        """Return the unspent share of the budget, from 0 to 1; 1 without a limit of dollars or hours."""
         if self._clock is None or self._clock.deadline == math.inf:
             return 1.0
         return (self._clock.deadline - now) / self._clock.total_seconds
 
     @property
     def binding(self) -> StopReason:
-        """Return the limit that is used up first, dollars or hours."""
+        """Return the limit that will be reached first, dollars or hours."""
         return self._clock.binding if self._clock else "budget_usd"
 
     def used_up(self) -> StopReason | None:
-        """Return the limit that was used up before the pool opened, or None."""
+        """Return the limit that was reached before the pool opened; None if the budget is not used up."""
         limits = self._setup.limits
         if limits.usd is not None and self.spent_nano_usd >= limits.usd * NANO:
             return "budget_usd"
@@ -138,12 +139,12 @@ class BudgetAccount:
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Return the nano-dollars spent beyond the budget before the watchdog's next tick cut an epoch."""
+        """Return the nano-dollars spent above the budget. Epochs are stopped only at regular checks."""
         limit = self._setup.limits.usd
         return 0 if limit is None else max(0, self.spent_nano_usd - round(limit * NANO))
 
     def slots_gone(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots up to now and then stop: their devices are gone."""
+        """Charge slots up to `now` and no longer, since their devices are gone."""
         if self._meter is not None:
             before, slots = self._meter.charged_slots, tuple(slots)
             self._book(self._meter.charge(slots, "idle", now))
@@ -152,7 +153,7 @@ class BudgetAccount:
                 self._rate_changed(now)
 
     def slots_back(self, slots: Iterable[int], now: float) -> None:
-        """Resume charging slots from now on, if they were not charged."""
+        """Charge slots again from `now`, after their devices returned. Ignores slots that are charged already."""
         if self._meter is not None:
             before = self._meter.charged_slots
             self._meter.go_on(slots, now)
@@ -160,7 +161,7 @@ class BudgetAccount:
                 self._rate_changed(now)
 
     def price_changed(self, usd_per_slot_hour: float, now: float) -> None:
-        """Change the price from now on."""
+        """Charge slots at another price from `now`."""
         if self._meter is not None and usd_per_slot_hour != self._meter.usd_per_slot_hour:
             self._meter.change_price(usd_per_slot_hour, now)
             self._rate_changed(now)
@@ -180,18 +181,18 @@ class BudgetAccount:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Return the charged slots."""
+        """Return the numbers of the charged slots."""
         return () if self._meter is None else self._meter.charged_slots
 
     def charge_idle(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots as idle."""
+        """Charge idle slots for the time since their last charge."""
         if self._meter is not None:
             self._book(self._meter.charge(slots, "idle", now))
 
     def charge_trial(self, trial: Trial, kind: ChargeKind, now: float, *, seconds: float | None = None) -> Paid:
-        """Charge a running trial's slots for the time since their last charge, at most up to `now`.
+        """Charge a running trial's slots for the time since their last charge, never beyond `now`.
 
-        `seconds` were measured by rank 0; None charges up to `now`. The rest is charged later, at the latest as idle.
+        `seconds` were measured by rank 0; None charges up to `now`. Later charges cover the remaining time.
         """
         if self._meter is None or trial.attempt is None:
             return Paid()
@@ -216,7 +217,7 @@ class BudgetAccount:
         return cost
 
     def forecast(self, trial: Trial, ranks: int | None = None) -> EpochForecast | None:
-        """Return the trial's forecast on `ranks` (default: ranks that it holds, else all); None without any epoch."""
+        """Return the forecast of epoch durations on `ranks` ranks; None before any epoch was measured."""
         held = trial.world_size if trial.attempt is None else len(trial.attempt.slots)
         return self.forecaster.forecast(trial.world_size, trial.whole_epoch_seconds, ranks=ranks or held)
 
@@ -230,9 +231,10 @@ class BudgetAccount:
         epochs: int = 1,
         wait_seconds: float = 0.0,
     ) -> float:
-        """Return the probability that a trial ends its next epochs before the cut; 1 without a deadline or an epoch.
+        """Return the probability that a trial finishes its next `epochs` epochs in the time left for training.
 
-        `ranks` is the number at its start (default: ranks that it holds, else all). It can start in `wait_seconds`.
+        `ranks` None means the ranks that the trial holds, or its world size. A waiting trial starts after
+        `wait_seconds`. The probability is 1 without a deadline, or while no epoch has been measured and time is left.
         """
         left = self.left_seconds(now) - wait_seconds
         if left == math.inf:
@@ -243,7 +245,7 @@ class BudgetAccount:
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
-        """Return the seconds to the end of the running epoch, and of the next epoch; None below `LEAST_FRACTION`."""
+        """Return the seconds until the running epoch ends, and the next epoch's seconds; None early in the epoch."""
         if self._meter is None or trial.attempt is None or fraction - trial.attempt.saved_fraction < LEAST_FRACTION:
             return None
         attempt = trial.attempt
@@ -253,18 +255,18 @@ class BudgetAccount:
         return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool, ranks: int | None = None) -> float:
-        """Return when the trial will very probably have ended two more epochs, or the deadline if it is earlier."""
+        """Return the time, at most the deadline, when a trial has very probably ended two more epochs."""
         forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)
         return min(now + seconds, max(self.deadline, now))
 
     def extend(self, attempt: Attempt, now: float) -> None:
-        """Promise more time to a gang that exceeds its bound, up to the deadline."""
+        """Reserve more time, up to the deadline, for a trial that runs longer than was reserved."""
         attempt.promised_until = min(now + max(now - attempt.leased_at, 1.0), max(self.deadline, now))
 
     def reserved(self, now: float, until: float) -> StudyColumns | None:
-        """Return the columns that reserve the whole pool from `now` to `until`; None before the pool is open."""
+        """Return the columns of the study's row that reserve the pool up to `until`; None for a closed pool."""
         if self._clock is None or self._meter is None:
             return None
         seconds = max(until - now, 0.0)

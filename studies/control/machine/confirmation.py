@@ -1,7 +1,7 @@
-"""Trainings of a list for `automl confirm`, in a search's state machine that writes charges and `Confirmed` rows only.
+"""Repeats trainings for `automl confirm`, with the search's state machine but without changing the study's trials.
 
-To the machine, the trainings are trials that were paused before their first step. No trial of the study changes, and no
-checkpoint is saved: a training lost by a fault starts over.
+The state machine treats the trainings as trials that were paused before their first step. Only costs and measurements
+are stored, and no checkpoint for resuming: after a fault, a training starts over.
 """
 
 import math
@@ -37,19 +37,19 @@ RESERVE_SECONDS = 2.0  # seconds before the money is used up at which trainings 
 
 
 class SpentError(RunError):
-    """The money for the trainings is used up; finished trainings are kept. Give more money, or train fewer."""
+    """The money for the trainings is used up; finished trainings are kept. Allow more money, or train fewer models."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retrained:
-    """One training that has ended."""
+    """One finished or failed training."""
 
     spec: TrialSpec
     points: tuple[Confirmed, ...]  # measurements at the epochs in the spec's `test_at`; only the cost after a failure
     failure: str = ""
 
     def at(self, epoch: int) -> Confirmed:
-        """Return the measurement at an epoch of `test_at`, or at the last epoch of a training that stopped earlier."""
+        """Return the measurement at `epoch`, which must be in `test_at`."""
         return next(point for point in self.points if point.epoch == epoch)
 
 
@@ -64,7 +64,7 @@ class _Training:
 
 
 class ConfirmingMachine(StudyMachine):
-    """Decides which training of a list runs where, for at most `most_nano_usd`; PoolError if one has too many ranks."""
+    """Runs trainings for at most `most_nano_usd`. Raises PoolError if a training needs more ranks than slots."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class ConfirmingMachine(StudyMachine):
         )
 
     def pool_refused(self, message: str, now: float) -> Step:  # noqa: ARG002 - as of a study
-        """Raise `PoolError`: there are no charges to record."""
+        """Raise `PoolError`. No charges have to be stored, since the pool did not open."""
         raise PoolError(message)
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
-        """Handle events as a study does, and end when lost devices do not come back in time."""
+        """Handle events like a study, and end the trainings if lost devices do not return in time."""
         return super().handle([*events, *self._gives_up(now)], now)
 
     def _take_in(self, event: Event) -> None:
@@ -121,7 +121,7 @@ class ConfirmingMachine(StudyMachine):
         super()._take_in(event)
 
     def _without_file(self, event: Measured) -> Measured:
-        """End the training at its last epoch, and hide its file from the search."""
+        """Return the event without its checkpoint file, and as complete after the training's last epoch."""
         training, epoch = self._trainings[event.trial_id], event.measurement
         if epoch.checkpoint is not None:
             training.files[epoch.epoch] = epoch.checkpoint
@@ -134,7 +134,7 @@ class ConfirmingMachine(StudyMachine):
         return False  # waiting trainings can use every slot, once enough slots are free
 
     def _gives_up(self, now: float) -> list[Event]:
-        """Return events that end a useless wait for lost devices: the remaining slots cost money."""
+        """Return events that end the wait for lost devices after some time, since other slots cost money."""
         live = self._live
         waiting = [self._trainings[trial.id].spec for trial in live.registry.in_state("paused")]
         needed = min((spec.world_size for spec in waiting), default=0)
@@ -169,7 +169,7 @@ class ConfirmingMachine(StudyMachine):
         return replace(command, spec=training.spec, until=max(training.spec.test_at))
 
     def _rows(self, change: Change) -> Iterator[Change]:
-        """Yield charges, measurements and the pool's rows; drop rows of trials."""
+        """Yield the rows to store: costs, measurements and the pool's state, but no changes of trials."""
         match change:
             case Charged():
                 if change.trial_id is not None:
@@ -227,15 +227,15 @@ def train_again(
     on_end: Callable[[Retrained], None] = lambda _: None,
     warm: tuple[int, ...] | None = None,
 ) -> list[Retrained]:
-    """Open the pool, run a machine's trainings and close it; the result of a failed training has its message.
+    """Open the pool, run the machine's trainings, and close the pool. Returns failed trainings, too.
 
-    With `warm`, the free slots of a pool that is open, the pool stays open.
+    With `warm`, the free slots of an open pool, the function neither opens nor closes the pool.
 
     Raises:
         PoolError: Slots are missing or were taken away, or the remaining trainings need more ranks than are left.
-        StoppedError: A signal or `automl stop` ended it.
-        SpentError: The money is used up.
-        LeaseLostError: A controller has taken the study over.
+        StoppedError: A signal or `automl stop` ended the trainings.
+        SpentError: The money for the trainings is used up.
+        LeaseLostError: A controller has taken over the study.
     """
     told: set[int] = set()
 
@@ -257,6 +257,6 @@ def train_again(
         case "error":
             raise PoolError(machine.error or "the slots were taken away before all trainings ended")
         case "budget_usd":
-            over = f"{len(machine.done)} of {len(machine.trials)} trainings are over"
-            raise SpentError(f"the money for the confirmation is used up: {over}. Give more")
+            over = f"{len(machine.done)} of {len(machine.trials)} trainings have ended"
+            raise SpentError(f"the money for the confirmation is used up: {over}. Give more money")
     return [machine.done[number] for number in sorted(machine.done)]

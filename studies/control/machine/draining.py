@@ -1,4 +1,4 @@
-"""Release of slots: gangs stop at an orderly end of the study, and an autoscaler takes slots that are not needed."""
+"""Stops trials with a checkpoint when a study ends early, and returns slots that no trial needs to the autoscaler."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "storage", "
 
 
 class Draining:
-    """Decides which gangs must stop (all of them for a `reason`), and whether trials may still start."""
+    """Decides which running trials must stop (all of them if there is a `reason`), and whether trials may start."""
 
     def __init__(self, live: LiveStudy) -> None:
         self.reason: StopReason | None = None
@@ -26,15 +26,15 @@ class Draining:
 
     @property
     def starts_nothing(self) -> bool:
-        """Return whether no trial may start any more."""
+        """Return whether no further trial may start."""
         return self.reason is not None or self.nothing_fits
 
     def look_again(self) -> None:
-        """Reset `nothing_fits`, unless slots were released because of it: they do not come back."""
+        """Reset `nothing_fits` for another try, unless slots were released, since they do not return."""
         self.nothing_fits = self.nothing_fits and bool(self._live.released)
 
     def drain(self, reason: StopReason, message: str = "") -> None:
-        """Make all gangs stop; a later, more urgent reason makes them stop sooner. `message` is stored for users."""
+        """Make all running trials stop; a more urgent reason later stops them sooner. Stores `message` for users."""
         live = self._live
         if message:
             live.outbox.write(StudyChanged(columns={"error": redact(message)}))
@@ -50,18 +50,18 @@ class Draining:
                 self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)
 
     def refuse(self, trial: Trial) -> None:
-        """End a study that was resumed on too few slots: this trial and all behind it would wait forever."""
+        """End a study that was resumed on fewer slots than this trial needs, since it would wait forever."""
         name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
         self.drain("error", f"{name} needs {trial.world_size} slots, but the study has {self._live.slots}")
 
     def drain_leaving(self) -> None:
-        """Make gangs stop whose devices will be gone soon."""
+        """Stop trials on devices that will soon be removed."""
         for trial in self._live.registry.running:
             if trial.attempt is not None and self.must_leave(trial.attempt):
                 self._stop_soon(trial, trial.attempt, "its device will be removed; stopped")
 
     def _stop_soon(self, trial: Trial, attempt: Attempt, why: str) -> None:
-        """Stop a gang within seconds; at once before its first step, since its start may take long and has no value."""
+        """Stop a trial within seconds, or immediately if its processes are still starting."""
         if attempt.started:
             self.drain_gang(trial, attempt, END_SECONDS)
         else:
@@ -70,11 +70,11 @@ class Draining:
             )
 
     def must_leave(self, attempt: Attempt) -> bool:
-        """Return whether an attempt holds a device that will be gone soon."""
+        """Return whether the attempt uses a device that will soon be removed."""
         return not self._live.leaving.isdisjoint(attempt.slots)
 
     def drain_gang(self, trial: Trial, attempt: Attempt, within_seconds: float = math.inf) -> None:
-        """Make a gang stop at the end of its epoch, or after `within_seconds`; repeated only to stop it sooner."""
+        """Stop a trial at the end of its epoch or after `within_seconds`; another call can only shorten this time."""
         if attempt.drains_within is None or within_seconds < attempt.drains_within:
             attempt.drains_within = within_seconds
             order = DrainGang(trial_id=trial.id, attempt=attempt.number, within_seconds=within_seconds)
@@ -87,7 +87,7 @@ PATIENCE_SECONDS = 300.0  # seconds for which a slot is kept that the policy doe
 
 
 class SlotNeeds:
-    """Releases slots that no trial will need; `spare` is the pool's function that chooses free slots."""
+    """Releases slots that no trial will need. The pool's function `spare` chooses among free slots."""
 
     def __init__(self, live: LiveStudy, draining: Draining, spare: SpareSlots) -> None:
         self._live, self._draining, self._spare = live, draining, spare
@@ -95,12 +95,12 @@ class SlotNeeds:
 
     @property
     def awaited(self) -> int:
-        """Return the number of missing slots that the autoscaler has to provide."""
+        """Return the number of slots that still have no device from the autoscaler."""
         return len(self._live.missing - self._live.released)
 
     @property
     def there(self) -> int | None:
-        """Return the number of available slots; None while the pool is not open."""
+        """Return the number of slots that have a device; None while the pool is not open."""
         return self._live.slots - len(self._live.missing) if self._live.account.is_open else None
 
     @property
@@ -109,13 +109,13 @@ class SlotNeeds:
         return len(self._live.released)
 
     def opened(self) -> None:
-        """Count all slots as missing until their processes are ready, since they cost money only from then on."""
+        """With an autoscaler, count all slots as missing until their processes run, since they cost nothing before."""
         if self._live.setup.autoscale:
             self._live.lose(tuple(range(self._live.slots)), with_device=True)
             self.look(has_no_use=False)
 
     def look(self, *, has_no_use: bool) -> None:
-        """Release slots that are not needed. Call it after the free slots were filled."""
+        """Release slots that no trial needs. Call it after trials were started on the free slots."""
         live = self._live
         if not live.setup.autoscale or not live.account.is_open:
             return
@@ -144,7 +144,7 @@ class SlotNeeds:
         return max(*(self._live.setup.world_sizes or (1,)), *queued, 1)
 
     def _release(self, count: int) -> None:
-        """Release unpaid slots first, then slots without a process, then free slots."""
+        """Release `count` slots: first slots without a device, then slots without a process, then free slots."""
         live = self._live
         held = {slot for trial in live.registry.running if trial.attempt for slot in trial.attempt.slots}
         others = set(range(live.slots)) - held - live.released

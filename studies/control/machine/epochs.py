@@ -1,4 +1,4 @@
-"""Recording of epochs and saved parts: charges, rows, milestones and checkpoints."""
+"""Records epochs and saved parts of epochs: their costs, metrics, models and checkpoints."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from trainers.protocol import EpochPart, Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
-    """Charge and record an epoch. If an objective or bound is not finite, fail the trial and return False."""
+    """Charge and record an epoch. Fails the trial and returns False if a needed metric is missing or not finite."""
     ended_at = live.now - measurement.age_seconds
     paid = live.account.charge_trial(trial, "train", ended_at, seconds=measurement.wall_seconds)
     metrics = dict(measurement.metrics)
@@ -48,7 +48,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
 
 
 def record_part(live: LiveStudy, trial: Trial, part: EpochPart) -> None:
-    """Charge a saved part of an epoch, from which the trial now resumes."""
+    """Charge a saved part of an epoch; the trial now resumes from it."""
     saved_at = live.now - part.age_seconds
     is_new = part.epoch > trial.epochs_done
     paid = live.account.charge_trial(trial, "train" if is_new else "lost", saved_at, seconds=part.wall_seconds)
@@ -59,7 +59,7 @@ def record_part(live: LiveStudy, trial: Trial, part: EpochPart) -> None:
 
 
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
-    """Charge an epoch that was recorded before a fault and trained again; it gets no second row."""
+    """Charge an epoch that was recorded before a fault and trained again. The repetition adds no second row."""
     ended_at = live.now - measurement.age_seconds
     live.account.charge_trial(trial, "lost", ended_at, seconds=measurement.wall_seconds)
     _note_end(live, trial, measurement, ended_at)
@@ -94,9 +94,9 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
 def hand_to_search(
     live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float], *, is_milestone: bool
 ) -> Values:
-    """Pass a milestone or a watched epoch to the search; returns the signed objectives.
+    """Record an epoch's values for the search. Returns the objectives, signed so that smaller is better.
 
-    A milestone that was not planned ends a training that stopped improving.
+    `is_milestone` marks epochs with a saved model: planned epochs, and the last epoch of a training that stopped early.
     """
     setup = live.setup
     shown = columns(setup.objectives, setup.constraints)
@@ -113,9 +113,10 @@ def hand_to_search(
 
 
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool, is_baseline: bool) -> bool:
-    """Offer a milestone to the archive, and a last epoch to the front; returns whether its file is kept.
+    """Add a saved model to the best models unless dominated, and after the last epoch to the best finished trials.
 
-    The best model of a baseline in the first objective is kept, too, to be measured on the test part.
+    Returns whether its file is kept. The best model of a baseline in the first objective is also kept, for the test
+    part.
     """
     offers = [("archive", milestone)]
     offers += [("front", milestone)] if is_last else []

@@ -1,15 +1,15 @@
-"""Training of leaders to the last epoch: trials of the archive whose schedule was cut short.
+"""Finishes leaders: trains trials with the best models to their last epoch if they were stopped early.
 
-    leaders = trials of the knee of the archive, of its best first objective, and of the knee's neighbours
+    leaders = trials of the knee of the best models, of the best first objective, and of the knee's neighbours
     needed  = slots of a leader x (its start + its epochs to come)
     kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
 
-A leader is finished if it and the leaders before it need no more slot time than is kept. If time ends the study,
-leaders start as late as possible, and other slots continue the search. Otherwise leaders start after the search and may
-use all that is left. A leader whose latest epoch is worse than its leading one is skipped, unless a better end is
-forecast or no trial would be complete.
+A leader is finished if it and the leaders before it need no more slot time than is kept. If time will end the study,
+leaders start as late as possible while other slots continue the search. Otherwise leaders start after the search and
+may use the whole remaining budget. A leader whose latest epoch is worse than its best epoch is skipped, unless a better
+end is forecast or no trial would be complete.
 
-Only the decisions are stored; a later controller restores from them the amounts kept and spent.
+Only the decisions are stored. A later controller computes from them the slot time that is kept and spent.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MARGIN = 1.2  # factor on the expected time of leaders: epochs vary, and slots b
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finish(Thaw):
-    """Decision to resume a leader on a free slot, and to train it to its last epoch."""
+    """Decision to resume a leader on a free slot and to train it to its last epoch."""
 
 
 class Finishing:
-    """Chooses the leaders to finish, and the moment."""
+    """Chooses which leaders to train to their last epoch, and when."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -51,19 +51,19 @@ class Finishing:
                 self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[trial.finished_from :])
 
     def instead_of(self, natural: Chosen) -> Chosen:
-        """Return a leader that has to start now, else the search's own choice for a free slot."""
+        """Return a leader if it must start now, else the trial `natural` that the search chose for a free slot."""
         leaders = self._leaders() if self._may_be_due(natural[0]) else []
         if not leaders or not self._is_due(leaders, natural[0]):
             return natural
         return self._finish(leaders[0], "it must start now")
 
     def after_search(self) -> Chosen | None:
-        """Return the leader to finish after the search; None without one."""
+        """Return the leader to train to its last epoch after the search; None if no leader is left."""
         leaders = self._leaders(is_over=True)
         return self._finish(leaders[0], "the search is over") if leaders else None
 
     def at_rung(self, trial: Trial) -> Decision | None:
-        """Return a decision that overrides the pruner's for a trial at its rung, or None."""
+        """Return a decision that replaces the pruner's decision about this trial; None leaves it to the pruner."""
         if trial.id in self._needed:
             return decision("continue", f"{FINISHING}trains to the last epoch of its schedule")
         leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
@@ -78,7 +78,7 @@ class Finishing:
         return decision("pause", FINISHING + why)
 
     def begun(self, trial: Trial, thaw: Thaw | None) -> bool:
-        """Record the start of a trial; return True if it is to be trained to its last epoch."""
+        """Record the start of a trial; returns True if it shall train to its last epoch."""
         if isinstance(thaw, Finish):
             self._begin(trial)
         return trial.id in self._needed
@@ -96,7 +96,7 @@ class Finishing:
         return decision("continue", f"{FINISHING}{cut}; {why}")
 
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """Return the affordable leaders that were cut short, most important first."""
+        """Return the leaders that were stopped early and fit into their share of the budget, most important first."""
         share = self._live.setup.limits.finish
         if not share:
             return []
@@ -120,9 +120,9 @@ class Finishing:
         return chosen
 
     def _places(self) -> Iterator[int]:
-        """Yield places in the archive: the knee, the best in objective 1, then the knee's better neighbour.
+        """Yield places in the list of best models: the knee, the best first objective, the knee's better neighbour.
 
-        If no objective is a cost, the worse neighbour follows.
+        If no objective is a cost, the knee's worse neighbour follows.
         """
         values = [one.values for one in self._live.keeper.archive]
         if not values:
@@ -150,7 +150,7 @@ class Finishing:
         return self._live.setup.limits.trial_reason(paid, trial.wall_seconds + seconds) is None
 
     def _will_improve(self, trial: Trial) -> bool:
-        """Return whether a learned objective is forecast to end no worse than all of the trial's values so far."""
+        """Return whether an objective is forecast to end at least as good as all earlier values of the trial."""
         setup, number = self._live.setup, trial.started_number
         trials = self._live.searched.snapshots()
         found = forecast_ends(trials, {number}, objectives=setup.objectives, rungs=setup.rungs)
@@ -185,7 +185,7 @@ class Finishing:
         return max(self._live.slots - len(self._live.missing), 1)
 
     def _seconds(self, leaders: Sequence[Trial]) -> float:
-        """Return the time until all leaders are ready if they begin now on all slots, each once slots are free."""
+        """Return the time until all leaders are trained, if no other trial uses the slots from now on."""
         free = [0.0] * max(self._slots, *(self._live.ranks(trial) for trial in leaders))
         for trial in leaders:
             held = [heapq.heappop(free) for _ in range(self._live.ranks(trial))]
@@ -194,12 +194,12 @@ class Finishing:
         return max(free)
 
     def _may_be_due(self, natural: Trial) -> bool:
-        """Return whether a leader may be due. This cheap check assumes that leaders need all kept time, one by one."""
+        """Return whether a leader might have to start now: a quick check that assumes the longest possible time."""
         left = self._live.account.left_seconds(self._live.now)
         return left <= MARGIN * self._kept() + self._left_of_full(natural)
 
     def _is_due(self, leaders: Sequence[Trial], natural: Trial) -> bool:
-        """Return whether one more turn of the search on the slot would delay the leaders too long."""
+        """Return whether leaders would finish too late if the slot first continued the search for another turn."""
         live = self._live
         left = live.account.left_seconds(live.now)
         need = MARGIN * self._seconds(leaders)
@@ -222,13 +222,13 @@ NEGLIGIBLE_SHARE = 0.05  # largest share of a budget that may be left over when 
 
 
 class RestOfBudget:
-    """Chooses a trial for a free slot, by the policy's choice and by the remaining budget."""
+    """Chooses a trial for a free slot that is likely to end an epoch before the deadline."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
 
     def choose(self, natural: Chosen) -> Chosen | None:
-        """Return the trial to start; None if the rest is negligible and no epoch is likely to fit into it."""
+        """Return the trial to start; None if little budget is left and no trial is likely to end an epoch in it."""
         if self._chance(natural[0]) >= EXPECTED:
             return natural
         best, best_chance = natural, self._chance(natural[0])
@@ -266,7 +266,7 @@ class RestOfBudget:
         return self._live.account.chance(trial, self._live.now, starting=True, ranks=ranks, wait_seconds=wait)
 
     def _free_in_seconds(self, slots: int) -> float:
-        """Return the expected time until `slots` are free, if no running gang continues beyond its rung."""
+        """Return the expected time until `slots` slots are free, if running trials end at their next rung."""
         live, room = self._live, len(self._live.free)
         if slots <= room:
             return 0.0
@@ -280,7 +280,7 @@ class RestOfBudget:
 
 
 def stint_seconds(live: LiveStudy, trial: Trial) -> float:
-    """Return the expected time until a trial's gang reaches its rung, or its next rung if it continued now."""
+    """Return the expected time until a trial reaches the epoch of its next decision by the pruner."""
     forecast = live.account.forecast(trial)
     if forecast is None:
         return 0.0

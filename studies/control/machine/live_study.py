@@ -1,4 +1,4 @@
-"""State of a study that a controller drives, shared by the parts of the state machine."""
+"""State of a running study, shared by the parts of the state machine."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class TrialRegistry:
             self.add(trial)
 
     def add(self, trial: Trial) -> None:
-        """Register a trial in its current state."""
+        """Add a trial in its current state."""
         self.by_id[trial.id] = trial
         self._in_state[trial.state][trial.id] = trial
         if trial.number is not None:
@@ -39,7 +39,7 @@ class TrialRegistry:
         self._note_paused(trial)
 
     def touch(self, trial: Trial) -> None:
-        """Mark a trial as changed for the search."""
+        """Record that a trial changed, so that the search reads it again."""
         if trial.number is not None:
             self._changed.add(trial.number)
 
@@ -49,7 +49,7 @@ class TrialRegistry:
         return changed
 
     def move(self, trial: Trial, state: TrialState) -> None:
-        """Change a trial's state; raises IllegalTransitionError for an illegal move."""
+        """Change a trial's state; raises IllegalTransitionError if the new state may not follow."""
         before = trial.state
         trial.move(state)
         del self._in_state[before][trial.id]
@@ -73,7 +73,7 @@ class TrialRegistry:
         self.touch(trial)
 
     def in_state(self, state: TrialState) -> list[Trial]:
-        """Return the trials in a state, by id."""
+        """Return the trials in a state, sorted by id."""
         return [trial for _, trial in sorted(self._in_state[state].items())]
 
     def count(self, state: TrialState) -> int:
@@ -87,25 +87,25 @@ class TrialRegistry:
 
     @property
     def started(self) -> list[Trial]:
-        """Return the started trials, by number."""
+        """Return the started trials, sorted by number."""
         return [self._by_number[number] for number in range(len(self._by_number))]
 
     def numbered(self, number: int) -> Trial:
-        """Return the trial with a number."""
+        """Return the started trial with this number."""
         return self._by_number[number]
 
     @property
     def running(self) -> list[Trial]:
-        """Return the trials that hold slots, by id."""
+        """Return the trials that are running on slots, sorted by id."""
         return [trial for trial in self.in_state("running") if trial.attempt is not None]
 
     def held_by(self, trial_id: int, attempt: int) -> Trial | None:
-        """Return the trial if this attempt runs; None for late events of earlier attempts."""
+        """Return the trial if this attempt is its running attempt; None for late events of earlier attempts."""
         trial = self.by_id.get(trial_id)
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
     def next_returning(self, fits: Callable[[Trial], bool] = lambda _trial: True) -> Trial | None:
-        """Return the first fitting drained or lost trial; these continue before any other trial starts."""
+        """Return the next interrupted trial that `fits`; interrupted trials continue before others start."""
         # Hundreds of trials may wait for the policy; they are dropped here once instead of searched every time.
         self._may_return = {
             trial_id: trial
@@ -116,7 +116,7 @@ class TrialRegistry:
         return min(returning, key=lambda trial: trial.started_number, default=None)
 
     def next_queued(self, most_ranks: float = math.inf) -> Trial | None:
-        """Return the next configuration with at most `most_ranks`; enqueued configurations come before suggestions."""
+        """Return the next configuration with at most `most_ranks` ranks; users' configurations come first."""
         queued = [trial for trial in self._in_state["queued"].values() if trial.world_size <= most_ranks]
         return min(queued, key=lambda trial: (trial.origin == "sampler", trial.id), default=None)
 
@@ -125,7 +125,7 @@ T = TypeVar("T")
 
 
 class SearchedTrials:
-    """Keeps snapshots and observations of the started trials, updated for trials that the registry marks as changed."""
+    """The search's view of the started trials, computed again only for changed trials."""
 
     def __init__(self, setup: StudySetup, registry: TrialRegistry) -> None:
         self._setup, self._registry = setup, registry
@@ -134,7 +134,7 @@ class SearchedTrials:
         self._unobserved: set[int] = set()
 
     def snapshots(self) -> Sequence[Snapshot]:
-        """Return snapshots by number; later changes of trials do not change the result."""
+        """Return the policy's view of the started trials, sorted by number. Later changes do not alter the result."""
         changed = self._registry.take_changed()
         if changed:
             self._unobserved |= changed
@@ -146,7 +146,7 @@ class SearchedTrials:
         return self._snapshots
 
     def observations(self) -> tuple[Observation, ...]:
-        """Return observations by number; an unchanged trial keeps its object."""
+        """Return the sampler's view of the started trials, sorted by number; unchanged trials keep their objects."""
         snapshots, setup = self.snapshots(), self._setup
         self._observations = _extended(self._observations, len(snapshots))
         for number in sorted(self._unobserved):
@@ -162,7 +162,7 @@ def _extended(items: list[T], length: int) -> list[T]:
 
 
 def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
-    """Return the ranks a trial continues with if `most_ranks` have devices; its own if it waits (new or sharded)."""
+    """Return how many ranks a trial trains with on `most_ranks` devices; more if it has to wait for devices."""
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
         return own
@@ -178,7 +178,7 @@ def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
 
 
 def params_on(setup: StudySetup, trial: Trial, ranks: int) -> Mapping[str, Any]:
-    """Return the parameters with which `ranks` ranks begin to train the trial."""
+    """Return the trial's parameters for `ranks` ranks, with `accumulate` adapted to keep the effective batch."""
     if ranks == trial.world_size:
         return trial.declared_params
     passes = trial.world_size * int(_option(setup, trial.declared_params, "accumulate", 1)) // ranks
@@ -194,7 +194,7 @@ WornSlots = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 @dataclass(kw_only=True, slots=True)
 class LiveStudy:
-    """A study that a controller drives."""
+    """A running study: its trials, slots, costs and decisions."""
 
     setup: StudySetup
     outbox: Outbox
@@ -224,7 +224,7 @@ class LiveStudy:
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:
-        """Add slots that can take a rank, and charge them. Ignores slots that were released after the pool's event."""
+        """Use slots for trials, and charge them. Ignores slots that were released after the pool sent this event."""
         slots = tuple(slot for slot in slots if slot not in self.released)
         self.joined.update(slot for slot in slots if slot >= self.setup.slots)
         self.leaving.difference_update(slots)
@@ -234,11 +234,11 @@ class LiveStudy:
         self.give_back(slots)
 
     def give_back(self, slots: Iterable[int]) -> None:
-        """Free slots, except those whose devices will be gone."""
+        """Mark slots as free, except slots whose devices will soon be removed."""
         self.free.update(set(slots) - self.leaving)
 
     def lose(self, slots: tuple[int, ...], *, with_device: bool) -> None:
-        """Remove slots until they are gained again; a slot without its device is not charged."""
+        """Stop using slots until the pool reports them again. Slots lost `with_device` are no longer charged."""
         self.free.difference_update(slots)
         if with_device:
             self.leaving.difference_update(slots)
@@ -246,43 +246,43 @@ class LiveStudy:
             self.account.slots_gone(slots, self.now)
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Remove slots for good, and stop charging them."""
+        """Stop using and charging slots forever."""
         self.lose(slots, with_device=True)
         self.released.update(slots)
 
     def leave(self, slots: tuple[int, ...]) -> None:
-        """Give these slots no new trial, since their devices will be gone soon; they are charged until then."""
+        """Start no trial on slots whose devices will soon be removed; they are charged until then."""
         self.leaving.update(set(slots) - self.missing)
         self.free.difference_update(slots)
 
     @property
     def most_ranks(self) -> float:
-        """Return the ranks of the widest trial that the devices allow now; infinite if no device is gone."""
+        """Return the largest number of ranks for which there are devices; infinite if no device is gone."""
         gone = len(self.missing) + len(self.leaving)
         return self.slots - gone if gone else math.inf
 
     @property
     def slots(self) -> int:
-        """Return the number of slots that the pool has had: slots at its opening, and slots that joined later."""
+        """Return the number of slots that the pool ever had: at its opening, and added later."""
         return self.setup.slots + len(self.joined)
 
     def ranks(self, trial: Trial) -> int:
-        """Return the ranks that a trial would have if it started now, or once there are devices for it."""
+        """Return the number of ranks with which a trial would start now, or once enough devices are back."""
         return ranks_for(self.setup, trial, min(self.most_ranks, self.slots))
 
     def is_baseline(self, trial: Trial) -> bool:
-        """Return whether a trial is a baseline, which always trains to its end."""
+        """Return whether a trial is a baseline, which always trains to its last epoch."""
         named = self.setup.baselines
         return bool(named) and any(trial is one for one in trials_of(named, self.registry.started))
 
     @property
     def fresh_allowed(self) -> bool:
-        """Return whether the budget allows one more trial to start."""
+        """Return whether the limit of trials allows another new trial."""
         limit = self.setup.limits.trials
         return limit is None or self.registry.started_count < limit
 
     def look(self) -> History:
-        """Return the updated history for the policy."""
+        """Return the study's history as the policy needs it, with all changes since the last call."""
         history = self.history
         history.trials = self.searched.snapshots()
         queued = self.registry.next_queued()
@@ -291,7 +291,7 @@ class LiveStudy:
         return history
 
     def decided(self, trial: Trial, decision: Decision) -> None:
-        """Record the decision that the trial continues, waits or ends."""
+        """Record a decision about a trial, with its reason and numbers."""
         percent = decision.numbers.get(NEXT_10_USD_PERCENT)
         if isinstance(percent, int | float):
             self.worth_percents.append(float(percent))
@@ -307,11 +307,11 @@ class LiveStudy:
         self.outbox.write(trial.decided)
 
     def freeze_reference(self) -> None:
-        """Write the reference point after all epochs of this step, unless there is one."""
+        """Fix the reference point at the end of this step, unless it is fixed already."""
         if not self.reference_frozen:
             self.reference_frozen = self.reference_due = True
 
 
 def decision(action: Action, reason: str) -> Decision:
-    """Return a decision that compared no numbers."""
+    """Return a decision with a reason but without numbers."""
     return Decision(action=action, reason=reason)

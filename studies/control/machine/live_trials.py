@@ -1,4 +1,4 @@
-"""Trials and attempts of the state machine: mutable, unlike the records that other code reads."""
+"""Mutable trials and attempts inside the state machine; other code reads immutable records."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,13 +34,13 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 
 
 class IllegalTransitionError(AssertionError):
-    """A trial was moved to a state that may not follow its current state: a defect of this program."""
+    """A trial's new state may not follow its current state, which is a defect of this program."""
 
 
 def check_transition(before: TrialState, after: TrialState) -> None:
     """Raise `IllegalTransitionError` unless `after` may follow `before`."""
     if after not in TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a {before} trial cannot become {after}; allowed: {sorted(TRANSITIONS[before])}")
+        raise IllegalTransitionError(f"a {before} trial cannot become {after}, only {sorted(TRANSITIONS[before])}")
 
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
@@ -50,7 +50,7 @@ _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paid:
-    """Cost and duration of a training."""
+    """Cost and duration of a part of a training."""
 
     cost_nano_usd: int = 0
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class Paid:
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
-    """One dispatch of a trial to a gang, while it lasts."""
+    """One run of a trial on slots, until it ends."""
 
     number: int  # within its trial, from 1
     slots: tuple[int, ...]
@@ -76,7 +76,7 @@ class Attempt:
     saved_fraction: float = 0.0  # part of that epoch that was saved and charged
 
     def heard(self, progress: Progress, *, has_part: bool) -> None:
-        """Record the progress of the epoch; the first report after a saved part is taken as the saved part."""
+        """Record the progress within the epoch. After a resume, the first report shows the fraction that was saved."""
         if progress.epoch == 0:  # the gang is still starting, so the saved part is unknown
             return
         if self.progress is None and has_part:
@@ -85,7 +85,7 @@ class Attempt:
 
     @property
     def is_draining(self) -> bool:
-        """Return whether the gang must stop."""
+        """Return whether the attempt was asked to stop."""
         return self.drains_within is not None
 
 
@@ -131,13 +131,13 @@ class Trial:
 
     @property
     def started_number(self) -> int:
-        """Return the number of a started trial."""
+        """Return the number of a trial that has started."""
         assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
         return self.number
 
     @property
     def declared_params(self) -> Mapping[str, ParameterValue]:
-        """Return the parameters with which its attempts begin: all but those requested at run time."""
+        """Return the parameters that are known when an attempt starts: all except parameters requested at run time."""
         if not self.asked:
             return self.params
         return {name: value for name, value in self.params.items() if name not in self.asked}
@@ -150,7 +150,7 @@ class Trial:
 
     @property
     def whole_epoch_seconds(self) -> Sequence[float]:
-        """Return durations of the recorded epochs with all ranks: s seconds on k of w ranks count s k / w."""
+        """Return epoch durations on all ranks: an epoch of s seconds on k of w ranks counts as s k / w seconds."""
         if not self.epoch_ranks:
             return self.epoch_seconds
         ranks = (self.epoch_ranks.get(epoch, self.world_size) for epoch in range(1, len(self.epoch_seconds) + 1))
@@ -169,14 +169,14 @@ class Trial:
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
     def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
-        """Record an epoch, and its values if a search watches it; `end` has cumulative metrics extrapolated."""
+        """Record an epoch's values `point`, and the values `end` that are extrapolated to the last epoch."""
         if is_watched:
             self.points = {**self.points, epoch: point}
             self.ends = {**self.ends, epoch: end}
         self._snapshot = None
 
     def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
-        """Return the policy's view of the trial; the same object until something changes."""
+        """Return the policy's view of the trial, which is the same object until the trial changes."""
         if self._snapshot is None:
             seconds = self.whole_epoch_seconds
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
@@ -200,19 +200,19 @@ class Trial:
 
     @property
     def _last_model(self) -> int | None:
-        """Return the epoch of a complete trial's model; None without a model, as when a program ended unsaved."""
+        """Return the epoch of a complete trial's saved model; None if it was not saved."""
         is_there = self.state == "complete" and self.epochs_done in self.milestones
         return self.epochs_done if is_there else None
 
     def _paid_usd(self, usd_per_slot_second: float) -> float:
-        """Return the trial's cost at the search's price, or the paid dollars if the price did not change."""
+        """Return the trial's cost in dollars at the price that the search uses for all trials."""
         paid, worth = self.paid_nano_usd / NANO, self.slot_seconds * usd_per_slot_second
         return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
 
     def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
     ) -> Observation:
-        """Return the sampler's view of the trial; a diverged trial counts as finished, with infinite (worst) values."""
+        """Return the sampler's view of the trial. A diverged trial counts as finished with infinite, worst values."""
         if self._observation is not None:
             return self._observation
         made = (
@@ -245,7 +245,7 @@ class Trial:
         )
 
     def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
-        """Return the relative excess by bound, positive if violated; None before the first epoch."""
+        """Return by how much each constraint is exceeded, as a fraction of its bound; None before the first epoch."""
         return {
             bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
             for bound in bounds_of(constraints)
@@ -258,7 +258,7 @@ class Trial:
         return self.extrapolated(metric, value, self.epochs_done, epochs)
 
     def ends_of(self, shown: Sequence[Objective], epoch: int, point: Columns, planned: int) -> Columns:
-        """Return signed values after a recorded epoch, cumulative ones extrapolated to the end of the training."""
+        """Return signed values after an epoch, with cumulative metrics such as costs extrapolated to the last epoch."""
         return tuple(
             one.signed(self.extrapolated(one.metric, one.signed(value), epoch, planned))
             if one.metric in CUMULATIVE_METRICS
@@ -267,12 +267,12 @@ class Trial:
         )
 
     def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
-        """Extrapolate all recorded epochs to the early end of a trial that stopped improving."""
+        """Extrapolate recorded epochs to `epochs`, after the trial stopped because it no longer improved."""
         self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
         self._snapshot = None
 
     def extrapolated(self, metric: str, value: float, epoch: int, planned: int) -> float:
-        """Return a cumulative metric extrapolated from a recorded epoch (`studies.results.extrapolation`)."""
+        """Return a metric, extrapolated to the last epoch if it is cumulative (`studies.results.extrapolation`)."""
         is_complete = self.state == "complete"
         to_epoch = end_of_training(is_complete=is_complete, epochs_done=self.epochs_done, planned=planned)
         per_epoch = mean_per_epoch(metric, self.epoch_seconds[:epoch], self.epoch_costs_nano_usd[:epoch])
@@ -280,7 +280,7 @@ class Trial:
 
 
 def restored(stored: StoredTrial) -> Trial:
-    """Return a stored trial as a live one; a trial whose controller died is still in the state running."""
+    """Return a stored trial as a live trial, which is still "running" if the controller died during its training."""
     record = stored.record
     last = record.epochs[-1] if record.epochs else None
     return Trial(

@@ -1,4 +1,4 @@
-"""Choice of the next trial for a free slot; one suggestion is kept ready."""
+"""Chooses the next trial for a free slot, and requests one suggestion in advance."""
 
 import math
 import random
@@ -19,7 +19,7 @@ from studies.search.samplers.suggester import Suggestion
 
 
 class FirstErrors:
-    """Counts failures by the user's code under this controller only, since the code may have been fixed before."""
+    """Counts errors of the user's code since this controller started; earlier errors may be fixed by now."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -30,7 +30,7 @@ class FirstErrors:
 
     @property
     def nothing_works(self) -> bool:
-        """Return whether `faults.errors_at_start` trials failed and no trial has trained an epoch."""
+        """Return whether `faults.errors_at_start` trials failed and no trial has finished an epoch."""
         most = self._live.setup.faults.errors_at_start
         registry = self._live.registry
         if most is None or registry.count("failed") < most or any(one.epochs_done for one in registry.by_id.values()):
@@ -39,7 +39,7 @@ class FirstErrors:
 
 
 def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
-    """Return the largest world size of the space that fits the devices; None without a choice that fits."""
+    """Return the largest world size of the space up to `most_ranks`; None if no choice is small enough."""
     if space is None or "world_size" not in space:
         return None
     parameter = space.parameter("world_size")
@@ -47,10 +47,10 @@ def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
 
 
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
-    """Return the suggestion with at most `most_ranks` ranks, and with parameters dropped or drawn to suit that size.
+    """Return the suggestion with at most `most_ranks` ranks, so that it does not wait for lost devices.
 
-    If the constraints of the space forbid the others at that size, these are drawn anew; if they forbid the size, the
-    suggestion stays as it is, and waits for devices.
+    Parameters that the space does not allow at this size are dropped or drawn again. If the space forbids the size
+    itself, the suggestion is returned unchanged.
     """
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
@@ -69,7 +69,7 @@ MOST_TOO_WIDE = 8
 
 
 class NextTrial:
-    """Chooses the next trial, and asks for suggestions ahead of time."""
+    """Chooses the next trial, and requests suggestions in advance."""
 
     def __init__(self, live: LiveStudy, finishing: Finishing) -> None:
         self._live, self._finishing = live, finishing
@@ -77,10 +77,11 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Return the next trial to start, with the policy's decision if it resumes a paused one; None without any.
+        """Return the next trial to start, and the policy's decision if it was paused; None if no trial can start.
 
-        Order: drained and lost trials, enqueued configurations, the policy's choice, leaders that were cut short (these
-        come first if time ends the study). Trials with more ranks than there are devices wait and let others pass.
+        Order: interrupted trials, users' configurations, the policy's choice, leaders that were stopped early (first if
+        time will end the study). A trial that needs more ranks than there are devices waits, and later trials may start
+        before it.
         """
         chosen = self._of_search()
         return chosen and self._finishing.instead_of(chosen)
@@ -114,7 +115,7 @@ class NextTrial:
         return None
 
     def _narrower_one(self) -> tuple[Trial, Thaw] | None:
-        """Return the paused trial with the best first objective among trials with enough devices."""
+        """Return the paused trial with the best first objective among trials that the remaining devices can train."""
         first = self._live.setup.objectives[0]
         fitting = [trial for trial in self._live.registry.in_state("paused") if self._fits(trial)]
         if not fitting:
@@ -134,7 +135,7 @@ class NextTrial:
         return widest_that_fits(self._live.setup.space, self._live.most_ranks)
 
     def why_none(self) -> StopReason | None:
-        """Return the reason why nothing could start even if all slots were free; None if something could."""
+        """Return why no trial could start even if all slots were free; None if a trial could start."""
         if self._live.registry.next_returning():
             return None
         if self._first_errors.nothing_works:
@@ -144,7 +145,7 @@ class NextTrial:
         return "exhausted" if self._live.fresh_allowed else "budget_trials"
 
     def want_suggestion(self) -> None:
-        """Request a suggestion ahead of time, unless one is ready or no more trials may start."""
+        """Request a suggestion in advance, unless a configuration waits already or no more trials may start."""
         live = self._live
         if self._suggesting or not live.fresh_allowed or live.registry.next_queued(live.most_ranks):
             return
@@ -154,13 +155,13 @@ class NextTrial:
         live.outbox.order(Suggest(number=number, history=live.searched.observations(), most_ranks=most_ranks))
 
     def prepare(self) -> None:
-        """Let the policy prepare its next choice while no slot is free."""
+        """Let the policy compute its next choice in advance, while all slots are busy."""
         live = self._live
         if not live.free and (live.registry.next_queued() or not live.fresh_allowed):
             live.setup.policy.prepare(live.look())
 
     def queued(self, event: TrialQueued) -> None:
-        """Register a suggested or enqueued configuration."""
+        """Add a configuration that the sampler suggested or a user enqueued."""
         self._suggesting = self._suggesting and event.origin != "sampler"
         trial = Trial(
             id=event.trial_id,

@@ -1,15 +1,15 @@
-"""The study as a state machine without I/O, clock or randomness, for Ray and for simulations.
+"""A study as a state machine without I/O, clock or randomness, used on Ray and in simulations.
 
     handle(events, now) -> Step(changes, commands)
 
-* A free slot gets drained or lost trials first, then the policy's choice (`_fill_slots`).
-* After a recorded epoch the gang continues, the policy decides, or the trial ends (`Granting`).
-* A gang that is not expected to end two more epochs before the deadline drains after one (`Granting`), and its slots go
-  to a trial that is expected to fit (`RestOfBudget`).
-* The kept share of the budget trains leaders of the archive to their last epoch (`Finishing`).
-* A gang on a node that will be taken away drains (`Draining`).
+* A free slot first resumes interrupted trials, then follows the policy's choice (`_fill_slots`).
+* After a recorded epoch the trial continues, the policy decides, or the trial ends (`Granting`).
+* A trial that is not expected to end two more epochs before the deadline stops after one epoch (`Granting`), and its
+  slots go to a trial that is expected to fit (`RestOfBudget`).
+* A share of the budget is kept to train the best trials to their last epoch (`Finishing`).
+* A trial on a node that will soon be removed stops with a checkpoint (`Draining`).
 * Slots of an autoscaler that are no longer needed are released (`SlotNeeds`).
-* A gang that stays silent for too long is killed, and its trial continues from its checkpoint (`_tick`).
+* A trial that sends no report for too long is killed, and continues from its checkpoint (`_tick`).
 """
 
 import dataclasses
@@ -73,10 +73,10 @@ CUT = "the budget was used up within an epoch; continues from its last checkpoin
 
 
 class StudyMachine:
-    """Makes all decisions of a study.
+    """Makes all decisions of a running study.
 
-    The pool's functions choose free slots for a gang (`pick`), slots whose process is replaced before the next trial
-    (`worn`) and free slots to release (`spare`). The controller took the lease at `alive_since`, in seconds since 1970.
+    Functions of the pool choose free slots for a trial (`pick`), slots that need a new process (`worn`) and free slots
+    to give up (`spare`). The controller took the lease at `alive_since`, in seconds since 1970.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class StudyMachine:
 
     @property
     def now(self) -> float:
-        """Return the moment of the latest event, in seconds since 1970."""
+        """Return the time of the latest event, in seconds since 1970."""
         return self._live.now
 
     @property
@@ -138,71 +138,71 @@ class StudyMachine:
 
     @property
     def measures_at_end(self) -> bool:
-        """Return whether saved models are measured after the search: on a test part, or to describe their answers."""
+        """Return whether saved models are measured or described after the search."""
         return self._live.has_test_part or self._live.can_explain
 
     @property
     def explain_seconds(self) -> float:
-        """Return the seconds for the description of the recommended model's answers."""
+        """Return the seconds for describing the recommended model's predictions."""
         return self._live.account.explain_seconds(self.now)
 
     @property
     def left_nano_usd(self) -> int | None:
-        """Return the nano-dollars that the budget leaves; None without a limit of dollars or hours."""
+        """Return the nano-dollars left of the budget; None without a limit of dollars or hours."""
         return self._live.account.left_nano_usd(self.now)
 
     @property
     def free_slots(self) -> tuple[int, ...] | None:
-        """Return the slots without a gang; None if the pool has lost or gained slots."""
+        """Return the slots without a trial; None if the pool lost or gained slots."""
         live = self._live
         return None if live.missing or live.leaving or live.joined else tuple(sorted(live.free))
 
     @property
     def running(self) -> list[Trial]:
-        """Return the trials that hold slots."""
+        """Return the trials that are running on slots."""
         return self._live.registry.running
 
     @property
     def archive(self) -> list[Milestone]:
-        """Return the non-dominated milestones so far."""
+        """Return the non-dominated models of all trials and epochs so far."""
         return self._live.keeper.archive
 
     @property
     def spent_nano_usd(self) -> int:
-        """Return the sum of the ledger."""
+        """Return the sum of all charges, in nano-dollars."""
         return self._live.account.spent_nano_usd
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Return the nano-dollars spent beyond the budget."""
+        """Return the nano-dollars spent above the budget."""
         return self._live.account.overshoot_nano_usd
 
     @property
     def deadline(self) -> float:
-        """Return the moment at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
+        """Return the time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return self._live.account.deadline
 
     @property
     def cut_at(self) -> float:
-        """Return the moment at which running epochs are cut, in seconds since 1970."""
+        """Return the time at which unfinished epochs are stopped, in seconds since 1970."""
         return self._live.account.cut_at
 
     @property
     def draining(self) -> bool:
-        """Return whether no more trials start: all gangs must stop, or nothing fits into the rest of the budget."""
+        """Return whether no more trials start, because all must stop or none fits into the remaining budget."""
         return self._draining.starts_nothing
 
     @property
     def reserved_until(self) -> float:
-        """Return the latest moment promised to a gang, in seconds since 1970."""
+        """Return the latest time reserved for a running trial, in seconds since 1970."""
         return max((trial.attempt.promised_until for trial in self.running if trial.attempt), default=self.now)
 
     def reopen(self, closed: Iterable[int]) -> None:
-        """Pause the trials that were pruned only because the study closed. Call before `begin`."""
+        """Make trials resumable that were pruned only because the study closed. Call it before `begin`."""
         reopen(self._live, closed)
 
     def begin(self, now: float) -> Step:
-        """Pause the trials of a dead controller, and finish at once if there is nothing to do."""
+        """Pause the trials that a dead controller left running. Finish the study if nothing is left to do."""
         self._live.now = now
         pick_up_lost(self._live)
         if reason := self.nothing_left():
@@ -210,7 +210,7 @@ class StudyMachine:
         return self._step()
 
     def pool_opened(self, now: float) -> Step:
-        """Start charging for the slots, and ask for the first suggestion."""
+        """Start to charge slots, and request the first suggestion."""
         self._live.now = now
         self._live.account.open(now)
         self._next_trial.want_suggestion()
@@ -218,14 +218,14 @@ class StudyMachine:
         return self._step()
 
     def pool_refused(self, message: str, now: float) -> Step:
-        """Fail the study, since it has no slots; it can be resumed."""
+        """Fail the study, since the pool did not open. The study can be resumed later."""
         self._live.now = now
         self._draining.drain("error", message)
         self._finish("error")
         return self._step()
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
-        """Handle simultaneous events, then fill free slots with the latest measurements. Ignores ended attempts."""
+        """Handle simultaneous events, then start trials on free slots. Ignores events of attempts that have ended."""
         self._live.now = max(now, self.now)
         for event in events:
             self._take_in(event)
@@ -264,7 +264,7 @@ class StudyMachine:
                 self._tick(event)
 
     def _fill_slots(self) -> bool:
-        """Start trials on free slots; returns whether a free slot found no trial."""
+        """Start trials on free slots. Returns whether slots remain free because there was no trial to start."""
         live = self._live
         self._draining.look_again()
         while live.free and live.account.is_open and not self.draining and not self.finished:
@@ -340,7 +340,7 @@ class StudyMachine:
                 self._granting.outlived_promise(trial, trial.attempt)
 
     def nothing_left(self) -> StopReason | None:
-        """Return the reason why nothing could be done even on free slots, or None. Call it before opening the pool."""
+        """Return why nothing could be done even if all slots were free; None if something can be done."""
         return self._live.account.used_up() or self._next_trial.why_none()
 
     def _finish_if_done(self) -> None:
@@ -369,7 +369,7 @@ class StudyMachine:
 
 
 def restore(live: LiveStudy, resume_state: ResumeState) -> None:
-    """Restore forecasts, search history, checkpoints and paused trials."""
+    """Restore forecasts, the search's history, the list of checkpoints and paused trials from stored trials."""
     measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
     measured.sort(key=lambda one: one[1].measured_at)
     for record, epoch in measured:
@@ -411,7 +411,7 @@ def pick_up_lost(live: LiveStudy) -> None:
 
 
 def reopen(live: LiveStudy, closed: Iterable[int]) -> None:
-    """Pause the trials that were pruned only because the study closed."""
+    """Make trials resumable that were pruned only because the study closed."""
     for trial_id in closed:
         trial = live.registry.by_id[trial_id]
         live.registry.move(trial, "paused")
@@ -428,12 +428,12 @@ ENDS_BY_BUDGET: frozenset[StopReason] = frozenset({"budget_usd", "budget_hours",
 
 
 def closed_by(setup: StudySetup, usd_per_slot_hour: float) -> dict[str, float | None]:
-    """Return the limits to store when a study's budget closes it."""
+    """Return the limits to store when the budget ends a study, so that a later launch can compare them."""
     return {**dataclasses.asdict(setup.limits), "usd_per_hour": setup.slots * usd_per_slot_hour}
 
 
 def has_more(setup: StudySetup, stored: Mapping[str, float | None]) -> bool:
-    """Return whether a study that `closed_by` ended under the limits `stored` may continue under its limits of now."""
+    """Return whether today's limits allow more than the limits `stored` when the budget ended the study."""
     now = closed_by(setup, setup.usd_per_slot_hour)
     is_cheaper = _number(now["usd_per_hour"]) < _number(stored.get("usd_per_hour"))
     keeps_more = setup.limits.finish > (stored.get("finish") or 0.0)
@@ -445,7 +445,7 @@ def _number(limit: float | None) -> float:
 
 
 def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
-    """Close the pool, and write the state of the study and the reason for its end."""
+    """Close the pool, and record the study's state and the reason for its end."""
     if live.account.is_open:
         live.account.charge_idle(live.account.slots, live.now)
         live.outbox.write(PoolChanged(columns={"pool_closed_at": live.now}))
@@ -465,7 +465,7 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
 
 
 def _close_paused(live: LiveStudy) -> None:
-    """Prune the paused trials; only more budget reopens them."""
+    """Prune the paused trials at the study's end; a larger budget can reopen them."""
     for trial in live.registry.in_state("paused"):
         live.registry.move(trial, "pruned")
         columns: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
@@ -473,7 +473,7 @@ def _close_paused(live: LiveStudy) -> None:
 
 
 def freeze(live: LiveStudy) -> None:
-    """Write the automatic reference point, equal to `reference_point` of the study's records."""
+    """Record the automatic reference point, computed like `reference_point` of the study's records."""
     live.outbox.write(StudyChanged(columns={"reference_point": _point(live)}))
 
 

@@ -1,4 +1,4 @@
-"""Ends of attempts and trials; their slots are freed."""
+"""Ends attempts and trials, and frees their slots."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ CANCELLED = "cancelled: a user ended it (automl cancel)"
 
 
 def complete(live: LiveStudy, trial: Trial) -> None:
-    """Complete a trial at its last planned epoch, or when its early-stopping patience is used up."""
+    """Mark a trial as complete, after its last planned epoch or after a training that stopped early."""
     done, planned = trial.epochs_done, live.setup.epochs
     stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
     trial.expect_end_of(done, constraints.columns(live.setup.objectives, live.setup.constraints))
@@ -27,7 +27,7 @@ def complete(live: LiveStudy, trial: Trial) -> None:
 
 
 def prune(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Prune a trial whose gang waits."""
+    """Prune a trial that waits for a decision, and free its slots."""
     _finish(live, trial, "pruned", reason)
 
 
@@ -44,7 +44,7 @@ def _write_end(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned
 
 
 def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Prune a trial outside a rung, and keep the policy from thawing it."""
+    """Prune a paused or cancelled trial, so that it is never resumed."""
     live.history.paused.pop(trial.started_number, None)
     _write_end(live, trial, "pruned", reason)
     live.decided(trial, decision("stop", reason))
@@ -52,13 +52,13 @@ def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
 
 
 def pause(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """Pause a trial whose gang waits, and free its slots; its checkpoint is kept."""
+    """Pause a trial that waits for a decision, and free its slots. Its checkpoint is kept."""
     mark_paused(live, trial, by, reason)
     _take_slots(live, trial, "paused", waits=True)
 
 
 def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """Change only the trial's state; the caller ends its gang. After "drain" or "fault" it continues before others."""
+    """Set a trial's state to paused; the caller frees its slots. `by` is "policy", "drain" or "fault"."""
     live.registry.move(trial, "paused")
     trial.paused_by = by
     columns: TrialColumns = {"state": "paused", "paused_by": by, "reason": reason}
@@ -66,12 +66,12 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 
 
 def evict(live: LiveStudy, trial: Trial, limit: str) -> None:
-    """Prune a paused trial and delete its checkpoint; `limit` names the storage limit in the reason."""
+    """Prune a paused trial to free disk space; the recorded reason names the exceeded `limit`."""
     _discard(live, trial, f"evicted as the least valuable paused trial: {limit}")
 
 
 def cancel(live: LiveStudy, trial: Trial) -> None:
-    """Prune a running or waiting trial at a user's request; a running epoch is lost."""
+    """Prune a running or waiting trial at a user's request. Its unfinished epoch is lost."""
     if trial.state == "queued":
         live.registry.forget(trial)
         live.outbox.write(cancelled_in_queue(trial.id, live.now))
@@ -85,25 +85,25 @@ def cancel(live: LiveStudy, trial: Trial) -> None:
 
 
 def cancelled_in_queue(trial_id: int, now: float) -> TrialChanged:
-    """Return the row of a configuration that was cancelled before its start; it gets no number."""
+    """Return the change that cancels a configuration before its start; it never gets a trial number."""
     return TrialChanged(trial_id=trial_id, columns={"state": "pruned", "reason": CANCELLED, "ended_at": now})
 
 
 def cut(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Stop the gang within its epoch, which is lost."""
+    """Pause a trial by killing its processes within the epoch. The unfinished epoch is lost."""
     live.account.charge_trial(trial, "lost", live.now)
     mark_paused(live, trial, "drain", reason)
     _take_slots(live, trial, "cut", waits=False)
 
 
 def reject(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, waits: bool) -> None:
-    """Fail a trial whose epoch cannot be recorded; a gang that trains the next epoch is killed."""
+    """Fail a trial whose epoch cannot be recorded. Kills its processes unless the trial `waits` for a decision."""
     write_failure(live, trial, failure, message)
     _take_slots(live, trial, "failed", waits=waits)
 
 
 def write_failure(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
-    """Fail a trial for good, and drop its checkpoint."""
+    """Set a trial's state to failed, and release its checkpoint."""
     live.registry.move(trial, "failed")
     trial.failure = failure
     reason = f"{failure}: {last_line(message) or failure}"
@@ -126,7 +126,7 @@ def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
 
 
 def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
-    """Free the slots of a waiting gang at once, unless worn; slots of other gangs once the pool reports them."""
+    """Free a waiting trial's slots, except those that need new processes. Kill the processes of other trials."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - an invariant of the callers
     live.account.charge_idle(attempt.slots, live.now)  # for time that belongs neither to the start nor to epochs
@@ -140,7 +140,7 @@ def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> 
 
 
 def close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
-    """End the running attempt of a trial; the caller frees its slots."""
+    """End the running attempt of a trial. The caller frees its slots."""
     columns: AttemptColumns = {"outcome": outcome, "ended_at": live.now, "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
     live.watchdog.ended(trial.id)
@@ -152,7 +152,7 @@ RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
 
 
 def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
-    """Kill a gang that has been silent for too long."""
+    """Kill the processes of a trial that sent no report for too long."""
     assert trial.attempt is not None  # noqa: S101 - only a trial with a gang can hang
     live.account.charge_trial(trial, "lost", live.now)
     live.outbox.order(KillGang(trial_id=trial.id, attempt=trial.attempt.number))
@@ -160,7 +160,7 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
 
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
-    """End a lost gang's attempt; its trial gets up to `faults.attempts` attempts, unless the failure is final."""
+    """End an attempt whose ranks failed. The trial continues later, except after a final failure or too many."""
     outcome = failure if counts else "unstarted"
     if failure == "unreadable":  # back to the latest readable milestone, else to the beginning
         earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)

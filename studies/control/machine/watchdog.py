@@ -1,4 +1,4 @@
-"""Detection of hanging ranks, by their silence while the controller listened."""
+"""Detects trials whose processes hang: they send no report for too long while the controller listens."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class _Silence:
 
 
 class Watchdog:
-    """Silences of the training gangs, counted from `now` in seconds."""
+    """Measures how long each running trial has sent no report; `now` is the time of the first check."""
 
     def __init__(self, limits: FaultsSpec, now: float) -> None:
         self._limits = limits
@@ -26,22 +26,22 @@ class Watchdog:
         self._silences: dict[int, _Silence] = {}
 
     def started(self, gang: int, timeouts: int = 0) -> None:
-        """Watch the gang of a trial; each earlier timeout of the trial doubles the allowed silence."""
+        """Watch the running trial with the id `gang`; each of its earlier timeouts doubles the allowed silence."""
         factor = 2.0**timeouts
         self._silences[gang] = _Silence(factor=factor, allowed_seconds=factor * self._limits.start_seconds)
 
     def heard(self, gang: int, *, is_first: bool = False) -> None:
-        """End the silence of the gang of trial `gang`."""
+        """Record a report of the running trial with the id `gang`, which ends its silence."""
         if silence := self._silences.get(gang):
             limit = self._limits.start_seconds if is_first else self._limits.silence_seconds
             silence.allowed_seconds, silence.seconds, silence.is_new = silence.factor * limit, 0.0, True
 
     def ended(self, gang: int) -> None:
-        """Forget a gang."""
+        """Stop watching the trial with the id `gang`."""
         self._silences.pop(gang, None)
 
     def hung(self, now: float) -> dict[int, float]:
-        """Return the gangs that have been silent for too long, with the seconds of their silence."""
+        """Return the trials that sent no report for too long, with the seconds of their silence."""
         passed = min(max(now - self._looked_at, 0.0), MOST_SECONDS_PER_LOOK)
         self._looked_at = now
         for silence in self._silences.values():
@@ -52,5 +52,5 @@ class Watchdog:
 
 
 def no_sign_of_life(silence_seconds: float) -> str:
-    """Return the message about a gang that was killed because it hung."""
+    """Return the message about a trial that was stopped because its processes hung."""
     return f"no rank reported for {silence_seconds:.0f} s (limits: faults.start_seconds, faults.silence_seconds)"

@@ -1,4 +1,4 @@
-"""The acquisition function: the value of a dollar spent on a candidate, given the archive and the pending points."""
+"""The acquisition function: what a dollar spent on a candidate is worth, given the best models and running trials."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ BISECTIONS = 28
 
 @cache
 def hermite_nodes(learned: int) -> tuple[Array, Array]:
-    """Return Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] of standard normal innovations; weights [J] sum to 1."""
+    """Return Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] for normal variables, and weights [J] of sum 1."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES)
     count = min(learned, MOST_INNOVATIONS)
     grid = np.array(list(itertools.product(points, repeat=count))).reshape(NODES**count, count)
@@ -38,7 +38,7 @@ def hermite_nodes(learned: int) -> tuple[Array, Array]:
 
 
 def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array) -> Array:
-    """Return the break-even index [m] from EHVI [m, J, H] at nodes of weights [J], in units of `gains` per dollar."""
+    """Return the break-even index of candidates [m], in gain per dollar, from gains [m, J, H] with weights [J]."""
     low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
@@ -54,7 +54,7 @@ LEAST = 1e-9
 
 
 def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
-    """Return the probability that each candidate is feasible, shaped like the marginals; 1 without constraints."""
+    """Return the probability that candidates keep all constraints, in the shape of the marginals."""
     probability: Array = np.ones(1)
     for one in limits.each:
         probability = probability * _within(one, *marginal_of(one.column))
@@ -62,7 +62,7 @@ def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int]
 
 
 def _within(limit: ColumnLimit, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Return P(low <= Y <= high) of a marginal distribution."""
+    """Return P(low <= Y <= high) for Y with this distribution."""
     low, high = (_log(limit.low), _log(limit.high)) if kind == "lognormal" else (limit.low, limit.high)
     safe = np.maximum(sd, 1e-12)
     uncertain = ndtr((high - mean) / safe) - ndtr((low - mean) / safe)
@@ -85,18 +85,18 @@ GROWING_TRIALS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stagnation:
-    """Judges a study's progress by the hypervolume that its money has bought so far."""
+    """Judges whether a search still makes progress, from the hypervolume that its money has bought."""
 
     progress: Progress
     budget_usd: float = math.inf
     slots: int = 1
 
     def is_worthwhile(self, index: float, volume: float) -> bool:
-        """Return whether spending the same money again would buy a noticeable part of the hypervolume."""
+        """Return whether spending the same money again is expected to raise the hypervolume noticeably."""
         return index * self.progress.spent_usd >= WORTHWHILE * volume
 
     def is_stagnating(self, index: float, volume: float) -> bool:
-        """Return whether the search stagnates; False once there is no time for a full training."""
+        """Return whether the search makes too little progress; False if no time is left for a full training."""
         return self._has_time() and (self._lacks_progress() or not self.is_worthwhile(index, volume))
 
     def _has_time(self) -> bool:
@@ -125,11 +125,11 @@ STAGNATION_INFLATION = 4.0
 
 
 class Valued(Protocol):
-    """A result with an index for each candidate."""
+    """A result with a value for each candidate."""
 
     @property
     def largest(self) -> float:
-        """Largest index of the candidates."""
+        """The largest value of any candidate."""
         ...
 
 
@@ -138,20 +138,20 @@ SomeValued = TypeVar("SomeValued", bound=Valued)
 
 @dataclass(frozen=True, slots=True)
 class BatchValues:
-    """Values of the candidates of a batch [m], with the acquisition function that gave them."""
+    """Values of candidates [m], with the acquisition function that computed them."""
 
     acquisition: "Acquisition"
     values: Array
 
     @property
     def largest(self) -> float:
-        """The largest value; 0 for an empty batch."""
+        """The largest value of any candidate; 0 for an empty batch."""
         return float(self.values.max(initial=0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Acquisition:
-    """Values candidates by expected hypervolume improvement per dollar."""
+    """Values candidates by the expected hypervolume improvement per dollar."""
 
     archive: Array
     pending: Array  # expected values of running trials at their next rungs [p, objectives], so no gain counts twice
@@ -164,26 +164,26 @@ class Acquisition:
 
     @cached_property
     def hypervolume(self) -> float:
-        """Hypervolume of the archive without pending points."""
+        """The hypervolume of the best models, without running trials."""
         return pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
 
     @cached_property
     def improvement(self) -> Improvement:
-        """Expected improvement over the archive and the pending points."""
+        """Expected improvement over the best models and the expected results of running trials."""
         return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
 
     def where_it_tells(self, work_out: "Callable[[Acquisition], SomeValued]") -> SomeValued:
-        """Apply `work_out`; if all indices vanish since nothing reaches the reference point, use a farther point."""
+        """Return `work_out(self)`; if all its values are 0, the result for a reference point within reach."""
         found = work_out(self)
         if found.largest > VANISHING:
             return found
         return work_out(replace(self, reference=self.reachable_reference))
 
     def index(self, forecast: BatchForecast, *, exact: bool) -> Array:
-        """Return the value of each candidate [m], in hypervolume per dollar: `break_even_index` if `exact`.
+        """Return the value of each candidate [m] in hypervolume per dollar: `break_even` if `exact`.
 
-        The approximation is the largest ratio of expected improvement to dollars. It ignores the option to stop, is
-        much faster, and ranks candidates nearly alike.
+        Otherwise the value is the largest ratio of expected improvement to dollars. This approximation ignores the
+        option to stop early, is much faster, and ranks candidates almost equally.
         """
         usd = _cautious_usd_per_epoch(forecast)
         to_next_rung, beyond = forecast.usd_to_next_rung(usd), forecast.usd_beyond_next_rung(usd)
@@ -195,10 +195,10 @@ class Acquisition:
         return break_even(self._gains(forecast, nodes), weights, to_next_rung, beyond)
 
     def full_training_value(self, forecast: BatchForecast) -> Array:
-        """Return the value of fully training each candidate [m] if forecasts are less certain than they claim.
+        """Return the value of fully training each candidate [m], assuming less certain forecasts.
 
-        EHVI at the last allowed epoch with inflated variances, per square root of a dollar: it favours the last epochs
-        of curves, which the index values least.
+        The value is the expected hypervolume improvement (EHVI) at the last allowed epoch with larger variances, per
+        square root of a dollar. It favours the last epochs of curves, which the index values least.
         """
         batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
         usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)
@@ -207,15 +207,15 @@ class Acquisition:
         return worth
 
     def is_worthwhile(self, index: float) -> bool:
-        """Return whether spending the same money again at this index would buy a noticeable part of the hypervolume."""
+        """Return whether spending the same money again with this index would raise the hypervolume noticeably."""
         return self.stagnation.is_worthwhile(index, self.hypervolume)
 
     def is_stagnating(self, index: float) -> bool:
-        """Return whether the search stagnates if this is the largest index."""
+        """Return whether the search makes too little progress, if `index` is the largest index."""
         return self.stagnation.is_stagnating(index, self.hypervolume)
 
     def _gains(self, forecast: BatchForecast, nodes: Array) -> Array:
-        """Return EHVI times the probability of a feasible model [m, J, H]; 0 at rungs beyond the limits of a trial."""
+        """Return expected improvement times the probability of feasibility [m, J, H]; 0 beyond a trial's limits."""
         marginals = [forecast.marginal(j, nodes) for j in range(len(self.reference))]
         gained = self.improvement.expected(marginals)
         if self.limits.each or forecast.trains is not None:
@@ -226,7 +226,7 @@ class Acquisition:
 
 
 def _cautious_usd_per_epoch(forecast: BatchForecast) -> Array:
-    """Return the dollars per epoch of each candidate [m], above the median where the cost is unknown."""
+    """Return each candidate's dollars per epoch [m]; above the median if the cost is uncertain."""
     usd: Array = np.exp(forecast.batch.log_usd + CAUTION * forecast.batch.log_usd_sd)
     return usd
 
@@ -242,10 +242,10 @@ def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimit
 def build_acquisition(
     model: CurveModel, trials: Sequence[Snapshot], *, refit: bool, without: int | None = None
 ) -> Acquisition:
-    """Build the acquisition function of a study from all trials; it is valid until the model learns again.
+    """Return the acquisition function for all trials of a study, valid until the model learns again.
 
-    With `refit` the model may fit hyperparameters, which takes tenths of a second. `without` is the number of a running
-    trial that is itself a candidate, so it is no pending point.
+    `refit` also fits the model's hyperparameters, in tenths of a second. `without` is the number of a running trial
+    that is itself a candidate, so that its expected result is not counted.
     """
     model.learn(trials, refit=refit)
     problem = model.problem
@@ -276,7 +276,7 @@ def _pending_points(model: CurveModel, without: int | None) -> Array:
 
 
 def next_points(model: CurveModel, batch: CandidateBatch) -> list[Values]:
-    """Return the objectives' medians at the next rung, for the candidates that are likely to be feasible."""
+    """Return the objectives' medians at the next rung, for candidates that are probably feasible."""
     forecast = model.forecast(batch)
     medians = []
     for j in range(len(model.reference)):

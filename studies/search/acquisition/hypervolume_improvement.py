@@ -1,12 +1,13 @@
-"""Expected hypervolume improvement (EHVI) over an archive, for objectives that are independent given a candidate.
+"""Expected hypervolume improvement (EHVI) over the best points, for objectives that are independent given a candidate.
 
 Two objectives are computed exactly, with Y_1 and Y_2 the candidate's objectives, to be minimised:
 
     EHVI = sum_k [Psi_1(e_{k+1}) - Psi_1(e_k)] Psi_2(U_k),   Psi_j(c) = E[(c - Y_j)_+]
 
-over the boxes between the archive's points sorted by the first objective: box k goes from e_k to e_{k+1}, below its
-ceiling U_k (Emmerich et al. 2016, section 3, for any marginals with a closed form of Psi). If the archive leaves a
-whole box free, EHVI is the product of Psi_j at its corner. Three or more objectives are sampled with `Directions`.
+The sum runs over the boxes between the best points, sorted by the first objective. Box k goes from e_k to e_{k+1},
+below its ceiling U_k (Emmerich et al. 2016, section 3, for any distributions with a closed form of Psi). If no point
+lies inside the reference box, EHVI is the product of Psi_j at the box's corner. Three or more objectives are sampled
+with `Directions`.
 """
 
 import math
@@ -27,15 +28,15 @@ _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 
 class Improvement(Protocol):
-    """Expected improvement over a fixed archive."""
+    """Computes the expected improvement of candidates over a fixed set of best points."""
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """Return the EHVI of candidates, from one marginal per objective; shaped like the broadcast marginals."""
+        """Return each candidate's expected hypervolume improvement, from one distribution per objective."""
         ...
 
 
 def improvement_over(archive: Array, reference: Array) -> Improvement:
-    """Return the expected improvement over an archive within the box of a reference point."""
+    """Return the expected improvement over points inside the box of the reference point."""
     if len(reference) == 1:
         return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
     if len(reference) == 2:
@@ -46,7 +47,7 @@ def improvement_over(archive: Array, reference: Array) -> Improvement:
 
 
 def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Return Psi(c) = E[(c - Y)_+], the expected amount of Y below c; `sd` is 0 for a certain value."""
+    """Return Psi(c) = E[(c - Y)_+], how far Y is expected to lie below c; `sd` is 0 for a certain value."""
     safe = np.maximum(sd, 1e-12)
     if kind == "gaussian":
         off = (c - mean) / safe
@@ -64,7 +65,7 @@ def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FreeBox:
-    """A box in which the archive dominates nothing, up to `corner` [m]: the reference point, or a single best value."""
+    """A box without any point, up to `corner` [m]: the reference point or, with one objective, the best value."""
 
     corner: Array
 
@@ -76,14 +77,14 @@ class FreeBox:
 
 @dataclass(frozen=True, slots=True)
 class BoxDecomposition:
-    """The region that a two-dimensional archive does not dominate, cut into n + 1 boxes along the first objective."""
+    """The region that n points with two objectives do not dominate, cut into n + 1 boxes."""
 
     edges: Array  # e_{k+1}, at which box k ends; the first box starts at minus infinity
     ceilings: Array  # U_k, the upper end of box k
 
     @staticmethod
     def under(archive: Array, reference: Array) -> "BoxDecomposition":
-        """Return boxes under an archive [n, 2] within the box of the reference point; points outside it are dropped."""
+        """Return the boxes for points [n, 2] inside the box of the reference point; ignores other points."""
         inside = archive[(archive < reference).all(axis=1)] if len(archive) else archive.reshape(0, 2)
         front = inside[pareto.archive([tuple(p) for p in inside])] if len(inside) else inside
         front = front[np.argsort(front[:, 0], kind="stable")]
@@ -102,9 +103,9 @@ class BoxDecomposition:
 class Directions:
     """Hypervolume as a mean over directions, for m >= 3 objectives (Golovin and Zhang 2020, arXiv 2006.04655).
 
-    With directions w on the positive part of the unit sphere, gaps g of a point to the reference point, and a constant,
-    hypervolume = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m. Directions and
-    draws are fixed, so that candidates are compared with common random numbers.
+    With directions w on the positive part of the unit sphere, and gaps g of a point to the reference point, hypervolume
+    = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m. Directions and random draws
+    are fixed, so that candidates are compared with common random numbers.
     """
 
     def __init__(self, objectives: int, *, count: int = 128, seed: int = 0) -> None:
@@ -117,7 +118,7 @@ class Directions:
         self.constant = float(np.pi**half / (2.0**objectives * gamma(half + 1.0)))
 
     def heights(self, archive: Array, reference: Array, units: Array) -> Array:
-        """Return the largest value of min_j (g_j / w_j)^m over an archive, in each direction [count]."""
+        """Return the largest value of min_j (g_j / w_j)^m over the points, in each direction [count]."""
         if not len(archive):
             return np.zeros(len(self.directions))
         gaps = np.maximum((reference - archive) / units, 0.0)
@@ -130,7 +131,7 @@ _directions = cache(Directions)
 
 @dataclass(frozen=True, slots=True)
 class SampledImprovement:
-    """Improvement over an archive of three or more objectives, in fixed directions."""
+    """Expected improvement for three or more objectives, from random samples in fixed directions."""
 
     directions: Directions
     heights: Array
@@ -139,9 +140,10 @@ class SampledImprovement:
 
     @staticmethod
     def over(archive: Array, reference: Array) -> "SampledImprovement":
-        """Return the improvement over an archive [n, m], of which at least one point must be inside the box.
+        """Return the improvement over points [n, m], at least one of which must be inside the box.
 
-        Each objective's unit is its extent inside the box; otherwise the objective of the smallest numbers decides.
+        Each objective is measured in units of its extent inside the box; otherwise the objective with the smallest
+        numbers would decide.
         """
         directions = _directions(len(reference))
         inside = archive[(archive < reference).all(axis=1)]
@@ -149,7 +151,7 @@ class SampledImprovement:
         return SampledImprovement(directions, directions.heights(inside, reference, units), reference, units)
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """See `Improvement.expected`; the mean over one draw per direction."""
+        """See `Improvement.expected`. The mean is over one random draw per direction."""
         own, reached = self.directions, None
         for j, (mean, sd, kind) in enumerate(marginals):
             drawn = np.asarray(mean)[..., None] + np.asarray(sd)[..., None] * own.draws[:, j]

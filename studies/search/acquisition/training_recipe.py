@@ -1,15 +1,16 @@
-"""Common knowledge of trainings, for parameters to which the user gave no prior, in a space with a known rate.
+"""Usual learning rates, optimizers and batch sizes, as priors for parameters to which the user gave no prior.
 
     log10 step ~ N(usual, SD_DECADES),   step = rate                    adaptive optimizers and boosted trees
                                          step = rate / (1 - momentum)   SGD: the step that a constant gradient reaches
     P(SGD) = SGD_WEIGHT P(adaptive)
     p(batch size) ~ exp(-BATCH_TILT u), u its coordinate: small batches take more steps in an epoch
 
-The recorded trainings on images, tables, texts and letters have their best rates there (benchmarks/curves), as have the
-defaults of the frameworks; adaptive optimizers and small batches rank better on average in each of them, and small
-batches in each table of LCBench. A rate is known by its name and its logarithmic range; its optimizer by the value of
-the parameter `optimizer`, or by the betas of Adam or the leaves of trees beside it. Momentum without an optimizer says
-nothing: on LCBench it made searches with a second objective worse.
+The recorded trainings on images, tables, texts and letters have their best rates near the usual rate
+(benchmarks/curves), as do the defaults of the frameworks. In each of them, adaptive optimizers and small batches rank
+better on average, and so do small batches in each table of LCBench. A learning rate is recognised by its name and
+logarithmic range. Its optimizer is known from the parameter `optimizer`, or from the betas of Adam or the leaves of
+trees in the same space. Momentum without an optimizer is not used: on LCBench it made searches with a second objective
+worse.
 """
 
 import math
@@ -33,7 +34,7 @@ LEAST_DECADES = 1.5
 
 
 class TrainingRecipe:
-    """Usual rates, optimizers and batch sizes of a space's configurations, in coordinates of the unit cube."""
+    """Usual rates, optimizers and batch sizes for a space, as coordinates in the unit cube."""
 
     def __init__(self, space: Space) -> None:
         self._names = [name for name, _ in space.entries()]
@@ -53,7 +54,7 @@ class TrainingRecipe:
         self._batch = self._names.index("batch_size") if is_free else None
 
     def __bool__(self) -> bool:
-        """Return whether the space has a rate and an optimizer that are known."""
+        """Return whether the space has a known learning rate and optimizer."""
         return self.axis is not None and not all(map(math.isnan, self._usual))
 
     def _parameter(self, name: str) -> Parameter | None:
@@ -65,7 +66,7 @@ class TrainingRecipe:
         return math.log10(rate.high / rate.low) if is_free and isinstance(rate, Float) else 0.0
 
     def _by_optimizer(self, values: Sequence[float] | Array, units: Array, *, absent: float) -> Array:
-        """Return the value of each point's optimizer [m], of one for each choice; `absent` for a point without one."""
+        """Return the entry of `values` for each point's optimizer [m]; `absent` for a point without one."""
         if len(values) == 1:
             return np.full(len(units), float(values[0]))
         at = units[:, self._names.index("optimizer")]
@@ -73,7 +74,7 @@ class TrainingRecipe:
         return np.where(np.isnan(at), absent, np.asarray(values)[chosen])
 
     def draw_rest(self, units: Array, rng: np.random.Generator) -> None:
-        """Draw the optimizer and the batch size of points of the unit cube [m, P], in place."""
+        """Draw the optimizer and batch size of points in the unit cube [m, P], in place."""
         if self._draws_optimizer:
             chosen = rng.choice(len(self._usual), size=len(units), p=self._weights / self._weights.sum())
             units[:, self._names.index("optimizer")] = (chosen + 0.5) / len(self._usual)
@@ -81,7 +82,7 @@ class TrainingRecipe:
             units[:, self._batch] = -np.log1p(rng.random(len(units)) * math.expm1(-BATCH_TILT)) / BATCH_TILT
 
     def density_of_rest(self, units: Array) -> Array:
-        """Return the density of the optimizer and the batch size at points of the unit cube [m, P]; its mean is 1."""
+        """Return the density of optimizer and batch size at points of the unit cube [m, P]; its mean is 1."""
         density = self._by_optimizer(self._weights, units, absent=1.0)
         if self._batch is not None:
             tilted = np.exp(-BATCH_TILT * units[:, self._batch]) * BATCH_TILT / -math.expm1(-BATCH_TILT)
@@ -89,9 +90,9 @@ class TrainingRecipe:
         return density
 
     def usual(self, units: Array) -> tuple[Array, float]:
-        """Return the coordinate of the usual rate at points of the unit cube [m, P], and its standard deviation.
+        """Return the coordinate of the usual learning rate at points [m, P], and its standard deviation.
 
-        It is NaN where the optimizer is not known, and at most at an end of the range. Absent parameters are NaN in
+        The coordinate is NaN if the optimizer is unknown, and is limited to the range. Absent parameters are NaN in
         `units`.
         """
         assert self.axis is not None  # noqa: S101 - only called if there is a rate
@@ -106,9 +107,10 @@ class TrainingRecipe:
         return np.clip((logs - math.log10(rate.low)) / decades, 0.0, 1.0), SD_DECADES / decades
 
     def density_of_rate(self, units: Array) -> Array:
-        """Return the density of the rate at points of the unit cube [m, P], 1 where its optimizer is not known.
+        """Return the density of the learning rate at points of the unit cube [m, P]; 1 if the optimizer is unknown.
 
-        It is not scaled up where the range cuts it off, so that no optimizer gains by a usual rate at an end of it.
+        The density is not scaled up where the range cuts it off, so that no optimizer gains because its usual rate is
+        at an end of the range.
         """
         usual, sd = self.usual(units)
         density = np.exp(-0.5 * ((units[:, self.axis] - usual) / sd) ** 2) / (sd * math.sqrt(2.0 * math.pi))

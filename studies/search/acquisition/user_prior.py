@@ -1,8 +1,8 @@
-"""User prior: a density over the space that is high where the user expects good parameters (`prior` of a parameter).
+"""User prior: a density over the space that is high where the user expects good values (`prior` of a parameter).
 
 p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM, with coordinates u_i in the unit
-cube and N truncated to it. The centre of a categorical parameter has a fixed probability; the other choices share the
-rest. The uniform part lets a search survive a wrong prior. The prior guides the initial design and weights the
+cube and N truncated to it. The centre of a categorical parameter has a fixed probability, and its other choices share
+the rest. The uniform part lets a search survive a wrong prior. The prior guides the first trials, and weights the
 acquisition function by p(u)^(BETA / n) after n trials: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
 """
 
@@ -66,7 +66,7 @@ class _Choice:
 
 
 class UserPrior:
-    """The user priors of all parameters of a space, and a recipe for others; false if there are none."""
+    """The user's priors, and usual training settings for other parameters; false if the space has neither."""
 
     def __init__(self, space: Space, recipe: TrainingRecipe | None = None) -> None:
         self._encoder, self._recipe = Encoder(space), recipe or None
@@ -86,9 +86,9 @@ class UserPrior:
         return bool(self._axes or self._recipe)
 
     def draw(self, rng: np.random.Generator, count: int, fixed: Mapping[int, float] = MappingProxyType({})) -> Array:
-        """Return random points of the unit cube [count, P] (`Encoder.decode`); a share `UNIFORM` is uniform.
+        """Return random points of the unit cube [count, P] (`Encoder.decode`); a share `UNIFORM` of them is uniform.
 
-        `fixed` has coordinates by parameter that are taken as they are.
+        `fixed` has coordinates by parameter that are used unchanged.
         """
         units = rng.random((count, self._encoder.parameters))
         is_prior = rng.random(count) >= UNIFORM
@@ -108,7 +108,7 @@ class UserPrior:
         return units
 
     def drawn(self, seed: int) -> dict[str, ParameterValue]:
-        """Return one random configuration for a seed."""
+        """Return one random configuration; the same seed gives the same configuration."""
         return self._encoder.decode(self.draw(np.random.default_rng(seed), 1)[0])
 
     def density(self, configurations: Sequence[Params]) -> Array:
@@ -135,7 +135,7 @@ class UserPrior:
 
 
 def faded(density: Array, trials: int) -> Array:
-    """Return factors [m] of the acquisition function after a number of trials, from densities [m]."""
+    """Return weights [m] of the acquisition function from densities [m]; they approach 1 as trials are added."""
     factors: Array = density ** (BETA / max(trials, 1))
     return factors
 

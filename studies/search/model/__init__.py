@@ -1,1 +1,1 @@
-"""Models learned from trials: learning curves, prices, sizes, failures, earlier studies."""
+"""Models that learn from trials: learning curves, costs, sizes, failures and earlier studies."""

@@ -1,4 +1,4 @@
-"""Forecast of a candidate batch: marginal distributions of all columns at later rungs, and the cost of those rungs."""
+"""Forecasts for a batch of candidates: the distributions of metrics at later epochs, and the cost to reach them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ NO_NODES: Array = np.zeros((1, 0))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchForecast:
-    """Forecast of m candidates, all at the same rung, for the H later rungs."""
+    """Forecast for m candidates, which are all at the same rung (decision epoch), at the H later rungs."""
 
     batch: CandidateBatch
     ahead: Array
@@ -29,25 +29,25 @@ class BatchForecast:
     trains: Array | None = None  # probability that each candidate trains without failing [m]; None if 1 for all
 
     def usd_to_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Return the cost of reaching the next rung in dollars [m], with start or thaw; takes dollars per epoch [m]."""
+        """Return the dollars to reach the next rung [m], including the start, from dollars per epoch [m]."""
         usd: Array = usd_per_epoch * (self.batch.start_epochs + self.ahead[0] - self.batch.done)
         return usd
 
     def usd_beyond_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Return the cost between the next and each later rung in dollars [m, H]; takes dollars per epoch [m]."""
+        """Return the dollars from the next rung to each later rung [m, H], from dollars per epoch [m]."""
         usd: Array = usd_per_epoch[:, None] * (self.ahead - self.ahead[0])
         return usd
 
     def inflated(self, factor: float) -> "BatchForecast":
-        """Return the same forecast with the variances of all learned columns multiplied by a factor."""
+        """Return this forecast with the variances of all learned metrics multiplied by a factor."""
         curves = {j: replace(one, variance=factor * one.variance) for j, one in self.curves.items()}
         return replace(self, curves=curves)
 
     def marginal(self, j: int, nodes: Array = NO_NODES) -> Marginal:
-        """Return a column's marginal distribution at each node and later rung [m, J, H]; constant axes have length 1.
+        """Return a metric's distribution at each node and later rung [m, J, H]; constant axes have length 1.
 
-        A learned column is conditioned on the next rung's value: with the innovation i ~ N(0, v) there, the gain g of z
-        per unit of i, and the node u of the column, z | u ~ N(mean + g sqrt(v) u, variance - g^2 v).
+        A learned metric is conditioned on its value at the next rung. With the innovation i ~ N(0, v) there, the gain g
+        of z per unit of i, and the node u of the metric: z | u ~ N(mean + g sqrt(v) u, variance - g^2 v).
         """
         batch = self.batch
         if j in self.curves:
@@ -64,10 +64,10 @@ class BatchForecast:
         return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
 
     def within(self, limits: TrialLimits) -> NDArray[np.bool_]:
-        """Return whether each candidate is expected to reach each later rung before a limit ends it [m, H].
+        """Return whether each candidate is expected to reach each later rung before a limit ends the trial [m, H].
 
-        A limit ends a trial after the epoch that exceeds it. The next rung always counts, so that candidates can be
-        compared.
+        A limit ends a trial after the epoch that exceeds it. The next rung always counts as reached, so that candidates
+        can be compared.
         """
         batch, most = self.batch, limits.most_usd(self.batch.seconds_per_usd)
         epochs = batch.start_epochs[:, None] + self.ahead - batch.done
@@ -86,7 +86,7 @@ class BatchForecast:
 
 
 def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> dict[str, Forecast]:
-    """Return the forecast of a batch's first candidate for reports, without objectives that training cannot change."""
+    """Return the forecast of the first candidate for reports, for the objectives that training changes."""
     epochs = tuple(int(epoch) for epoch in forecast.ahead)
     told = {}
     for j, objective in enumerate(objectives):

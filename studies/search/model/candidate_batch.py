@@ -1,4 +1,4 @@
-"""Candidate batches: configurations at the same rung, or never started, with their known properties."""
+"""Batches of candidates: configurations that are at the same rung or not started, and what is known of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ from trainers.protocol import ParameterValue
 
 
 class CandidateInputs:
-    """Points of candidates, with a conditioned posterior cached for each process while the process is unchanged."""
+    """Points of candidates, with the cached posterior of each Gaussian process at these points."""
 
     def __init__(self, x: Array) -> None:
         self.x = x
         self._kept: dict[int, tuple[Posterior, ConditionedPosterior]] = {}
 
     def at(self, process: int, posterior: Posterior) -> ConditionedPosterior:
-        """Return the posterior of a process at the candidates."""
+        """Return the posterior of a Gaussian process at the candidates."""
         kept = self._kept.get(process)
         if kept is None or kept[0] is not posterior:
             kept = self._kept[process] = (posterior, posterior.at(self.x))
         return kept[1]
 
     def rows(self, chosen: Rows) -> "CandidateInputs":
-        """Select candidates, with their cached posteriors."""
+        """Return some of the candidates, with their cached posteriors."""
         some = CandidateInputs(self.x[chosen])
         some._kept = {key: (posterior, at.rows(chosen)) for key, (posterior, at) in self._kept.items()}
         return some
@@ -36,7 +36,7 @@ class CandidateInputs:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFeatures:
-    """Properties of configurations that are known without training."""
+    """Features of configurations that are known without training them."""
 
     x: Array
     covariates: Array
@@ -44,14 +44,14 @@ class CandidateFeatures:
     world_sizes: Array
 
     def rows(self, chosen: Rows) -> "CandidateFeatures":
-        """Select configurations."""
+        """Return some of the configurations."""
         sizes = {j: values[chosen] for j, values in self.sizes.items()}
         return CandidateFeatures(self.x[chosen], self.covariates[chosen], sizes, self.world_sizes[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """Configurations at the same rung, or never started."""
+    """Configurations that are all at the same rung, or all not started."""
 
     inputs: CandidateInputs
     rung_index: int
@@ -69,7 +69,7 @@ class CandidateBatch:
         return len(self.log_usd)
 
     def rows(self, chosen: Rows) -> "CandidateBatch":
-        """Select candidates."""
+        """Return some of the candidates."""
         return CandidateBatch(
             inputs=self.inputs.rows(chosen),
             rung_index=self.rung_index,
@@ -85,20 +85,20 @@ class CandidateBatch:
 
 
 class FeatureExtractor:
-    """Computes features without training; `static` lists the columns that do not change while a trial trains."""
+    """Computes features that need no training; `static` lists the metrics that never change during a trial."""
 
     def __init__(self, problem: Problem, encoder: Encoder, columns: Sequence[Objective], static: Sequence[int]) -> None:
         self._problem, self._known, self._transfer = problem, problem.known, problem.transfer
         self._encoder, self._columns, self._static = encoder, columns, static
 
     def of(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
-        """Return features of configurations, given their parameters."""
+        """Return the features of configurations, from their parameters."""
         x = np.array([self._encoder.encode(params) for params in configurations])
         world_sizes = np.array([float(params.get("world_size") or 1) for params in configurations])
         return self._extracted(x, world_sizes, configurations)
 
     def at(self, units: Array) -> CandidateFeatures:
-        """Return features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
+        """Return the features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
         encoder = self._encoder
         x, world_sizes = encoder.encode_units(units), encoder.numbers_at(units, "world_size", default=1.0)
         return self._extracted(x, world_sizes, [encoder.decode(row) for row in units] if self._known else ())

@@ -1,9 +1,9 @@
-"""Forecasts of learning curves: a recursive co-kriging over rungs, with the slope as a second state.
+"""Forecasts learning curves by recursive co-kriging: one Gaussian process for each step between two rungs.
 
 A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686) over R rungs at the epochs e_0 < ...
-< e_{R-1}, with L_k = log e_k and z_k the metric at rung k (`objective_scale`):
+< e_{R-1}, with L_k = log e_k and z_k the metric at rung k (`standardisation.Scale`):
 
-    score(z_0) = m(x) + f_s(x) + e                       start; scores as in `normal_scores`, m(x) as in `transfer`
+    score(z_0) = m(x) + f_s(x) + e                       start; scores as in `NormalScores`, m(x) as in `transfer`
     d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope
     z_{k+1} = z_k + a_k + s_k (w'[1, z_k, d_k] + f_k(x) + e)                link k, with z_k and d_k standardised
     d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)          slope of z in log epochs
@@ -54,7 +54,7 @@ LINK_PRIOR = Prior(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveData:
-    """Measurements of one metric at the rungs; NaN at rungs that a trial has not reached."""
+    """Measurements of one metric at the rungs; NaN where a trial has not reached a rung."""
 
     x: Array
     z: Array  # [n, R]
@@ -64,7 +64,7 @@ class CurveData:
 
 @dataclass(frozen=True, slots=True)
 class CurveForecast:
-    """Forecast of one metric at the H rungs after the current rung of the m candidates."""
+    """Forecast of one metric for m candidates at the H rungs after their current rung."""
 
     mean: Array
     variance: Array
@@ -82,7 +82,7 @@ class _Process:
 
 
 class Chain:
-    """Forecasts one metric at ascending rungs up to the last epoch. Chains in different threads may share `fits`."""
+    """Forecasts one metric at all rungs up to the last epoch. Chains in different threads may share `fits`."""
 
     def __init__(
         self, rungs: Sequence[int], inputs: int, fits: Fits | None = None, prior_mean: TransferMean | None = None
@@ -103,7 +103,7 @@ class Chain:
         self._d_feature = [IDENTITY] * (links + 1)
 
     def learn(self, data: CurveData, *, refit: bool) -> None:
-        """Condition all processes on the measurements; `refit` allows fitting again, which takes tenths of a second."""
+        """Condition all processes on the measurements. `refit` also fits hyperparameters, in tenths of a second."""
         self._learn_start(data, refit=refit)
         self._learn_slope(data, refit=refit)
         self._learn_links(data, refit=refit)
@@ -152,7 +152,7 @@ class Chain:
             self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
 
     def _condition(self, process: _Process, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
-        """Condition a process on its data; refit hyperparameters when the data have grown enough."""
+        """Condition a process on its data. Fits its hyperparameters again if the data have grown enough."""
         ranking = np.argsort(order, kind="stable")
         own, fitted_on = self._fits.by_process.get(process.key, (None, 0))
         if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
@@ -170,7 +170,7 @@ class Chain:
         return process.posterior
 
     def forecast_untried(self, candidates: CandidateInputs) -> CurveForecast:
-        """Forecast at every rung for configurations that were never started."""
+        """Return forecasts at every rung for configurations that were never started."""
         u = self._prior_mean.features(candidates.x)
         mean, variance = self._predicted(candidates, self._start, u)
         slope = self._slope_scale
@@ -191,7 +191,7 @@ class Chain:
         return self._propagate(candidates, 0, z, d, covariance, (z, zz, np.stack([np.ones(len(z)), d_by_z], -1)))
 
     def forecast_started(self, candidates: CandidateInputs, rung_index: int, z: Array, d: Array) -> CurveForecast:
-        """Forecast at the later rungs for trials at a rung before the last."""
+        """Return forecasts at the later rungs for trials that are at a rung before the last."""
         return self._propagate(candidates, rung_index, z, d, np.zeros((len(z), 2, 2)), None)
 
     def _propagate(  # noqa: PLR0917
@@ -203,7 +203,7 @@ class Chain:
         covariance: Array,
         first: tuple[Array, Array, Array] | None,
     ) -> CurveForecast:
-        """Carry mean and covariance of (z, d) over the links, linearised as in an extended Kalman filter."""
+        """Carry mean and covariance of value and slope (z, d) from rung to rung, as an extended Kalman filter does."""
         means, variances, gains = [], [], []
         innovation, gain = None, None
         if first is not None:
@@ -229,7 +229,7 @@ class Chain:
         return CurveForecast(np.stack(means, -1), np.stack(variances, -1), np.stack(gains, -1), innovation)
 
     def _jacobian(self, k: int, length: float) -> Array:
-        """Return the Jacobian of (z, d) at rung k + 1 by (z, d) at rung k; a larger z never lowers the next z."""
+        """Return the derivatives of (z, d) at rung k + 1 by (z, d) at rung k, of which dz/dz is at least 0."""
         posterior = self._links[k].posterior
         assert posterior is not None  # noqa: S101 - `_predicted` has set it
         _, by_z, by_d = WEIGHT_SD * posterior.weights * self._increments[k].width
@@ -238,7 +238,7 @@ class Chain:
         return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
 
     def _predicted(self, candidates: CandidateInputs, process: _Process, u: Array) -> tuple[Array, Array]:
-        """Return mean and variance of a process's target [m] at features u [m, F]; the prior's before any data."""
+        """Return mean and variance of a process's target [m] at features u [m, F]; without data, of the prior."""
         if process.posterior is None:
             own = process.prior.medians(self._inputs)
             process.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
@@ -250,5 +250,5 @@ def _clipped(scale: Standardisation[float], values: Array) -> Array:
 
 
 def _link_features(z: Array, d: Array) -> Array:
-    """Return features of a link's linear part [m, 3], scaled so that weights are about 1."""
+    """Return the features of the linear part of a step between rungs [m, 3], scaled for weights of about 1."""
     return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d])

@@ -1,4 +1,4 @@
-"""Cost and size of configurations that were never trained: regressions of dollars per epoch and of each size."""
+"""Expected costs and sizes of untrained configurations: regressions of dollars per epoch and of each kind of size."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ another thread has learned is as good."""
 
 
 class CostModel:
-    """Regressions of dollars per epoch and of static columns, also from `counted` sizes; threads may share it."""
+    """Regressions of dollars per epoch and of sizes, which use `counted` models, too; threads may share an instance."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class CostModel:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Numbers of values learned from: costs per epoch first, then each static column."""
+        """Numbers of values from which the regressions learned: first costs per epoch, then each kind of size."""
         return (self._costs.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:
-        """Learn from the costs and sizes of trials."""
+        """Learn from the costs and sizes of trials; `refit` allows fitting hyperparameters again."""
         with _learning:
             self._learn(table, refit=refit)
 
@@ -66,18 +66,18 @@ class CostModel:
         regression.learn(x, covariates, np.concatenate([counted, values[usable]]), refit=refit)
 
     def log_usd_per_epoch(self, some: CandidateFeatures) -> tuple[Array, Array]:
-        """Return the mean and standard deviation of the logarithm of dollars per epoch [m]."""
+        """Return mean and standard deviation of the logarithm of dollars per epoch [m]."""
         return self._costs.predict(some.x, self._cost_covariates(some.x, some.covariates))
 
     def size(self, j: int, some: CandidateFeatures) -> Marginal:
-        """Return the marginal of an unknown static column, arrays [m]; Gaussian and negated if more is better."""
+        """Return the distribution of an unknown size [m]; Gaussian and negated if larger is better."""
         mean, sd = self._sizes[j].predict(some.x, some.covariates)
         if self._columns[j].direction == "minimize":
             return mean, sd, "lognormal"
         return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
     def _cost_covariates(self, x: Array, covariates: Array) -> Array:
-        """Return covariates of the cost [m, K]: known values, earlier studies, and expectations of counted models."""
+        """Return covariates of the cost [m, K]: known values, earlier studies, and sizes of counted models."""
         return covariates if self.counted is None else np.hstack([covariates, self.counted.covariates(x)])
 
 

@@ -1,9 +1,10 @@
-"""Configurations as points: every parameter is scaled to [0, 1], so that distances are comparable.
+"""Configurations as points: every parameter is scaled to [0, 1], so that distances can be compared.
 
-Numbers are scaled between their bounds, logarithmically where the space says so. A categorical parameter with numeric
-choices becomes the scaled rank of its value; any other is one-hot, at half the distance of a whole range. An absent
-conditional parameter is 0.5, or 0 in all its columns if one-hot. Gaussian processes use points x [D]. Samplers draw
-points u [P] of the unit cube, one coordinate per parameter in the order of `Space.entries`.
+Numbers are scaled between their bounds, logarithmically if the space says so. A categorical parameter with numeric
+choices becomes the scaled rank of its value. Any other categorical parameter is one-hot, with half the distance of a
+whole range between two choices. An absent conditional parameter is 0.5, or 0 in all its columns if one-hot. Gaussian
+processes use points x [D]. Samplers draw points u [P] of the unit cube, with one coordinate per parameter in the order
+of `Space.entries`.
 """
 
 import math
@@ -25,7 +26,7 @@ ABSENT = 0.5
 
 
 def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
-    """Return a key shared by equal configurations; 1, 1.0 and true have different keys."""
+    """Return a key that is the same for equal configurations; 1, 1.0 and true have different keys."""
     return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 
@@ -39,7 +40,7 @@ class _Axis:
 
 
 class Encoder:
-    """Turns configurations of a space into points and back."""
+    """Converts configurations of a space to points and back."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -55,7 +56,7 @@ class Encoder:
         self.parameters = len(self._axes)
 
     def encode(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Return the point x of one configuration [D]."""
+        """Return the point of one configuration for Gaussian processes [D]."""
         x = np.full(self.width, ABSENT)
         for axis in self._axes:
             here = slice(axis.column, axis.column + axis.width)
@@ -71,15 +72,15 @@ class Encoder:
         return self.space.walk(lambda name, parameter: _value_at(parameter, at[name]))
 
     def random(self, rng: np.random.Generator, count: int) -> list[dict[str, ParameterValue]]:
-        """Return configurations drawn uniformly, with the scales of the space."""
+        """Return `count` configurations drawn uniformly, on the scales of the space."""
         return [self.decode(rng.random(self.parameters)) for _ in range(count)]
 
     def unit(self, name: str, value: ParameterValue) -> float:
-        """Return the coordinate in the unit cube of a value of one parameter."""
+        """Return the coordinate of a parameter's value in the unit cube."""
         return _unit_of(self.space.parameter(name), value)
 
     def encode_units(self, units: Array) -> Array:
-        """Return points [m, D] of the configurations at points of the unit cube [m, P]."""
+        """Return the points for Gaussian processes [m, D] from points of the unit cube [m, P]."""
         x = np.full((len(units), self.width), ABSENT)
         for axis, values, is_active in self._values(units):
             here = slice(axis.column, axis.column + axis.width)
@@ -89,18 +90,18 @@ class Encoder:
         return x
 
     def numbers_at(self, units: Array, name: str, *, default: float) -> Array:
-        """Return the values [m] of a numeric parameter at points u [m, P]; `default` if absent or not numeric."""
+        """Return the values [m] of a numeric parameter at points [m, P]; `default` if absent or not numeric."""
         for axis, values, is_active in self._values(units):
             if axis.name == name and (numbers := _as_numbers(axis.parameter, values)) is not None:
                 return np.where(is_active, numbers, default)
         return np.full(len(units), default)
 
     def present(self, units: Array) -> NDArray[np.bool_]:
-        """Return whether each parameter exists in the configurations at points of the unit cube [m, P]."""
+        """Return whether the configurations at points of the unit cube have each parameter [m, P]."""
         return np.stack([is_active for _, _, is_active in self._values(units)], axis=1)
 
     def _values(self, units: Array) -> Iterator[tuple[_Axis, Array, NDArray[np.bool_]]]:
-        """Yield each parameter with its values, or the indices of its choices [m], and its presence [m]."""
+        """Yield each parameter with its values or the indices of its choices [m], and where it is present [m]."""
         found: dict[str, tuple[Parameter, Array, NDArray[np.bool_]]] = {}
         for coordinate, axis in enumerate(self._axes):
             values = _values_at(axis.parameter, units[:, coordinate])
@@ -111,7 +112,7 @@ class Encoder:
             yield axis, values, is_active
 
     def units(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Return the point of a configuration in the unit cube [P]; NaN for absent parameters."""
+        """Return a configuration's point in the unit cube [P]; NaN for parameters that it does not have."""
         return np.array(
             [_unit_of(axis.parameter, params[axis.name]) if axis.name in params else math.nan for axis in self._axes]
         )
@@ -122,7 +123,7 @@ def _width(parameter: Parameter) -> int:
 
 
 def _numbers(parameter: Parameter) -> list[float] | None:
-    """Return the choices of a categorical parameter, ascending, if all are numbers; otherwise None."""
+    """Return the choices of a categorical parameter, ascending, if all of them are numbers; else None."""
     if not isinstance(parameter, Categorical):
         return None
     choices = parameter.choices
@@ -179,7 +180,7 @@ def _as_numbers(parameter: Parameter, values: Array) -> Array | None:
 
 
 def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether a conditional parameter exists, given values and presence of its parent [m]."""
+    """Return whether a conditional parameter is present [m], from the values and the presence of its parent [m]."""
     unique, inverse = np.unique(values, return_inverse=True)
     if isinstance(parent, Categorical):
         meant = [parent.choices[int(index)] for index in unique]
@@ -190,7 +191,7 @@ def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArr
 
 
 def _values_at(parameter: Parameter, units: Array) -> Array:
-    """Return the values at coordinates of the unit cube [m]; indices of choices for a categorical parameter."""
+    """Return a parameter's values at coordinates of the unit cube [m]; indices of choices if categorical."""
     if isinstance(parameter, Categorical):
         return np.minimum((units * len(parameter.choices)).astype(np.intp), len(parameter.choices) - 1).astype(float)
     low, high = float(parameter.low), float(parameter.high)

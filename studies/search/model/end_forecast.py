@@ -1,8 +1,8 @@
-"""Forecasts of the last values of learning curves that were cut short, without parameters; used on earlier studies.
+"""Forecasts the last values of shortened trainings from their learning curves alone, without parameters.
 
-It is the chain of `studies.search.model.cokriging` without its Gaussian processes: each step between rungs is a
-Bayesian linear regression on the curve so far, with the noise variance of the largest posterior probability (Bishop
-2006, section 3.5). A forecast is the mean after all steps.
+The model is `studies.search.model.cokriging` without Gaussian processes: each step between rungs is a Bayesian linear
+regression on the curve so far, with the noise variance of the largest posterior probability (Bishop 2006, section 3.5).
+A forecast is the mean after all steps.
 
     z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + e),   d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)
 
@@ -44,10 +44,10 @@ LEAST_WIDTH = 1e-3
 def forecast_ends(
     trials: Sequence[Snapshot], cut_short: Collection[int], *, objectives: Sequence[Objective], rungs: Sequence[int]
 ) -> dict[int, Ends | None]:
-    """Forecast the learned objectives at the last epoch for trials that were cut short, by number.
+    """Forecast the learned objectives at the last epoch for trials that were stopped early; returns them by number.
 
-    The value is None for a trial that did not reach the first rung; the result is empty if too few trials went from one
-    rung to the next. `rungs` ascend to the last epoch.
+    The value is None for a trial that did not reach the first rung. The result is empty if too few trials reached two
+    successive rungs. `rungs` ascend to the last epoch.
     """
     wanted = [row for row, trial in enumerate(trials) if trial.number in cut_short]
     constant = CUMULATIVE_METRICS | STATIC_METRICS
@@ -79,7 +79,7 @@ def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> "_Curve
 
 
 def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, first: int) -> Array:
-    """Return slopes at the first rung [n], from the epoch before it; 0 if that epoch was not kept."""
+    """Return the slopes at the first rung [n], from the epoch before; 0 if that epoch is unknown."""
     if first < 2:
         return np.where(np.isnan(z), np.nan, 0.0)
     before = np.array([trial.at[first - 1][j] if first - 1 in trial.at else math.nan for trial in trials])
@@ -88,7 +88,7 @@ def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, fi
 
 
 def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
-    """Return an objective at each rung: NaN at rungs not reached, infinite at the next rung if the trial failed."""
+    """Return an objective at each rung: NaN if the trial did not reach it, infinite if the trial failed before it."""
     at = [trial.at_rung(rung) for rung in rungs]
     values = [math.nan if one is None else one[j] for one in at]
     if trial.state == "failed":
@@ -100,7 +100,7 @@ def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Curves:
-    """One objective of n trials at R rungs, with the regressions between rungs."""
+    """Learning curves of one objective for n trials at R rungs, with the regressions between rungs."""
 
     scale: Scale
     z: Array
@@ -108,7 +108,7 @@ class _Curves:
     steps: "Sequence[_Step]"
 
     def ends_of(self, rows: Sequence[int]) -> Array:
-        """Return forecasts at the last rung in the objective's units [m]; NaN for a trial that reached no rung."""
+        """Return forecasts at the last rung in the objective's unit [m]; NaN for a trial that reached no rung."""
         z, slopes = self.z[rows], self.slopes[rows]
         reached = (~np.isnan(z)).sum(axis=1) - 1
         ends = np.full(len(rows), np.nan)
@@ -144,7 +144,7 @@ def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
 
 
 def _step(k: int, length: float, usual: Standardisation[float], z: Array, slopes: Array) -> _Step:
-    """Return the regression from rung k; `usual` has rates of all rungs, for a rung that too few trials passed."""
+    """Return the regression from rung k to the next; `usual` is used where too few trials passed the rung."""
     here, crossed = ~np.isnan(z[:, k]), ~np.isnan(z[:, k + 1])
     steps = z[crossed, k + 1] - z[crossed, k]
     if len(steps) >= ENOUGH:
@@ -166,7 +166,7 @@ def _features(z_scale: Standardisation[float], slope_scale: Standardisation[floa
 
 
 def regression_weights(u: Array, y: Array) -> Array:
-    """Return the posterior mean of w [F] in y = w'u + e, w ~ N(0, I), at the likeliest noise; u [n, F] may be empty."""
+    """Return the posterior mean of w [F] in y = w'u + e, w ~ N(0, I), at the most probable noise; u may be empty."""
     gram, moment = u.T @ u, u.T @ y
     inverses = np.linalg.inv(gram + NOISES[:, None, None] * np.eye(u.shape[1]))  # (U'U + s I)^-1
     explained = np.einsum("f,sfg,g->s", moment, inverses, moment)

@@ -1,17 +1,17 @@
-"""One small Gaussian process: a linear part on features, a smooth part on parameters, and noise.
+"""A small Gaussian process: a linear part on features, a smooth part on parameters, and noise.
 
     y = w'u + f(x) + e,   w ~ N(0, I),   f ~ GP(0, amplitude x k),   e ~ N(0, noise)
     k(x, x') = (1 + r + r^2 / 3) exp(-r),   r^2 = 5 sum_i ((x_i - x'_i) / l_i)^2            Matern, smoothness 5/2
 
 with features u [F], inputs x [D] and a length scale l_i per input.
 
-Inputs may be warped by 1 - (1 - x^a)^b, with a and b for each (Kumaraswamy's distribution function, as in Cowen-Rivers
-et al. 2022, arXiv 2012.03826): a function that is steep at one end of a range, as of weight decay on a linear scale,
-becomes smooth.
+Inputs may be warped by 1 - (1 - x^a)^b, with a and b for each input (Kumaraswamy's distribution function, as in
+Cowen-Rivers et al. 2022, arXiv 2012.03826). A function that is steep at one end of a range, such as an error by weight
+decay on a linear scale, becomes smooth.
 
 Hyperparameters maximise the posterior over their logarithms (Rasmussen and Williams 2006, chapter 5), found with the
-analytic gradient in tens of milliseconds for 200 points. The posterior is conditioned on inputs first and takes
-features later, so that forecasting thousands of candidates costs a few matrix products.
+analytic gradient in tens of milliseconds for 200 points. The posterior is first conditioned on inputs and receives
+features later, so that forecasts of thousands of candidates cost a few matrix products.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ LOG_BOUND = 9.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Log-normal priors of the hyperparameters: median, and standard deviation of the logarithm."""
+    """Log-normal priors of the hyperparameters: their medians, and standard deviations of their logarithms."""
 
     length_scale: float = 1.0
     length_scale_sd: float = 1.0
@@ -45,7 +45,7 @@ class Prior:
     warp_sd: float = 0.0  # the median is 1, which leaves inputs unchanged; 0 switches warping off
 
     def medians(self, inputs: int) -> "Hyperparameters":
-        """Return the prior medians, for use without data."""
+        """Return the medians of the priors as hyperparameters, for use without data."""
         warps = np.ones((2, inputs)) if self.warp_sd else None
         return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
 
@@ -57,7 +57,7 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Hyperparameters of a process; `warps` are a and b of each input [2, D], or None."""
+    """Hyperparameters of a process; `warps` holds a and b of each input [2, D], or None."""
 
     amplitude: float
     noise: float
@@ -72,14 +72,14 @@ class Hyperparameters:
 
     @staticmethod
     def of_logs(logs: Array, inputs: int) -> "Hyperparameters":
-        """Return the hyperparameters from their logarithms, in the order of `logs`."""
+        """Return hyperparameters from their logarithms, in the order of `Hyperparameters.logs`."""
         values = np.exp(logs)
         end = 2 + inputs
         warps = values[end:].reshape(2, inputs) if len(values) > end else None
         return Hyperparameters(float(values[0]), float(values[1]), values[2:end], warps)
 
     def scaled(self, x: Array) -> Array:
-        """Return inputs [n, D], warped and divided by their length-scales."""
+        """Return the inputs [n, D] after warping them and dividing them by their length scales."""
         if self.warps is None:
             return x / self.length_scales
         a, b = self.warps
@@ -102,7 +102,7 @@ def _inside(x: Array) -> Array:
 
 
 def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
-    """Return the hyperparameters of the largest posterior probability, for inputs x [n, D] scaled to about [0, 1]."""
+    """Return the most probable hyperparameters for inputs x [n, D] scaled to about [0, 1], features u and targets y."""
     if len(y) < 2:
         return start or prior.medians(x.shape[1])
     inputs = x.shape[1]
@@ -126,13 +126,13 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
 
 
 def _log_bounds(x: Array, count: int) -> Array:
-    """Return the largest absolute values of the logarithms; an input that takes only two values is not warped."""
+    """Return the largest absolute logarithms of the hyperparameters; inputs with only two values are not warped."""
     bends = [float(len(np.unique(column)) > 2) for column in x.T]
     return LOG_BOUND * np.concatenate((np.ones(2 + x.shape[1]), bends, bends))[:count]
 
 
 def _negative_log_likelihood(logs: Array, x: Array, linear: Array, y: Array) -> tuple[float, Array]:
-    """Return -log p(y) up to a constant, and its gradient by the logarithms of the hyperparameters."""
+    """Return -log p(y) without its constant, and its gradient by the logarithms of the hyperparameters."""
     own = Hyperparameters.of_logs(logs, x.shape[1])
     scaled = own.scaled(x)
     root = np.sqrt(5.0 * _squared_distances(scaled, scaled))
@@ -164,7 +164,7 @@ def _squared_distances(a: Array, b: Array) -> Array:
 
 
 def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
-    """Return the covariance of the smooth part between inputs [n, D] and [m, D]."""
+    """Return the covariance of the smooth part between inputs a [n, D] and b [m, D]."""
     root = np.sqrt(5.0 * _squared_distances(own.scaled(a), own.scaled(b)))
     smooth: Array = own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
     return smooth
@@ -172,7 +172,7 @@ def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Fitted hyperparameters by process key, with the number of points used. Models in several threads may share it."""
+    """Fitted hyperparameters by process, each with the number of points used. Threads may share an instance."""
 
     by_process: dict[int, tuple[Hyperparameters, int]] = field(default_factory=dict)
 
@@ -181,8 +181,8 @@ class Fits:
 class ConditionedPosterior:
     """Posterior of a process at m inputs, for features that are given later.
 
-    L is the Cholesky factor of the covariance of the n targets y, U [n, F] the data's features, and k [m, n] the
-    covariance of the smooth part between the m inputs and the data.
+    L is the Cholesky factor of the covariance of the n targets y. U [n, F] are the features of the data, and k [m, n]
+    is the covariance of the smooth part between the m inputs and the data.
 
     Attributes:
         smooth_variance: amplitude - |A|^2 [m], with A = L^-1 k'.
@@ -198,7 +198,7 @@ class ConditionedPosterior:
     noise: float
 
     def predict(self, u: Array) -> tuple[Array, Array]:
-        """Return the mean and variance, noise included, of y at features u [m, F]."""
+        """Return mean and variance of y, including noise, at features u [m, F]."""
         mean = self.smooth_mean + u @ self.weights
         variance = (
             self.smooth_variance
@@ -208,7 +208,7 @@ class ConditionedPosterior:
         return mean, np.maximum(variance, 1e-10) + self.noise
 
     def rows(self, chosen: Rows) -> "ConditionedPosterior":
-        """Select inputs."""
+        """Return the posterior at some of the inputs."""
         return ConditionedPosterior(
             self.smooth_mean[chosen], self.smooth_variance[chosen], self.cross[chosen], self.weights, self.spread,
             self.noise,
@@ -216,7 +216,7 @@ class ConditionedPosterior:
 
 
 class Posterior:
-    """A process conditioned on data at inputs [n, D]; n = 0 leaves the prior."""
+    """A process conditioned on data at inputs [n, D]; with n = 0, the prior."""
 
     def __init__(self, x: Array, u: Array, y: Array, own: Hyperparameters) -> None:
         self.own, self.x = own, x

@@ -1,4 +1,4 @@
-"""The problem of a search: space, objectives, constraints, schedule, prices and metrics known without training."""
+"""The problem that a search solves: space, objectives, constraints, epochs, prices, and metrics known in advance."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """The parts of a study that its search needs."""
+    """Description of a study for its search."""
 
     space: Space
     objectives: tuple[Objective, ...]
@@ -41,15 +41,15 @@ class Problem:
     trial_limits: TrialLimits = UNLIMITED
 
     def covariates(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Return covariates [K] from a configuration's known metrics, by name, always logarithms of the same ones."""
+        """Return logarithms of a configuration's metrics that are known without training [K], in fixed order."""
         known = {} if self.known is None else self.known(params)
         return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
 
     def seconds_per_usd(self, world_sizes: Array) -> Array:
-        """Return the seconds that a dollar pays for, for each number of slots [m]."""
+        """Return how many seconds a dollar pays for on each number of slots [m]."""
         seconds: Array = 3600.0 / (self.usd_per_slot_hour * world_sizes)
         return seconds
 
     def rungs(self) -> tuple[int, ...]:
-        """Return the epochs between which learning curves are forecast, ascending to the last epoch."""
+        """Return the epochs at which learning curves are forecast, ascending to the last epoch."""
         return decision_rungs(self.epochs)

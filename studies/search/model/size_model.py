@@ -1,7 +1,7 @@
-"""Sizes and operations of configurations, from examples whose parameters and FLOPs were counted without training.
+"""Forecasts model sizes and operations of configurations from examples that were counted without training.
 
-Sizes are data for the forecast of `model_parameters` before any trial has run. Expectations for other configurations
-are covariates of the cost: [E log parameters, E log (FLOPs per sample x samples per epoch)].
+Counted sizes help to forecast `model_parameters` before any trial has run. Expected sizes of other configurations are
+covariates of the cost: [E log parameters, E log (FLOPs per sample x samples per epoch)].
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class _Learned:
 
 
 class LogRegression:
-    """Predicts a positive quantity of configurations. One thread at a time may learn while others predict."""
+    """Predicts a positive quantity of configurations. One thread may learn while others predict."""
 
     def __init__(self) -> None:
         self._learned: _Learned | None = None  # replaced as a whole, so that readers in other threads see one state
@@ -52,11 +52,11 @@ class LogRegression:
         return 0 if self._learned is None else self._learned.count
 
     def is_due(self, values: int) -> bool:
-        """Return whether this number of values is enough to fit hyperparameters again."""
+        """Return whether there are enough new values to fit hyperparameters again."""
         return self._own is None or min(values, MOST_POINTS) >= GROWN * self._fitted_on + 1
 
     def learn(self, x: Array, covariates: Array, values: Array, *, refit: bool) -> None:
-        """Learn from all values."""
+        """Learn from all values; `refit` allows fitting hyperparameters again."""
         count = len(values)
         x, covariates, values = x[-MOST_POINTS:], covariates[-MOST_POINTS:], values[-MOST_POINTS:]
         logs = np.log(values)
@@ -70,7 +70,7 @@ class LogRegression:
         self._learned = _Learned(count=count, posterior=Posterior(x, u, y, own), target=target, covariates=scale)
 
     def predict(self, x: Array, covariates: Array) -> tuple[Array, Array]:
-        """Return the mean and standard deviation of the logarithm [m]; constant before anything was learned."""
+        """Return mean and standard deviation of the logarithm [m]; constant before any value is known."""
         if (learned := self._learned) is None:
             return np.zeros(len(x)), np.full(len(x), SD_RANGE[1])
         u = _features(x, learned.covariates.of(covariates))
@@ -91,7 +91,7 @@ ENOUGH_TO_FIT = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """A configuration whose model was counted; FLOPs of a forward pass and training samples are None if unknown."""
+    """A configuration with counted size; FLOPs of a forward pass and training samples are None if unknown."""
 
     params: Mapping[str, ParameterValue]
     model_parameters: int
@@ -104,7 +104,7 @@ class Counted:
         return float(self.flops_per_sample or 0) * float(self.samples_per_epoch or 0)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the stored JSON form."""
+        """Return this configuration and its sizes as JSON data for the store."""
         return asdict(self)
 
     @staticmethod
@@ -114,7 +114,7 @@ class Counted:
 
 
 def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
-    """Return configurations to count, spread evenly over the space: at most `EXAMPLES`, distinct, always the same."""
+    """Return configurations to count: at most `EXAMPLES`, distinct, spread evenly over the space, always the same."""
     encoder = Encoder(space)
     if not encoder.parameters:
         return [{}]
@@ -123,7 +123,7 @@ def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
 
 
 class SizeModel:
-    """Expected size and FLOPs of every configuration. Immutable, so that threads may share it."""
+    """Expected size and operations of any configuration. Immutable, so that threads may share it."""
 
     def __init__(self, space: Space, counted: Sequence[Counted]) -> None:
         self._encoder = Encoder(space)
@@ -144,11 +144,11 @@ class SizeModel:
         return regression
 
     def values(self, metric: str) -> Array:
-        """Return the counted values of a metric for each example [n]; empty for a metric that cannot be counted."""
+        """Return a metric's counted value for each example [n]; empty for a metric that cannot be counted."""
         return self._values.get(metric, np.zeros(0))
 
     def covariates(self, x: Array) -> Array:
-        """Return the expected logarithms of size and work at points [m, D], as columns [m, up to 2]."""
+        """Return the expected logarithms of size and operations at points [m, D], as columns [m, up to 2]."""
         if not len(x):
             return np.zeros((0, len(self._regressions)))
         none = np.zeros((len(x), 0))
@@ -156,5 +156,5 @@ class SizeModel:
 
 
 def nothing_counted() -> SizeModel | None:
-    """Return None: the size model of a study whose models are not counted."""
+    """Return None, for studies whose models are not counted."""
     return None

@@ -1,4 +1,4 @@
-"""Scales: standardised values z = (value - centre) / width, normal scores of ranks, and the scale of each objective."""
+"""Scales of metrics: standardised values z = (value - centre) / width, and normal scores of ranks."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Number = TypeVar("Number", float, Array)
 
 @dataclass(frozen=True, slots=True)
 class Standardisation(Generic[Number]):
-    """A centre, which becomes 0, and a width, which becomes 1: numbers, or arrays with one number per column."""
+    """A centre, which maps to 0, and a width, which maps to 1; numbers, or arrays with one number per column."""
 
     centre: Number
     width: Number
@@ -24,7 +24,7 @@ class Standardisation(Generic[Number]):
         return (values - self.centre) / self.width
 
     def inverse(self, standardised: Array) -> Array:
-        """Return values from standardised values."""
+        """Return the original values of standardised values."""
         return self.centre + self.width * standardised
 
 
@@ -32,30 +32,30 @@ IDENTITY = Standardisation(0.0, 1.0)
 
 
 def by_median(values: Array, least_width: float) -> Standardisation[float]:
-    """Return the median and standard deviation of values [n], with n at least 1."""
+    """Return the scale with the median as centre and the standard deviation as width, for n >= 1 values [n]."""
     return Standardisation(float(np.median(values)), max(float(values.std()), least_width))
 
 
 def by_mean(values: Array, added_width: float) -> Standardisation[float]:
-    """Return mean of values [n], and standard deviation plus `added_width` (they may be alike); identity for n = 0."""
+    """Return the scale with the mean as centre and standard deviation + `added_width` as width; identity for n = 0."""
     if not len(values):
         return IDENTITY
     return Standardisation(float(values.mean()), float(values.std()) + added_width)
 
 
 def by_column(values: Array, deviations: float, added_width: float) -> Standardisation[Array]:
-    """Return each column's mean of values [n, K], and as width `deviations` standard deviations + `added_width`."""
+    """Return the scale with each column's mean as centre and its deviation x `deviations` + `added_width` as width."""
     return Standardisation(values.mean(axis=0), deviations * values.std(axis=0) + added_width)
 
 
 def by_quartiles(values: Array) -> Standardisation[float]:
-    """Return the median and interquartile range of values [n], with n at least 1, for values with outliers."""
+    """Return the scale with the median as centre and the interquartile range as width, for n >= 1 values [n]."""
     lower, centre, upper = np.quantile(values, [0.25, 0.5, 0.75])
     return Standardisation(float(centre), float(max(upper - lower, 1e-3 * max(abs(centre), 1e-6))))
 
 
 def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> Standardisation[float]:
-    """Return a prior standardisation moved towards values [n], which prove little if they are few and alike."""
+    """Return a scale between a prior scale and the scale of values [n]; few values change the prior little."""
     if not len(values):
         return prior
     share = len(values) / (len(values) + prior_weight)
@@ -89,7 +89,7 @@ certain on a flat part or among failures."""
 
 @dataclass(frozen=True, slots=True)
 class NormalScores:
-    """A growing function from distinct measured values z [k], ascending, to their scores [k]."""
+    """An increasing function from measured values z [k], distinct and ascending, to normal scores [k]."""
 
     z: Array
     scores: Array
@@ -109,24 +109,24 @@ class NormalScores:
         return NormalScores(values, scores, _slope_below(values, scores, float(np.quantile(z, TAIL_QUANTILE)), len(z)))
 
     def of_z(self, z: Array) -> Array:
-        """Return the scores of values within the range of the measured ones [n]."""
+        """Return the scores of values [n] that lie between the smallest and largest measured value."""
         scores: Array = np.interp(z, self.z, self.scores)
         return scores
 
     def to_z(self, scores: Array) -> Array:
-        """Return values of scores [n]; the worst measured value for scores above its own."""
+        """Return the values that belong to scores [n]; scores above the largest map to the worst measured value."""
         z: Array = np.interp(scores, self.scores, self.z) - self.slope_below * np.maximum(self.scores[0] - scores, 0.0)
         return z
 
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Return the median of z and the variance of its better half, for normal scores; the worse half reaches far."""
+        """Return the median of z, and the variance of its better half, for normally distributed scores."""
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
         return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2
 
 
 def _slope_below(values: Array, scores: Array, quarter: float, count: int) -> float:
-    """Return the slope of z below the smallest score: the mean slope up to `quarter`, mixed with a prior slope."""
+    """Return the slope of z below the smallest score, from the slope up to `quarter` and a prior slope."""
     upper = min(max(int(np.searchsorted(values, quarter)), 1), len(values) - 1)
     rise = float(scores[upper] - scores[0])
     seen = float(values[upper] - values[0]) / rise if rise > 0 else 0.0
@@ -145,7 +145,7 @@ UNBOUNDED_CEILING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The function from a metric, to be minimised, to z; values below `low` are raised to it before the logarithm."""
+    """The function from a metric, to be minimised, to z: a logarithm for positive metrics, else a linear scale."""
 
     kind: Kind
     low: float = 0.0
@@ -154,7 +154,7 @@ class Scale:
 
     @staticmethod
     def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> "Scale":
-        """Return the scale for the finite measured values; `far_end` is the reference point or upper bound, or None."""
+        """Return the scale for measured values; `far_end` is the reference point, an upper bound, or None."""
         seen = values[np.isfinite(values)]
         if not len(seen):
             return Scale("gaussian")
@@ -169,19 +169,19 @@ class Scale:
         return Scale("gaussian", standardisation=own, ceiling=max(top, 1.0))
 
     def to_z(self, values: Array) -> Array:
-        """Turn values of the metric into z; the ceiling for values that are not finite."""
+        """Return z for values of the metric, at most the ceiling; values that are not finite map to the ceiling."""
         with np.errstate(invalid="ignore", divide="ignore"):
             z = np.log(np.maximum(values, self.low)) if self.kind == "lognormal" else self.standardisation.of(values)
         bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
         return bounded
 
     def from_z(self, z: Array) -> Array:
-        """Return values of the metric for z."""
+        """Return the metric's values that belong to z."""
         value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
         return value
 
     def marginal(self, mean: Array, variance: Array) -> Marginal:
-        """Return the marginal distribution of the metric, given mean and variance of z."""
+        """Return the distribution of the metric from mean and variance of z."""
         sd = np.sqrt(variance)
         if self.kind == "lognormal":
             return mean, sd, "lognormal"
@@ -189,6 +189,6 @@ class Scale:
 
 
 def _ceiling(far_end: float, best: float | None) -> float:
-    """Return the ceiling of z; `best` is the best z if values beyond the far end are worthless, else None."""
+    """Return the largest z; `best` is the best z if values beyond the far end are worthless, else None."""
     beyond = ABOVE_BOUND if best is None else min(ABOVE_REFERENCE * max(far_end - best, LEAST_RANGE), ABOVE_BOUND)
     return far_end + beyond

@@ -1,13 +1,14 @@
-"""Use of earlier studies for configurations of this study.
+"""Uses the trials of earlier studies for forecasts and first configurations of this study.
 
-For our own search, an earlier study s is a process over the parameters, fitted to the last values of its trials. Its
-mean g_s(x), in its own standard deviations, enters the prior mean of the first stage of the chain of learning curves,
+For our own search, each earlier study s is a Gaussian process over the parameters, fitted to the last values of its
+trials. Its mean g_s(x), in the study's own standard deviations, enters the prior mean of the learning-curve model's
+first process:
 
     m(x) = TRUST sum_s (1 / S + w_s / sqrt(S)) g_s(x),   w_s ~ N(0, 1)
 
-with S studies and weights w_s learned from this study's data; its mean log cost per epoch is a covariate of the cost.
-Optuna's samplers get its trials as finished trials. A study whose mean ranks this study's trials in the wrong order is
-left out.
+There are S studies, and the weights w_s are learned from this study's data. The mean log cost per epoch is a covariate
+of the cost. Optuna's samplers see the earlier trials as finished trials. An earlier study is left out if its mean ranks
+this study's trials in the wrong order.
 """
 
 import itertools
@@ -36,7 +37,7 @@ MOST_TRIALS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierTrial:
-    """A trial of an earlier study in terms of this study, with the objectives at its last epoch."""
+    """A trial of an earlier study, with parameters of this study and objectives at its last epoch."""
 
     params: Mapping[str, ParameterValue]
     values: tuple[float, ...]
@@ -47,14 +48,14 @@ class EarlierTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierStudy:
-    """An earlier study: its name without a password, its trials inside this study's space, and the number left out."""
+    """An earlier study: its name, its trials inside this study's space, and how many trials lie outside."""
 
     name: str
     trials: tuple[EarlierTrial, ...]
     left_out: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the JSON form for the store."""
+        """Return this earlier study as JSON data for the store."""
         trials = [
             {
                 "params": dict(one.params),
@@ -68,7 +69,7 @@ class EarlierStudy:
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> "EarlierStudy":
-        """Return an earlier study from its JSON form."""
+        """Return an earlier study from the JSON data that `to_plain` returned."""
         trials = tuple(
             EarlierTrial(
                 params=one["params"],
@@ -82,7 +83,7 @@ class EarlierStudy:
 
 
 def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
-    """Return a trial's parameters in this study's space; None if one is out of range or a required one is missing."""
+    """Return an earlier trial's parameters in this study's space; None if a value is out of range or missing."""
     kept: dict[str, Any] = {}
     for name, entry in space.entries():
         is_child = isinstance(entry, Conditional)
@@ -103,7 +104,7 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
 def thinned(
     trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> tuple[EarlierTrial, ...]:
-    """Return at most `MOST_TRIALS` trials: the best half by constrained domination, and a random half of the others."""
+    """Return at most `MOST_TRIALS` trials: the best half (feasible ones first) and a random half of the others."""
     if len(trials) <= MOST_TRIALS:
         return tuple(trials)
     violations = [total_violation(one, objectives, constraints) for one in trials]
@@ -112,14 +113,14 @@ def thinned(
 
 
 def signed_values(trials: Sequence[EarlierTrial], objectives: Sequence[Objective]) -> list[tuple[float, ...]]:
-    """Return the values of each trial's objectives, signed so that smaller is better."""
+    """Return each trial's objectives, signed so that smaller is better."""
     return [tuple(o.signed(v) for o, v in zip(objectives, one.values, strict=True)) for one in trials]
 
 
 def excesses(
     trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
 ) -> dict[str, float]:
-    """Return the excess of a trial over each bound, in units of the bound; 0 where unknown."""
+    """Return how far a trial exceeds each bound, as a fraction of the bound; 0 if unknown."""
     known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
     return {
         bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
@@ -128,7 +129,7 @@ def excesses(
 
 
 def total_violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
-    """Return the sum of a trial's violations of all bounds, in units of the bounds."""
+    """Return the sum of a trial's violations of all bounds, each as a fraction of its bound."""
     return sum(max(excess, 0.0) for excess in excesses(trial, objectives, constraints).values())
 
 
@@ -145,7 +146,7 @@ COST_PRIOR = Prior(length_scale=1.0, amplitude=0.5, noise=1e-2)
 
 
 class _StandardisedProcess:
-    """A process over the parameters, of a standardised quantity, or of its logarithm if all values are positive."""
+    """A Gaussian process of a standardised quantity; of its logarithm if all values are positive."""
 
     def __init__(self, x: Array, values: Array, prior: Prior) -> None:
         t = np.log(values) if values.min() > 0 else values
@@ -154,13 +155,13 @@ class _StandardisedProcess:
         self._posterior = Posterior(x, u, y, fit(x, u, y, prior))
 
     def mean(self, x: Array) -> Array:
-        """Return the mean in standard deviations of the earlier study, from its median [m]."""
+        """Return the mean [m], as a distance from the earlier study's median in standard deviations."""
         found, _ = self._posterior.at(x).predict(np.ones((len(x), 1)))
         return found
 
 
 class Transfer:
-    """Expectations from earlier studies for configurations of this study."""
+    """Expectations of earlier studies about configurations of this study."""
 
     def __init__(
         self,
@@ -194,13 +195,13 @@ class Transfer:
         )
 
     def ends(self, j: int, x: Array) -> Array:
-        """Return the expected last values of objective `j`, signed (smaller is better), per earlier study [m, S]."""
+        """Return the last values of objective `j` that each earlier study expects [m, S]; smaller is better."""
         if not len(x) or not self._ends:
             return np.zeros((len(x), len(self._ends)))
         return np.clip(np.column_stack([one[j].mean(x) for one in self._ends]), -CLIP, CLIP)
 
     def cost_covariates(self, x: Array) -> Array:
-        """Return expected logarithms of dollars per epoch, a column per earlier study with known costs [m, K]."""
+        """Return expected logarithms of dollars per epoch [m, K], for each earlier study with known costs."""
         if not len(x) or not self._costs:
             return np.zeros((len(x), len(self._costs)))
         return np.column_stack([one.mean(x) for one in self._costs])
@@ -208,7 +209,7 @@ class Transfer:
     def as_finished_trials(
         self, params: Sequence[Params], values: Sequence[tuple[float, ...]]
     ) -> list[tuple[EarlierTrial, bool]]:
-        """Return earlier trials with values converted to this study's, and whether each trial's study is alike."""
+        """Return earlier trials in units of this study's values, and whether their study resembles this study."""
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
         seen = [values[i] for i in finite]
@@ -230,11 +231,11 @@ class Transfer:
         )
 
     def excesses(self, trial: EarlierTrial) -> dict[str, float]:
-        """Return the excess of a trial over each bound of this study, in units of the bound; 0 where unknown."""
+        """Return how far a trial exceeds each bound of this study, as a fraction of the bound; 0 if unknown."""
         return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Return good configurations of each study in turn: first a balanced one, then the best; violators last."""
+        """Return good configurations of the earlier studies in turn: a balanced trade-off of each, then the best."""
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
         found: list[dict[str, ParameterValue]] = []
@@ -265,7 +266,7 @@ class Transfer:
 
 
 class TransferMean:
-    """Prior mean of a chain's first stage: a constant, plus the expectations of earlier studies for one objective."""
+    """Prior mean of the learning-curve model's first process, from earlier studies' expectations."""
 
     def __init__(self, transfer: Transfer | None = None, j: int = 0) -> None:
         self._transfer, self._j = transfer, j
@@ -277,7 +278,7 @@ class TransferMean:
             self._is_used = is_alike(self._transfer.ends(self._j, x), z)
 
     def features(self, x: Array) -> Array:
-        """Return features of the first stage's linear part at points [m, D]: one row per configuration [m, 1 + S]."""
+        """Return the features of the first process's linear part at points [m, D], as rows [m, 1 + S]."""
         one = np.ones((len(x), 1))
         if self._transfer is None:
             return one
@@ -287,14 +288,14 @@ class TransferMean:
         return np.hstack([one, TRUST * ends / max(math.sqrt(ends.shape[1]), 1.0)])
 
     def expected(self, features: Array) -> Array:
-        """Return the prior mean in standard deviations [m], given features [m, 1 + S]."""
+        """Return the prior mean in standard deviations [m] from features [m, 1 + S]."""
         several = max(math.sqrt(features.shape[1] - 1), 1.0)
         total: Array = features[:, 1:].sum(axis=1) / several
         return total
 
 
 def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
-    """Return whether each column [S] has a rank correlation above 0 with z [n]; True for n < `ENOUGH_TO_JUDGE`."""
+    """Return whether each column [S] is positively rank-correlated with z [n]; True for n < `ENOUGH_TO_JUDGE`."""
     if len(z) < ENOUGH_TO_JUDGE:
         return np.ones(ends.shape[1], dtype=bool)
     seen = _ranks(z)
@@ -302,7 +303,7 @@ def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
 
 
 def _ranks(values: Array) -> Array:
-    """Return ranks centred at 0; equal values share the mean of their ranks."""
+    """Return ranks minus their mean; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks = (ends - (counts - 1) / 2.0)[inverse]
@@ -311,10 +312,10 @@ def _ranks(values: Array) -> Array:
 
 
 def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float, ...]]) -> list[EarlierTrial]:
-    """Return an earlier study's trials, with median and quartiles of their values moved to this study's.
+    """Return an earlier study's trials, with values moved to the median and quartiles of this study's values.
 
-    Without the move, on a harder or easier data set all earlier trials would seem better, or worse, than ours. Fewer
-    than `ENOUGH_TO_JUDGE` finished trials (`seen`) change nothing.
+    Otherwise, on a harder or easier data set, all earlier trials would seem better or worse than this study's. With
+    fewer than `ENOUGH_TO_JUDGE` finished trials (`seen`), values stay as they are.
     """
     if len(seen) < ENOUGH_TO_JUDGE or len(study.trials) < ENOUGH_TO_FIT:
         return list(study.trials)

@@ -1,1 +1,1 @@
-"""Rules that decide at a rung, one file each."""
+"""Pruners, which decide whether a trial continues at a rung; one file for each."""

@@ -1,7 +1,7 @@
 """Break-even pruning: a trial continues while no other configuration promises more hypervolume per dollar.
 
-The index `acquisition.break_even_index` values the trial at its rung, the paused trials and the next configuration.
-The largest value wins; no trial is stopped for good, since a paused trial may be thawed.
+An index (`acquisition.break_even`) values the trial at its rung, the paused trials and the next configuration. The
+largest index gets the slot. No trial is stopped for good, since a paused trial can be resumed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Indices of the choices of a free slot, and the state they were computed from."""
+    """Indices of the possible uses of a free slot, and the history from which they were computed."""
 
     history: History
     judged: int | None
@@ -64,7 +64,7 @@ class _Compared:
     untried: float
 
     def still_holds(self, history: History) -> bool:
-        """Return whether the indices are still valid: new results move them little, but a failure moves them much."""
+        """Return whether the indices are still valid: new results hardly change them, but a new failure does."""
         before = self.history
         return (
             len(history.trials) == len(before.trials)
@@ -79,7 +79,7 @@ class _Compared:
 
 
 class _RoughIndices:
-    """Approximate indices of paused trials, for choosing which of them to compute again."""
+    """Approximate indices of paused trials; only the best are then computed exactly."""
 
     def __init__(self) -> None:
         self._indices: Array = np.zeros(0)
@@ -103,7 +103,7 @@ class _RoughIndices:
 
 
 class BreakEven:
-    """Decides by the break-even index, with its own model; `refits` is False if a sampler fits in advance."""
+    """The break-even pruner, with its own model; `refits` is False if a sampler fits the shared parameters."""
 
     def __init__(self, model: CurveModel, *, seed: int, refits: bool = True) -> None:
         self._model, self._seed, self._refits = model, seed, refits
@@ -116,19 +116,19 @@ class BreakEven:
 
     @classmethod
     def for_study(cls, context: PrunerContext) -> "BreakEven":
-        """Build the pruner of a study; it shares the model with the sampler `cokriging`."""
+        """Build the pruner of a study. It shares fitted parameters with the sampler `cokriging`."""
         return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
-        """Return the epochs between which the model may forecast, without the last epoch."""
+        """Return the epochs at which trials are compared: all epochs of forecasts except the last."""
         return self._model.all_rungs[:-1]
 
     @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Continue if the trial's own index is at least as large as all others, or at random.
+        """Continue if the trial's index is at least as large as all others, or by chance; otherwise pause.
 
-        A trial that cannot resume from a checkpoint is never paused: it continues until others can be compared, and
-        is stopped where another one would be paused.
+        A trial that cannot resume from a checkpoint is never paused. It continues until enough trials can be compared,
+        and is stopped where another trial would be paused.
         """
         made = self._decided(history, number, rung)
         if made.action != "pause" or not history.trials[number].keeps_nothing:
@@ -154,7 +154,7 @@ class BreakEven:
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
-        """Return the best paused trial if its index is larger than the next configuration's."""
+        """Return the best paused trial if its index is larger than the next configuration's; else None."""
         if not history.paused:
             return None
         if self._measured(history) < INITIAL_TRIALS:
@@ -176,13 +176,13 @@ class BreakEven:
 
     @in_one_thread
     def prepare(self, history: History) -> None:
-        """Compute the indices for the next free slot."""
+        """Compute the indices for the next free slot in advance."""
         if self._measured(history) >= INITIAL_TRIALS:
             self._others(history)
 
     @in_one_thread
     def worth_least(self, history: History) -> int | None:
-        """Return the paused trial whose checkpoint should be deleted first if disk space runs out."""
+        """Return the paused trial with the smallest index, whose checkpoint can be deleted if disk space is short."""
         acquisition = self._build(history, without=None)
         # Trials paused by a fault or a lost node are left out: they continue first, at any value.
         waiting = np.array([row for row in self._waiting() if self._number(row) in history.paused], dtype=int)
@@ -212,7 +212,7 @@ class BreakEven:
         return self._acquisition
 
     def _values(self, history: History, number: int | None) -> _Values:
-        """Return the indices of a trial at its rung, of the best paused trial, and of the next configuration."""
+        """Return the indices of this trial, of the best paused trial, and of the next configuration."""
         built = self._build(history, without=number)
         values = built.where_it_tells(lambda one: self._valued(one, history, number))
         self._acquisition = values.acquisition
@@ -222,14 +222,14 @@ class BreakEven:
         return replace(values, untried=untried)
 
     def _others(self, history: History) -> tuple[Acquisition, _Best, float]:
-        """Return acquisition function, best paused trial and index of the next configuration, reused while valid."""
+        """Return the acquisition function, the best paused trial, and the next configuration's index."""
         if self._acquisition is None or self._compared is None or not self._compared.still_holds(history):
             values = self._values(history, None)
             return values.acquisition, values.paused, values.untried
         return self._acquisition, self._compared.paused, self._compared.untried
 
     def _usual_index(self, upcoming: Mapping[str, ParameterValue] | None, index: float) -> float:
-        """Return the median first index of recent suggestions: one poor suggestion would block better ones forever."""
+        """Return the median index of recent suggestions, so that one poor suggestion does not block all later ones."""
         if upcoming is not None and upcoming != self._suggested:
             self._suggested = dict(upcoming)
             self._recent = [*self._recent, index][-RECENT:]
@@ -249,7 +249,7 @@ class BreakEven:
         return {} if forecast is None else told_forecast(self._model.problem.objectives, forecast)
 
     def _index_of_untried(self, acquisition: Acquisition, upcoming: Mapping[str, ParameterValue] | None) -> float:
-        """Return the index of the next configuration; of the previous one while the next is being computed."""
+        """Return the index of the next configuration, or of the previous configuration while none waits."""
         if upcoming is not None:
             forecast = self._model.forecast(self._model.untried(self._model.features([upcoming])))
             self._untried = float(acquisition.index(forecast, exact=True)[0])

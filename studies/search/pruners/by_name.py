@@ -1,6 +1,6 @@
-"""Pruners made from their name and options in a spec. There is no registry: the name is an import path.
+"""Builds pruners from their name and options in a spec. Names are import paths, so there is no registry.
 
-A custom pruner is one file beside the spec, named `search.pruner: my_module:MyPruner`:
+A custom pruner is one file next to the spec, named `search.pruner: my_module:MyPruner`:
 
     @dataclass(frozen=True, kw_only=True)
     class MyPruner(StoppingPruner):
@@ -9,10 +9,10 @@ A custom pruner is one file beside the spec, named `search.pruner: my_module:MyP
         def rungs(self, epochs): ...
         def decide(self, history, number, rung): ...
 
-The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`), checked
-against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that also needs the study's
-random seed or model of learning curves has a class method `for_study(context, **options)`, which is called in place of
-the class.
+The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`). They are
+checked against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that also needs the
+study's random seed or learning-curve model has a class method `for_study(context, **options)`, which is called instead
+of the class.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
 
 
 def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext) -> Pruner:
-    """Make a pruner, with defaults for missing options; raises `SearchError` for an unknown one or a wrong option."""
+    """Build a pruner, with defaults for missing options. Raises `SearchError` for an unknown pruner or option."""
     pruner = _made(name, options_with_defaults(name, options), context)
     missing = [method for method in METHODS if not callable(getattr(pruner, method, None))]
     if missing:
@@ -63,7 +63,7 @@ def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> A
 
 
 def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str, object]:
-    """Return all options of a pruner, in the order of its fields; raises `SearchError` with a wrong option's path."""
+    """Return all options of a pruner, in the order of its fields. Raises `SearchError` for a wrong option."""
     make = _object(name)
     fields = {field.name: field for field in dataclasses.fields(make) if field.init} if _is_dataclass(make) else {}
     hints = _hints(make)
@@ -78,7 +78,7 @@ def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str,
 
 
 def takes_context(name: str) -> bool:
-    """Return whether a pruner needs more than its options, such as the model; raises `SearchError` if unknown."""
+    """Return whether a pruner needs more than its options, such as the model. Raises `SearchError` if unknown."""
     return hasattr(_object(name), "for_study")
 
 
@@ -91,7 +91,7 @@ def _is_dataclass(made: object) -> bool:
 
 
 def _hints(made: Any) -> dict[str, Any]:
-    """Return annotations by field; empty if unreadable, as with names that only a type checker imports."""
+    """Return the annotations by field; empty if they cannot be evaluated, as with imports for type checkers only."""
     try:
         return typing.get_type_hints(made) if _is_dataclass(made) else {}
     except NameError:
@@ -99,7 +99,7 @@ def _hints(made: Any) -> dict[str, Any]:
 
 
 def unknown_option(name: str, option: str, options: tuple[str, ...] = ()) -> str:
-    """Return the message for an option that a pruner does not have."""
+    """Return the message that a pruner does not have this option."""
     others = [other for other in BUILT_IN if other != name and option in _option_names(other)]
     allowed = listed(options) or "no option"
     text = f"the unknown key {found(option, f'{allowed} with the pruner {name}', nearest(option, options))}"

@@ -1,8 +1,8 @@
-"""The median rule: stops a trial that is worse than half of the other trials at its rung.
+"""The median rule: stops a trial that is worse than the median of the other trials at its rung.
 
 After Google Vizier (Golovin et al. 2017, section 3.2.2) and Optuna's `MedianPruner`, for one or several objectives.
-They compare with complete trials only. Here all trials measured at the rung count, also pruned and running trials:
-otherwise nothing could be pruned before five trainings are complete.
+Those compare with complete trials only. Here all trials measured at the rung count, including pruned and running
+trials; otherwise no trial could be pruned before five trainings are complete.
 """
 
 import math
@@ -19,13 +19,12 @@ Combine = Literal["joint", "any", "all", "primary"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Median(StoppingPruner):
-    """Stops a trial that is worse than the median of all other trials measured at its rung, or violates constraints.
+    """Stops a trial that violates constraints or is worse than the median of all other trials measured at its rung.
 
-    The first rung is at `grace`, at least 1, and each next rung at twice the epoch, up to 0.87 of the last epoch, so
-    that about half of the trials end at each. `startup_trials` others must have been measured before a trial can end
-    there. `combine` defines when a trial is worse. "joint": its layer of non-dominated sorting is worse than the median
-    layer, so that no trial on the front of its rung ends; "any", "all", "primary": it is worse in any, in all or in the
-    first objective.
+    The first rung is the epoch `grace`, at least 1; each next rung is twice as late, up to 0.87 of the last epoch.
+    About half of the trials end at each rung. No trial ends before `startup_trials` others were measured at the rung.
+    `combine` defines when a trial is worse: in any objective ("any"), in all, in the first ("primary"), or "joint" if
+    its layer of non-dominated sorting is worse than the median layer, so that no trial on the front of its rung ends.
     """
 
     grace: int = field(default=3, metadata={"at_least": 1})
@@ -33,7 +32,7 @@ class Median(StoppingPruner):
     combine: Combine = "joint"
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return grace * 2^k for k = 0, 1, ..., as long as that is at most 0.87 of the last epoch."""
+        """Return grace * 2^k for k = 0, 1, ..., up to 0.87 of the last epoch."""
         rungs, rung = [], self.grace
         while 100 * rung <= 87 * epochs:
             rungs.append(rung)
@@ -41,7 +40,7 @@ class Median(StoppingPruner):
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Stop the trial if it is worse than the median of the others; a trial equal to the median continues."""
+        """Stop the trial if it is worse than the median of the other trials; an equal trial continues."""
         at_rung = history.at_rung[rung]
         peers = [other for other in sorted(at_rung) if other != number]
         own, others = at_rung[number], [at_rung[other] for other in peers]
@@ -76,7 +75,7 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
-        """Decide by objective; its numbers count objectives from 1, and maximised objectives have the other sign."""
+        """Decide by single objectives; the decision's `numbers` count objectives from 1 and negate maximised ones."""
         medians = [float(median(column)) for column in zip(*others, strict=True)]
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse

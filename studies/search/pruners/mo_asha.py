@@ -1,7 +1,7 @@
-"""MO-ASHA: asynchronous successive halving by non-domination rank.
+"""MO-ASHA: asynchronous successive halving with ranks by Pareto dominance.
 
 After Schmucker et al. 2021, arXiv 2106.12639, with their epsilon-net as the order inside a front. All trials ever
-measured at a rung are ranked, also running trials; feasible trials come first (`pareto.constrained_layers`).
+measured at a rung are ranked, including running trials; feasible trials come first (`pareto.constrained_layers`).
 """
 
 import itertools
@@ -16,10 +16,10 @@ from studies.search.policy import Decision, History, Thaw
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoAsha:
-    """Keeps the best 1 / eta (eta at least 2) of the trials at each rung grace, grace eta, grace eta^2, ...
+    """Keeps the best 1 / eta (eta at least 2) of the trials at each of the rungs grace, grace eta, grace eta^2, ...
 
-    "stopping" ends a trial that is not among the best when it arrives; "promotion" pauses every trial at its rung, and
-    a free slot resumes the best trial that was not yet promoted.
+    "stopping" ends a trial that is not among the best when it reaches the rung. "promotion" pauses every trial at its
+    rung, and a free slot resumes the best paused trial.
     """
 
     variant: Literal["stopping", "promotion"] = "stopping"
@@ -27,7 +27,7 @@ class MoAsha:
     eta: int = field(default=3, metadata={"at_least": 2})
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return grace * eta^k for k = 0, 1, ..., as long as that is below the last epoch."""
+        """Return grace * eta^k for k = 0, 1, ..., below the last epoch."""
         rungs, rung = [], self.grace
         while rung < epochs:
             rungs.append(rung)
@@ -35,9 +35,9 @@ class MoAsha:
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """With "stopping", continue if the rank is at most max(1, floor(n / eta)); with "promotion", pause.
+        """With "stopping", continue if the rank is at most max(1, floor(n / eta)), else stop; with "promotion", pause.
 
-        The reason says "place" for the rank, since to users a rank is a process of a trial.
+        The reason says "place" for the rank, since users know "rank" as a process of a trial.
         """
         numbers_at_rung, values = _in_order(history.at_rung[rung])
         violations = history.violations_of(numbers_at_rung, rung)
@@ -55,7 +55,7 @@ class MoAsha:
         return Decision(action="continue" if rank <= allowed else "stop", reason=reason, numbers=numbers)
 
     def thaw(self, history: History) -> Thaw | None:
-        """Return the best paused trial that may be promoted, from the highest rung down."""
+        """Return the best paused trial that may continue, from the highest rung down; None without one."""
         if self.variant == "stopping":
             return None
         for rung in sorted(history.at_rung, reverse=True):
@@ -65,10 +65,10 @@ class MoAsha:
         return None
 
     def prepare(self, history: History) -> None:
-        """Do nothing: `thaw` is quick."""
+        """Do nothing, since `thaw` is fast."""
 
     def worth_least(self, history: History) -> int | None:
-        """Return the trial ranked last at the earliest rung where a trial waits."""
+        """Return the worst-ranked paused trial at the earliest rung with paused trials."""
         if not history.paused:
             return None
         rung = min(history.paused.values())
@@ -87,12 +87,12 @@ class MoAsha:
 
 
 def _ranked(history: History, rung: int) -> Iterator[int]:
-    """Return the numbers of the trials measured at a rung, best first: feasible trials before violators."""
+    """Return the numbers of the trials measured at a rung, best first; trials that violate constraints come last."""
     numbers, values = _in_order(history.at_rung[rung])
     return (numbers[place] for place in best_first(values, numbers, history.violations_of(numbers, rung)))
 
 
 def _in_order(at_rung: dict[int, Values]) -> tuple[list[int], list[Values]]:
-    """Return trial numbers, ascending, and their values: ranks must not depend on the order of arrival."""
+    """Return trial numbers, ascending, with their values, so that ranks do not depend on the order of arrival."""
     numbers = sorted(at_rung)
     return numbers, [at_rung[number] for number in numbers]

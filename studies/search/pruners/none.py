@@ -4,12 +4,12 @@ from studies.search.policy import Decision, History, StoppingPruner
 
 
 class NoPruner(StoppingPruner):
-    """A pruner without rungs, so it never decides."""
+    """A pruner without decision epochs: every trial trains to its last epoch."""
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the interface of a pruner
-        """Return no rung."""
+        """Return no epochs."""
         return ()
 
     def decide(self, history: History, number: int, rung: int) -> Decision:  # noqa: ARG002 - the interface of a pruner
-        """Return a decision to continue."""
+        """Return the decision to continue."""
         return Decision(action="continue", reason="pruning is off")

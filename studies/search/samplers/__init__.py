@@ -1,1 +1,1 @@
-"""Suggestions for the next configuration, from Optuna's samplers or our model of learning curves."""
+"""Samplers, which suggest the next configuration: Optuna's, or our model of learning curves."""

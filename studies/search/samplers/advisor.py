@@ -1,4 +1,4 @@
-"""`search.advisor`: a program of the user that proposes configurations. It is asked in a thread and never waited for.
+"""`search.advisor`: a user's program that proposes configurations. It runs in a thread, so the search never waits.
 
 standard input    {"space": ..., "objectives": [...], "constraints": [...], "epochs": 20,
                    "trials": [{"trial": 0, "params": {...}, "outcome": "finished", "epochs": 9, "values": {...}}]}
@@ -49,25 +49,26 @@ log = logging.getLogger(__name__)
 
 
 class AdvisorError(Exception):
-    """An advisor gave no answer; the message says why."""
+    """An advisor gave no usable answer; the message says why."""
 
 
 class Source(Protocol):
-    """Gives proposals."""
+    """The interface of a program that proposes configurations."""
 
     def answer(self, history: Sequence[Observation]) -> object:
-        """Return plain data, a list of mappings if all is well. Raises AdvisorError."""
+        """Return the program's answer to a history: a list of mappings if valid. Raises AdvisorError."""
         ...
 
     def close(self) -> None:
-        """End a question that another thread waits for."""
+        """End an `answer` that is running in another thread."""
         ...
 
 
 class Advisor:
-    """Keeps the proposals of the latest answer, and asks again with each suggestion once there is an answer.
+    """Holds the proposals of the latest answer. Each suggestion asks the program again, unless it is still running.
 
-    Proposals outside the space are skipped. An answer without any other is a failure; the first failure is a warning.
+    Proposals outside the space are skipped. An answer without any valid proposal is a failure; only the first failure
+    is logged.
     """
 
     def __init__(self, space: Space, source: Source, *, seed: int, background: bool = True) -> None:
@@ -79,7 +80,7 @@ class Advisor:
         self._thread: threading.Thread | None = None
 
     def proposals(self, history: Sequence[Observation]) -> Sequence[Params]:
-        """Return the latest proposals, and ask for others unless an answer is awaited."""
+        """Return the latest proposals, and ask the program again unless it is still running."""
         if self._failures < MOST_FAILURES and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._update, args=(history,), name="advisor", daemon=True)
             self._thread.start()
@@ -88,7 +89,7 @@ class Advisor:
         return self._proposals
 
     def close(self) -> None:
-        """Ask no more, and end the question that waits."""
+        """Stop the program, and never ask it again."""
         self._failures, self._has_warned = MOST_FAILURES, True
         self._source.close()
 
@@ -101,15 +102,15 @@ class Advisor:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "search.advisor: %s. The search goes on without its proposals; after %d failures in a row it is "
-                    "not asked again", one_line(told), MOST_FAILURES,
+                    "search.advisor: %s. The search continues without its proposals, and after %d failures in a "
+                    "row the program is not started again", one_line(told), MOST_FAILURES,
                 )  # fmt: skip
         else:
             self._failures = self._failures if self._failures == MOST_FAILURES else 0
 
     def _checked(self, answer: object) -> list[Params]:
         if not isinstance(answer, list) or not all(isinstance(one, dict) for one in answer):
-            raise AdvisorError(f"found {shown(answer)}, allowed: a list of mappings of parameters to values")
+            raise AdvisorError(f"it printed {shown(answer)} instead of a list of mappings of parameters to values")
         self._answers += 1
         kept: list[Params] = []
         problem = ""
@@ -125,7 +126,7 @@ class Advisor:
 
 
 class AdvisorProgram:
-    """Asks a program, with a limit for its time and output. `about` goes to its input, beside the trials."""
+    """Runs the user's program with limits on its time and output; `about` and the trials are its input."""
 
     def __init__(
         self, command: Sequence[str], *, seconds: float, folder: Path, about: Mapping[str, Any], metrics: Sequence[str]
@@ -137,7 +138,7 @@ class AdvisorProgram:
         self._is_closed = False
 
     def answer(self, history: Sequence[Observation]) -> object:
-        """Return the program's answer to a history. Raises AdvisorError."""
+        """Run the program on a history and return what it printed. Raises AdvisorError."""
         question = {**self._about, "trials": [self._told(one) for one in history]}
         # Files, since pipes would block: a program need not read, and may print without end.
         with TemporaryFile() as told, TemporaryFile() as out, TemporaryFile() as err:
@@ -157,11 +158,11 @@ class AdvisorProgram:
             return json.loads(printed)
         except (ValueError, RecursionError):
             raise AdvisorError(
-                f"found {shown(printed.strip())} on its standard output, allowed: a list in JSON"
+                f"it printed {shown(printed.strip())} on its standard output instead of a list in JSON"
             ) from None
 
     def close(self) -> None:
-        """End the program, and start it no more."""
+        """Kill the program, and never start it again."""
         with self._lock:
             self._is_closed = True
             self._kill()
@@ -180,7 +181,7 @@ class AdvisorProgram:
         name, end_at = self._command[0], time.monotonic() + self._seconds
         program = shutil.which(str(self._folder / name) if "/" in name else name, path=search_path())
         if program is None:
-            raise AdvisorError(f"{shown(name)} is no program of this machine")
+            raise AdvisorError(f"the program {shown(name)} is not on this machine")
         limited = [sys.executable, "-I", "-S", "-c", _LIMITED, str(_NICE), str(math.ceil(self._seconds) + 1)]
         with self._lock:
             if self._is_closed:
@@ -202,7 +203,7 @@ class AdvisorProgram:
         return process.returncode
 
     def _kill(self) -> None:
-        """Kill the program, what it has started, and wait for it."""
+        """Kill the program and its child processes, and wait until it has ended."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

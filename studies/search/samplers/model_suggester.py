@@ -1,4 +1,4 @@
-"""`sampler: cokriging`: suggests the untried configuration with the largest index in our model of learning curves."""
+"""`sampler: cokriging`: suggests the untried configuration that our learning-curve model values most."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -43,7 +43,7 @@ FULL_PASS_EVERY = 4
 
 
 class AcquisitionOptimizer:
-    """Chooses among `candidates` by index and user prior; None means the whole space, sampled anew for each choice."""
+    """Chooses among `candidates` by value and user prior; with None, among samples of the whole space."""
 
     def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
         self._model = model
@@ -64,7 +64,7 @@ class AcquisitionOptimizer:
         self, trials: Sequence[Snapshot], seed: int, is_barred: Callable[[Params], bool] | None = None,
         proposals: Sequence[Params] = (),
     ) -> dict[str, ParameterValue]:  # fmt: skip
-        """Choose parameters, perhaps proposed ones; avoids barred and started configurations while there are others."""
+        """Choose parameters or a proposal for a new trial; avoids barred and started configurations."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -87,14 +87,14 @@ class AcquisitionOptimizer:
         return self._best_of_space(acquisition, trials, rng, untried, is_barred=is_barred, proposals=proposals)
 
     def best_proposal(self, trials: Sequence[Snapshot], proposals: Sequence[Params]) -> Params:
-        """Return the proposal with the largest index."""
+        """Return the proposal that the model values most."""
         acquisition = build_acquisition(self._model, trials, refit=True)
         forecast = self._model.forecast(self._model.untried(self._model.features(proposals)))
         found = acquisition.where_it_tells(lambda one: BatchValues(one, one.index(forecast, exact=True)))
         return proposals[int(np.argmax(found.values))]
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
-        """Return the next good configuration of earlier studies that no trial has; each is returned once."""
+        """Return the next good configuration of earlier studies that no trial has; None if all were returned."""
         tried = {identity(trial.params) for trial in trials}
         while self._known_good:
             params = self._known_good.pop(0)
@@ -103,7 +103,7 @@ class AcquisitionOptimizer:
         return None
 
     def _nearest_to(self, params: Params) -> Params:
-        """Return these parameters, or the nearest configuration of the list that is not yet among the known good."""
+        """Return `params` or, with a list of candidates, the nearest candidate not chosen before."""
         if self._candidates is None or self._features is None:
             return params
         distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
@@ -114,7 +114,7 @@ class AcquisitionOptimizer:
         return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
 
     def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
-        """Return the rows not started yet, limited to the start design while it lasts; all once all were started."""
+        """Return candidates that were not started; early in a study, those with many untried choices."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
         is_free[self._started_rows(trials)] = False
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
@@ -129,7 +129,7 @@ class AcquisitionOptimizer:
         return self._candidates[int(rng.choice(free, p=weights))]
 
     def _best_of_list(self, acquisition: Acquisition, free: Rows, trials: int, rng: np.random.Generator) -> int:
-        """Return the row with the largest weighted index, among the best rows of the last pass or all rows."""
+        """Return the most valuable candidate; only every few suggestions compare the whole list."""
         assert self._features is not None  # noqa: S101 - only called with a list
         asks_for_ends, rows = self._is_stagnating and rng.random() < STAGNATION_SHARE, free
         if not asks_for_ends and self._choices % FULL_PASS_EVERY and len(self._best_rows):
@@ -146,13 +146,13 @@ class AcquisitionOptimizer:
         return int(rows[self._best(screened.acquisition, batch, order, weights)])
 
     def _fixed(self, untried: Untried, rng: np.random.Generator) -> dict[int, float]:
-        """Return coordinates by parameter: choices of the start design, while it has untried choices."""
+        """Return the coordinate of an untried choice for each parameter that has any, by parameter."""
         names = [name for name, _ in self._model.problem.space.entries()]
         drawn = suggester.drawn(untried, rng)
         return {names.index(name): self._model.encoder.unit(name, value) for name, value in drawn.items()}
 
     def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
-        """Return points of the unit cube [m, P] with choices of the start design, while it has untried choices."""
+        """Return points of the unit cube [m, P] after setting untried choices of categorical parameters."""
         for axis, unit in self._fixed(untried, rng).items():
             units[:, axis] = unit
         return units
@@ -208,7 +208,7 @@ class AcquisitionOptimizer:
         return screened, np.argsort(-screened.values * weights, kind="stable")
 
     def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
-        """Return the position of the largest weighted index, computed exactly for the first positions of `order`."""
+        """Return the position of the most valuable candidate, with exact values for the first in `order`."""
         shortlist = order[:EXACT]
         exact = acquisition.index(self._model.forecast(batch.rows(shortlist)), exact=True)
         self._is_stagnating = acquisition.is_stagnating(float(exact.max()))
@@ -221,7 +221,7 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the most valuable configuration of `candidates` (None: the space) and of its advisor's proposals."""
+    """Suggests the configuration that the model values most, from `candidates` (None: the space) or the advisor."""
 
     def __init__(
         self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None,
@@ -231,7 +231,7 @@ class ModelSuggester:
         self._optimizer = AcquisitionOptimizer(model, candidates)
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`; repeated parameters are drawn again."""
+        """Return the parameters for trial `number`. Parameters that an earlier trial had are drawn again."""
         snapshots = [observation.snapshot for observation in history if observation.snapshot is not None]
 
         tried = identities(history)
@@ -262,7 +262,7 @@ class ModelSuggester:
         return self._completed(self._optimizer.choose(snapshots, seed, bars, proposals), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
-        """Return the active parameters in the space's order; parameters that an earlier study lacked are drawn."""
+        """Return the active parameters in the space's order; parameters missing in an earlier study are drawn."""
         if any(name not in chosen for name in self._space.active(chosen)):
             encoder = self._model.encoder
             units = encoder.units(chosen)

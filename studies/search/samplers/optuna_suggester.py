@@ -1,9 +1,9 @@
-"""The only user of Optuna's samplers: an in-memory `optuna.Study` mirrors the history and suggests the next parameters.
+"""Suggests parameters with Optuna's samplers, from an `optuna.Study` in memory that mirrors our study.
 
 Each suggestion uses a new sampler, seeded from study seed, trial number and redraw, so that a resumed study suggests
-the same. A sampler's state is in Optuna's system attributes, which are passed in and out, and stored. If the space is
-learned while trials run, the sampler also proposes a value for each name that any trial has requested, with its latest
-domain, since the new trial may request it too.
+the same. A sampler's state is in Optuna's system attributes, which the store keeps. If trials may request parameters at
+run time, the sampler also proposes values for all names requested so far, with their latest domains, since the new
+trial may request them too.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ GENERATION_0 = {"NSGAIISampler:generation": 0}
 
 
 def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
-    """Return the function that makes a sampler from a seed; SearchError if it cannot be imported or is no sampler.
+    """Return a function that makes a sampler from a seed. Raises SearchError for an unknown or unsuitable name.
 
-    Names are "random", "tpe", "nsga2", "gp", "auto" (tpe), or "module:Object", called as Object(seed=int).
+    Names are "random", "tpe", "nsga2", "gp", "auto" (tpe), or "module:Object", which is called as Object(seed=int).
     """
     import optuna
 
@@ -81,9 +81,10 @@ def _users_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
 
 
 class OptunaSuggester:
-    """Asks an Optuna sampler (`sampler_factory`) that sees the whole history; raises `SearchError` if it is missing.
+    """Suggests parameters with an Optuna sampler (see `sampler_factory`), from all trials of the study.
 
-    Trials of earlier studies count as finished. `learns_space` lets trials request parameters outside the space.
+    Raises `SearchError` if the sampler cannot be used. Trials of earlier studies count as finished. `learns_space`
+    allows trials to request parameters outside the space.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class OptunaSuggester:
         self._identities, self._identified = set[Identity](), 0
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`; repeated parameters are drawn again."""
+        """Return the parameters for trial `number`. Parameters that an earlier trial had are drawn again."""
         import optuna
 
         study, asked = self._study_with(history), list[optuna.Trial]()
@@ -151,14 +152,14 @@ class OptunaSuggester:
         return study.ask()
 
     def _fixed(self, number: int, redraw: int, history: tuple[Observation, ...]) -> dict[str, Any]:
-        """Return parameters from user prior and start design for an early trial; the sampler draws the others."""
+        """Return some parameters of an early trial, from user prior and start design; the sampler draws the rest."""
         prior = self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)) if self._user_prior else {}
         untried = untried_in(self._space, (one.params for one in history)) if self._has_start_design else {}
         rng = np.random.default_rng(derived_seed("design", self._seed, number, redraw))
         return {**prior, **suggester.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
-        """Return a study of this history; rebuilt if there are earlier studies, since their values then change."""
+        """Return an Optuna study with this history, built anew if earlier studies count, since their values change."""
         from studies.search.samplers.optuna_mirror import OptunaMirror
 
         if self._mirror is None or self._transfer is not None:
@@ -169,7 +170,7 @@ class OptunaSuggester:
         return self._mirror.study
 
     def _earlier(self, history: tuple[Observation, ...]) -> list[Observation]:
-        """Return trials of earlier studies as observations; trials of studies that are not alike count as failed."""
+        """Return trials of earlier studies; trials count as failed if their study does not resemble this one."""
         if self._transfer is None:
             return []
         finished = [one for one in history if one.outcome == "finished" and one.values is not None]
@@ -190,7 +191,7 @@ class OptunaSuggester:
 
 
 def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], seed: int) -> tuple[Observation, ...]:
-    """Return the trials of a long history that a sampler sees, in their order; a short history as it is."""
+    """Return the trials that a sampler sees: all of a short history, a selection of a long history, in order."""
     latest = len(history) // MOST_TRIALS * MOST_TRIALS - MOST_TRIALS
     if latest < MOST_TRIALS:
         return history
@@ -208,7 +209,7 @@ def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], s
 
 
 class _Walked(Collection[Identity]):
-    """Parameters of finished trials: a trial with the same value for each of them would repeat that trial."""
+    """Parameters of finished trials; a configuration repeats a trial if it has all the trial's parameter values."""
 
     def __init__(self, history: tuple[Observation, ...]) -> None:
         self._trials = [frozenset(identity(one.params)) for one in history if one.outcome == "finished"]

@@ -1,4 +1,4 @@
-"""Interface of suggesters: parameters for a trial, given the history of the study."""
+"""Interface of samplers (suggesters), and the start design, which tries each choice of a parameter early."""
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ Identity = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggestion:
-    """Parameters for the next trial; if the spec names them (`is_named`), they are tried unchanged."""
+    """Parameters for the next trial. If the spec names them (`is_named`), they are used unchanged."""
 
     params: Params
     # JSON data that the sampler gets back with this trial's observation
@@ -36,22 +36,23 @@ class Suggestion:
 
 
 class Suggester(Protocol):
-    """Suggests the parameters of trials, one at a time; called by one thread."""
+    """Suggests parameters for one trial at a time; called from one thread."""
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`; `history` holds all started trials, by number."""
+        """Return the parameters for trial `number`; `history` contains all started trials, sorted by number."""
         ...
 
 
 def identities(history: Iterable[Observation]) -> set[Identity]:
-    """Return the identities of the parameters of all trials of a history."""
+    """Return the comparison keys of all configurations of a history."""
     return {identity(observation.params) for observation in history}
 
 
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], space: Space, seed: int) -> Params:
-    """Return parameters from `draw(0)`, `draw(1)`, ... that no trial has and the space allows.
+    """Return the first result of `draw(0)`, `draw(1)`, ... that no trial has and the space allows.
 
-    After `REDRAWS` redraws they may equal a trial's; if none was allowed, they are drawn at random.
+    After `REDRAWS` redraws, an allowed repetition is accepted. If no result was allowed, a random configuration is
+    returned.
     """
     allowed: Params | None = None
     for redraw in range(REDRAWS + 1):
@@ -72,9 +73,10 @@ Untried = Mapping[str, Sequence[ParameterValue]]
 
 
 def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
-    """Return the choices to try next, for each parameter; empty once all were tried.
+    """Return the choices of each parameter that early trials still have to try; empty if none is left.
 
-    After the first, random trials, the design continues only while the budget pays for each trial up to its first rung.
+    After the first, random trials, the start design continues only if the budget easily pays for each of its trials up
+    to the first rung.
     """
     untried = untried_in(problem.space, (trial.params for trial in trials))
     is_paid = (
@@ -84,7 +86,7 @@ def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
 
 
 def untried_in(space: Space, tried: Iterable[Params]) -> Untried:
-    """Return the untried choices of the design's parameters; a parameter with a user prior is not in the design."""
+    """Return the untried choices of categorical parameters without a user prior and with few choices."""
     found = untried_choices(space, tried, conditional=False)
     return {name: values for name, values in found.items() if _is_gone_through(space.parameter(name))}
 
@@ -100,12 +102,12 @@ def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried
 
 
 def drawn(untried: Untried, rng: np.random.Generator) -> dict[str, ParameterValue]:
-    """Return one random untried choice of each parameter that has any."""
+    """Return a random untried choice for each parameter that has untried choices."""
     return {name: values[int(rng.integers(len(values)))] for name, values in untried.items()}
 
 
 def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Untried) -> list[int]:
-    """Return the rows whose configurations have the most untried choices; all rows if none has any."""
+    """Return the rows whose configurations contain the most untried choices; all rows if none contains any."""
     wanted = {name: set(values) for name, values in untried.items()}
     counts = [sum(candidates[row].get(name) in values for name, values in wanted.items()) for row in rows]
     most = max(counts, default=0)
@@ -113,7 +115,7 @@ def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Un
 
 
 class FirstTrials:
-    """Suggests the spec's first trials, then asks a sampler; parameters left open by the spec are drawn at random."""
+    """Suggests the first trials that the spec names, then asks a sampler; open parameters are drawn at random."""
 
     def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:
         self._sampler = sampler
@@ -122,9 +124,9 @@ class FirstTrials:
         ]
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`: the next first trial of the spec that no trial has.
+        """Return the parameters for trial `number`: the spec's next configuration that no trial has, if any is left.
 
-        Enqueued trials have numbers too, so the number only shows how many configurations wait outside the history.
+        Users' enqueued configurations also get numbers, so the number only shows how many configurations are waiting.
         """
         tried = identities(history)
         left = [one for one in self._params if identity(one) not in tried]

@@ -1,1 +1,1 @@
-"""Leases for driving a study, their heartbeats, and the pools that dead controllers left."""
+"""Leases: the right to drive a study, their heartbeats, and charges for the slots of dead controllers."""

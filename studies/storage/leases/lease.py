@@ -1,10 +1,12 @@
-"""The lease of a study: of several controllers, its holder drives the study and the others wait.
+"""Leases: only the controller that holds a study's lease drives the study; other controllers wait.
 
-A heartbeat renews it in the database. It expires when the heartbeat stops, or at once if the holder's process is known
-to be gone. Every commit checks the lease, so a suspended controller that wakes up late cannot write.
+A heartbeat in the database renews the lease. It expires some time after the heartbeat stops, or immediately if the
+holder's process is known to be dead. Every commit checks the lease, so that a controller that was suspended for long
+cannot write.
 
-Expiry is decided by the database's clock alone, since hosts' clocks may differ by minutes. All other times of a lease
-and its charges are the holder's: its clock when the lease begins, and from then on its monotonic clock.
+Only the database's clock decides whether a lease has expired, since the clocks of machines may differ by minutes. All
+other times of a lease and its charges come from the holder: its clock when the lease begins, and from then on its
+monotonic clock.
 """
 
 import logging
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A controller's right to drive a study; each write checks the token, which is unique over all stores and times."""
+    """A controller's right to drive a study. Each write checks the token, which is unique in all stores."""
 
     id: int
     token: str = field(repr=False)
@@ -50,13 +52,13 @@ class Lease:
 
     @staticmethod
     def now() -> float:
-        """Return the current moment in seconds since 1970, by the clock of `acquired_at`."""
+        """Return the current time in seconds since 1970, by the clock of `acquired_at`."""
         return steady_clock.now()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The current driver of a study; `lease_id` is the id of the lease's row."""
+    """The process that currently drives a study; `lease_id` is the id of the lease's row."""
 
     lease_id: int
     host: str
@@ -75,11 +77,11 @@ def acquire(
     patiently: Callable[[Callable[[], Any]], Any] = retry_patiently,
     at_once: bool = False,
 ) -> Lease | Holder:
-    """Take the lease, or return its holder; raises `StoreError` if the study was deleted.
+    """Take the lease, or return its living holder. Raises `StoreError` if the study was deleted.
 
-    A dead holder's lease is released as of its last heartbeat. A living holder may be unable to renew its lease (the
-    database was away, or the machine slept), so an expired lease is kept for two more heartbeats. `job_id` is the job
-    that pays the charges under the lease; None leaves them to the study's own job.
+    A dead holder's lease ends at its last heartbeat. A living holder may be unable to renew its lease (the database was
+    away, or the machine slept), so an expired lease is taken only after two more heartbeats are missing. `job_id` is
+    the job that pays the charges made with the lease; None: the study's own job.
     """
     token, ran_out_at = new_id(), math.inf if at_once else None
     while True:
@@ -97,7 +99,7 @@ def acquire(
 def _try_acquire(
     store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
 ) -> Lease | Holder | float:
-    """Take the lease, also if it expired at `seen_run_out_at` (infinity: any time), or return its holder or expiry."""
+    """Take the lease, or return its holder, or return the time when it expired if it may still be renewed."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # an earlier try took it, but its answer was lost
@@ -114,30 +116,30 @@ def _try_acquire(
 def _holder_of_existing(store: Store, study_id: int) -> Holder | None:
     with store.snapshot() as connection:
         if connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
-            raise StoreError("study: it was deleted just now. `automl list` lists the studies of this store")
+            raise StoreError("study: the study was deleted just now. `automl list` lists the studies of this store")
         return _living(connection, study_id)
 
 
 def current_holder(store: Store, study_id: int) -> Holder | None:
-    """Return the controller that drives the study, or None."""
+    """Return the process that drives the study; None without one."""
     with store.snapshot() as connection:
         return _living(connection, study_id)
 
 
 def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
-    """Raise `StoreError` if a controller drives a study, since it would not notice a change."""
+    """Raise `StoreError` if a controller drives the study, because it would not notice a change in the store."""
     holder = _living(connection, study_id)
     if holder is not None:
         raise driven_error(name, holder)
 
 
 def driven_error(name: str, holder: object) -> StoreError:
-    """Return the error for a command that cannot run while a controller drives the study."""
+    """Return the error of a command that is not allowed while a controller drives the study."""
     return StoreError(f"study: {name!r} is driven by {holder}. Stop it first: `automl stop {shlex.quote(name)}`")
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
-    """Return whether a controller with a lease from `since` on (and before `before` if given) was asked to drain."""
+    """Return whether a user asked a controller to stop; considers leases with ids from `since` to below `before`."""
     mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
     if before is not None:
         mine.append(t.leases.c.id < before)
@@ -146,23 +148,23 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
 
 
 def tokens_of(store: Store, study_id: int) -> frozenset[str]:
-    """Return the tokens of all leases that a study has had, unique over all stores."""
+    """Return the tokens of all leases that the study has ever had."""
     query = sa.select(t.leases.c.holder).where(t.leases.c.study_id == study_id)
     with store.snapshot() as connection:
         return frozenset(connection.execute(query).scalars())
 
 
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
-    """Return the ids of studies with a living controller; a dead controller's study stays in the state `running`."""
+    """Return the ids of studies that a living controller drives. A dead controller's study is still "running"."""
     rows = connection.execute(_with_expiry(connection).where(t.leases.c.released_at.is_(None)))
     return frozenset(row.study_id for row in rows if _alive(row))
 
 
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
-    """Return the seconds in which controllers held the lease, each up to its pool's end, release or last heartbeat.
+    """Return the total seconds of all leases, each until its pool closed or until its last heartbeat.
 
-    Work after closing the pool is not the study's time. A living holder counts up to its last heartbeat, like a dead
-    holder when its lease is released, so the sum never decreases.
+    Work after the pool closed is not the study's time. A living holder counts up to its last heartbeat, as it would if
+    it died now, so that the sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
     ends = ((one, one.pool_closed_at or one.released_at or one.heartbeat_at) for one in connection.execute(query))
@@ -170,14 +172,14 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
 
 
 def release(store: Store, lease: Lease, at: float | None = None) -> None:
-    """Release the lease, if it is still held; `at` is for virtual time, by default now."""
+    """Release the lease if this process still holds it; `at` is a time (None: now), for virtual time."""
     with suppress(LeaseLostError), store.engine.begin() as connection:
         lease_id = held_lease(connection, lease.study_id, lease.token)
         release_row(connection, lease_id, lease.now() if at is None else at)
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released; a stop request is passed to a process that waits for disk space without a lease."""
+    """Mark a lease as released. A request to stop also reaches a study that waits for disk space without a lease."""
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
     connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
     stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
@@ -186,7 +188,7 @@ def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
 
 
 def request_stop(store: Store, study_id: int) -> bool:
-    """Ask the controller to drain; False if no controller holds the lease."""
+    """Ask the study's controller to stop with checkpoints. Returns False without a living controller."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is None or not _alive(row):
@@ -197,7 +199,7 @@ def request_stop(store: Store, study_id: int) -> bool:
 
 
 def stop_waiting(store: Store, study_id: int) -> bool:
-    """Stop a study that waits for disk space, and the processes that stand by; False if it does not wait."""
+    """Stop a study that waits for disk space, and processes that wait for its lease. False if it does not wait."""
     latest = sa.select(sa.func.max(t.leases.c.id)).where(t.leases.c.study_id == study_id).scalar_subquery()
     waits = (t.studies.c.id == study_id, *_WAITS_FOR_ROOM)
     with store.engine.begin() as connection:
@@ -232,7 +234,7 @@ def _alive(row: sa.Row[Any]) -> bool:
 
 
 def _may_be_renewed(row: sa.Row[Any]) -> bool:
-    """Return whether the holder of an expired lease may be alive but unable to renew it."""
+    """Return whether the holder of an expired lease may be alive but currently unable to renew it."""
     is_gone = processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
     return not is_gone and row.run_out_seconds < _LONGEST_OUTAGE_SECONDS
 
@@ -259,10 +261,10 @@ def kept(
     on_lost: Callable[[], None] = lambda: None,
     counts: bool = True,
 ) -> Iterator[None]:
-    """Renew a lease by a heartbeat, which also calls `on_requests`, while the block runs, then release it.
+    """Renew a lease regularly during a block, calling `on_requests` each time, and release it after the block.
 
-    `on_lost` is called once if another controller has taken the lease; frequent commits detect that themselves. If
-    `counts` is false, as for a command beside the study, the time does not count for `budget.hours`.
+    `on_lost` is called once if another controller took the lease; frequent commits notice that themselves. With
+    `counts` False, as for a command that runs besides the study, the time does not count for `budget.hours`.
     """
     heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
     heart.start()
@@ -277,7 +279,7 @@ def kept(
 
 
 class Heartbeat:
-    """A thread that renews the lease, and calls `on_requests` at each beat."""
+    """A thread that renews the lease every few seconds and calls `on_requests` each time."""
 
     def __init__(
         self,
@@ -298,7 +300,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after the current beat."""
+        """End the thread after its current renewal."""
         self._over.set()
         self._thread.join(timeout=HEARTBEAT_SECONDS)
 
@@ -327,7 +329,7 @@ class Heartbeat:
 
 
 def difference_here(store: Store) -> tuple[float, float]:
-    """Return how many seconds this machine's clock is ahead of the database's, and the uncertainty."""
+    """Return by how many seconds this machine's clock is ahead of the database's, and how uncertain that is."""
     with store.snapshot() as connection:
         asked = sa.select(clock_of(connection))
         connection.execute(asked)  # opens the connection, whose time must not count for the round trip
@@ -338,7 +340,7 @@ def difference_here(store: Store) -> tuple[float, float]:
 
 
 def differences_of_controllers(store: Store) -> dict[str, float]:
-    """Return by host how many seconds a controller's clock was ahead of the database's at its last heartbeat."""
+    """Return by how many seconds each controller's clock was ahead of the database's, by host."""
     c = t.leases.c
     with store.snapshot() as connection:
         ahead = (c.heartbeat_at - (c.expires_at - EXPIRY_SECONDS)).label("ahead")

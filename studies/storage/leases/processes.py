@@ -1,7 +1,7 @@
-"""Processes of the same host, as other processes see them; remote processes are judged by their lease or claim.
+"""Finds out whether a process on this machine is alive. For other machines, only heartbeats show that.
 
-A process id is valid only within one boot of one host and one pid namespace: containers may share a host name, and each
-has a process 1. Start times count from the boot, so that changes of the clock do not matter.
+A process id is valid only within one boot of one machine and one pid namespace: containers may share a host name, and
+each has a process 1. Start times count from the boot, so that changes of the clock do not matter.
 """
 
 import functools
@@ -19,7 +19,7 @@ STARTED_FIELD = 19  # index of the start time among the fields of /proc/PID/stat
 
 @functools.cache
 def space() -> str:
-    """Return a name for the boot and the pid namespace of this process; empty if the system does not report them."""
+    """Return a name for this machine's boot and this process's pid namespace; empty if the system reports neither."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -28,7 +28,7 @@ def space() -> str:
 
 
 def started_at(pid: int) -> float | None:
-    """Return the start of a process in seconds since the boot; None if it has ended or never existed."""
+    """Return when a process started, in seconds since the boot; None if it has ended or never existed."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -38,7 +38,7 @@ def started_at(pid: int) -> float | None:
 
 
 def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
-    """Return whether a process has certainly ended; False for a process of another space, which is unknown here."""
+    """Return whether a process has certainly ended; False if it belongs to another machine or container."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -54,7 +54,7 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
 
 
 def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
-    """Return whether a process exists and is stopped, by a signal or a debugger; False for another space."""
+    """Return whether a process is alive but stopped by a signal or debugger; False on other machines."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -67,7 +67,7 @@ def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
 
 @contextmanager
 def marked(study_uid: str) -> Iterator[None]:
-    """Mark all processes started within the block with the study and this process."""
+    """Mark all processes started inside the block with the ids of the study and of this process."""
     before = os.environ.get(STUDY_MARK)
     os.environ[STUDY_MARK] = f"{study_uid} {os.getpid()} {started_at(os.getpid())} {space()}"
     try:
@@ -80,7 +80,7 @@ def marked(study_uid: str) -> Iterator[None]:
 
 
 def left_behind(study_uid: str) -> dict[int, str]:
-    """Return ids and command lines of processes on this machine that a command, now ended, started for a study."""
+    """Return ids and command lines of processes on this machine whose parent command for this study has ended."""
     left = {}
     for process in psutil.process_iter():
         try:

@@ -1,1 +1,1 @@
-"""Alembic migrations of the automl_ tables."""
+"""Alembic migrations of the tables whose names begin with automl_."""

@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that `studies.storage.schema.engine` passes."""
+"""Runs the migrations, on the connection that `studies.storage.schema.engine` opened."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""Conversion of rows to records."""
+"""Converts database rows to records."""

@@ -1,1 +1,1 @@
-"""Tables, engines and migrations of the store."""
+"""Tables of the store, connections to its database, and upgrades of older tables."""

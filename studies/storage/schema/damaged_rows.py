@@ -1,4 +1,4 @@
-"""Search for values in a store that this program never writes, to distinguish damage from a defect."""
+"""Searches a store for values that this program never writes: evidence of damage, not of a defect."""
 
 import json
 import math
@@ -53,7 +53,7 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def damage(store: Store) -> str:
-    """Return the first invalid single value of a store, with its place; empty if none. `automl audit` finds others."""
+    """Return the first invalid value of a store, with its place; empty if all are valid. `automl audit` finds more."""
     with store.snapshot() as connection:
         for table in t.metadata.sorted_tables:
             for place, value in _damaged(connection, table):

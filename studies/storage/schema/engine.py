@@ -1,4 +1,4 @@
-"""Opening of a database: pragmas, migrations, and errors with the URL (without its password) and the cause."""
+"""Opens a database: SQLite's settings, upgrades of the tables, and errors that show the URL without its password."""
 
 import functools
 import sqlite3
@@ -33,11 +33,11 @@ MIGRATION_LOCK = 7_209_432_116
 
 
 class StoreError(UserError):
-    """The store cannot be opened, or lacks the requested item. The text is one line for the user."""
+    """The store cannot be opened, or lacks what was requested. The message is one line for the user."""
 
 
 class StoreAwayError(StoreError):
-    """The database does not answer now, or its file cannot be reached; a retry may succeed."""
+    """The database does not answer, or its file cannot be reached. A retry may succeed."""
 
 
 def shown(url: sa.URL) -> str:
@@ -46,7 +46,7 @@ def shown(url: sa.URL) -> str:
 
 
 def parse_url(text: str) -> sa.URL:
-    """Parse a SQLAlchemy URL, with psycopg for `postgresql://`; raises `StoreError` for an unsupported URL."""
+    """Parse a SQLAlchemy URL, with psycopg for `postgresql://`. Raises `StoreError` for an unsupported URL."""
     try:
         url = sa.make_url(text)
     except ArgumentError:
@@ -56,12 +56,12 @@ def parse_url(text: str) -> sa.URL:
     if url.get_backend_name() not in {"sqlite", "postgresql"}:
         raise StoreError(f"store: {shown(url)}: found {url.get_backend_name()}, allowed: sqlite, postgresql")
     if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
-        raise StoreError(f"store: {shown(url)}: several processes read a study, so it needs a file: sqlite:///FILE")
+        raise StoreError(f"store: {shown(url)}: several processes read a study, so give a file: sqlite:///FILE")
     return url
 
 
 def absolute_url(text: str, folder: Path) -> str:
-    """Resolve a relative SQLite file against `folder`. The result contains the password: use it for opening only."""
+    """Return a URL with SQLite's file as an absolute path, from `folder` on. It contains the password."""
     url = parse_url(text)
     if url.get_backend_name() == "sqlite" and not str(url.database).startswith("file:"):
         url = url.set(database=str((folder / str(url.database)).absolute()))
@@ -69,7 +69,7 @@ def absolute_url(text: str, folder: Path) -> str:
 
 
 def exists(url_text: str) -> bool:
-    """Return whether our tables exist behind the URL; creates nothing. `StoreError` for an unreachable database."""
+    """Return whether the database has our tables, without creating them. Raises `StoreError` if it is unreachable."""
     url = parse_url(url_text)
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         return False
@@ -84,9 +84,10 @@ def exists(url_text: str) -> bool:
 
 
 def open_engine(url_text: str) -> sa.Engine:
-    """Open an engine, and update the `automl_` tables of its database; StoreAwayError if it does not answer.
+    """Connect to a database, and upgrade its `automl_` tables. Raises StoreAwayError if it does not answer.
 
-    StoreError if it cannot be opened or written to, or is newer than this program or too old for it.
+    Raises StoreError if the database cannot be opened or written, or if its tables are newer than this program or too
+    old for it.
     """
     url = parse_url(url_text)
     engine = make_engine(url_text)
@@ -105,7 +106,7 @@ def open_engine(url_text: str) -> sa.Engine:
 
 
 def make_engine(url_text: str) -> sa.Engine:
-    """Make an engine with the pragmas that SQLite needs for several processes; does not connect yet."""
+    """Return an engine, not yet connected, with the settings that SQLite needs for several processes."""
     url = parse_url(url_text)
     try:
         if url.get_backend_name() != "sqlite":
@@ -119,7 +120,7 @@ def make_engine(url_text: str) -> sa.Engine:
 
 
 def connect_args(url: sa.URL) -> dict[str, Any]:
-    """Return timeouts of a driver's connections; values in the URL take precedence."""
+    """Return connection timeouts for the database's driver; values in the URL have priority."""
     if url.get_backend_name() == "sqlite":
         return {"timeout": SQLITE_BUSY_SECONDS}
     if url.get_backend_name() == "postgresql":
@@ -158,7 +159,7 @@ def _switch_to_wal(cursor: Any) -> None:
 
 
 def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
-    """Return the database's clock, in seconds since 1970, which all controllers share."""
+    """Return an SQL expression for the database's clock in seconds since 1970, which all controllers share."""
     if connection.dialect.name == "sqlite":
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Float)
     return sa.literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)", sa.Float)
@@ -173,7 +174,7 @@ def _begin_immediately(connection: sa.Connection) -> None:
 
 
 def is_current(url_text: str) -> bool:
-    """Return whether the `automl_` tables of a database have this program's version; writes nothing."""
+    """Return whether the database's `automl_` tables have this program's version; writes nothing."""
     url = parse_url(url_text)
     engine = sa.create_engine(url, connect_args=connect_args(url))
     try:
@@ -184,7 +185,7 @@ def is_current(url_text: str) -> bool:
 
 
 def schemas(url_text: str) -> tuple[str | None, str, str]:
-    """Return the version of a database's `automl_` tables (or None), and the oldest and newest that this program opens.
+    """Return the version of a database's tables (None without tables), and the oldest and newest readable version.
 
     Raises `StoreError` if the database cannot be read.
     """
@@ -216,7 +217,7 @@ def _migrations() -> Any:
 
 @functools.cache
 def _versions() -> list[str]:
-    """Return the table versions that this program opens, from the migrations' names: Alembic takes long to load."""
+    """Return the table versions that this program can open, from file names, since loading Alembic is slow."""
     return sorted(path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py"))
 
 

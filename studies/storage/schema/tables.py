@@ -1,10 +1,10 @@
-"""The tables, prefixed `automl_` because they share a database with Optuna's tables. Migrations upgrade older stores.
+"""The tables of the store. Their prefix `automl_` separates them from Optuna's tables in the same database.
 
     studies ─┬─ trials ─┬─ attempts
              │          ├─ epochs        unique (trial_id, epoch)
              │          └─ decisions
              ├─ charges                  append-only; trial_id may be null
-             ├─ leases ─┬─ slot_marks    one row for each controller; at most one of a study is unreleased
+             ├─ leases ─┬─ slot_marks    one row for each controller; a study has at most one that is held
              │          └─ pool_rates    cost of the pool per second, each time it changed while the pool was open
              └─ view_cursors             revisions up to which the views of Optuna and MLflow are complete
 
@@ -22,35 +22,35 @@ from search_spaces.untrusted_text import storable, storable_deep
 
 
 class SafeText(sa.TypeDecorator[str]):
-    """Text without characters that a database refuses; see `search_spaces.untrusted_text`."""
+    """A text column without characters that a database refuses; see `search_spaces.untrusted_text`."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text to store or to search for."""
+        """Return the text without refused characters, to store or to search for."""
         return None if value is None else storable(value)
 
 
 class SafeString(sa.TypeDecorator[str]):
-    """Text of limited length; see `SafeText`."""
+    """A column for texts of limited length; see `SafeText`."""
 
     impl = sa.String
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text to store or to search for."""
+        """Return the text without refused characters, to store or to search for."""
         return None if value is None else storable(value)
 
 
 class SafeJson(sa.TypeDecorator[Any]):
-    """Plain data with texts as in `SafeText`."""
+    """A JSON column whose texts are treated as in `SafeText`."""
 
     impl = sa.JSON
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
-        """Return the data to store."""
+        """Return the data without refused characters, to store."""
         return storable_deep(value)
 
 

@@ -1,1 +1,1 @@
-"""Mirrors of the store for Optuna Dashboard and MLflow."""
+"""Views: copies of a study for Optuna Dashboard and MLflow, which can be built anew."""

@@ -1,6 +1,6 @@
-"""Mirrors committed rows of the store into its views (Optuna, MLflow), once or while a study runs.
+"""Copies stored rows to Optuna and MLflow (the views), once or continuously while a study runs.
 
-A failing view stops neither another view nor the study: its cursor stores the error, and the next pass retries.
+If a view fails, the other view and the study continue. The view's cursor stores the error, and the next update retries.
 """
 
 import logging
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """Updates one view of one study."""
+    """Updates one view (Optuna or MLflow) of one study."""
 
     def __init__(self, store: Store, study_name: str, name: ViewName) -> None:
         self._store, self._study_name, self._name = store, study_name, name
@@ -47,10 +47,10 @@ class Mirror:
         self._link = ""
 
     def advance(self, *, wait_seconds: float, opens: bool = False) -> Progress:
-        """Mirror all commits in one pass; if there are no new commits, it costs one query.
+        """Copy all new commits to the view. Without new commits, a call costs one query.
 
-        `opens` makes the pass anyway, so that the study appears and the next pass is quick. Any exception of Optuna,
-        MLflow or a database may be raised; the next pass retries.
+        `opens` updates the view even without new commits, so that the study appears and the next update is fast. Any
+        exception of Optuna, MLflow or a database may be raised; the next call retries.
         """
         where = progress(self._store, self._study_name)[self._name]
         if not (where.behind or (opens and where.is_wanted)):
@@ -66,7 +66,7 @@ class Mirror:
         return where
 
     def close(self) -> None:
-        """Close the view's connections."""
+        """Close the connections of the view."""
         self._view.close()
 
     def _pass(self, now: Progress, renew: Callable[[], None]) -> None:
@@ -101,19 +101,19 @@ class Mirror:
 
 
 def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
-    """Update the views that are on to the last commit; returns None or a one-line error for each."""
+    """Update all views in use to the last commit. Returns None or an error in one line for each."""
     wanted = [view for view, behind in lag(store, study_name).items() if view in views]
     return {view: _catch_up_one(store, study_name, view) for view in wanted}
 
 
 def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
-    """Clear all views and mirror the whole study again; returns and raises as `catch_up` does."""
+    """Clear all views and copy the whole study again. Returns and raises like `catch_up`."""
     ask_for_rebuild(store, store.require(study_name).id)
     return catch_up(store, study_name)
 
 
 def keep_report(store: Store, study_name: str, report: Path) -> None:
-    """Store the report of a study in MLflow, unless that view is off; raises any error of MLflow or a database."""
+    """Store a study's report in MLflow, if the study uses MLflow. Raises any error of MLflow or a database."""
     where = progress(store, study_name)["mlflow"]
     if not where.is_wanted:
         return
@@ -135,10 +135,10 @@ def follow(
     ends_with_study: bool = False,
     hurried: threading.Event | None = None,
 ) -> None:
-    """Mirror new commits in one thread per view, so that a hanging server delays no other view.
+    """Copy new commits in one thread for each view, so that a hanging server does not delay the other view.
 
-    `until` is polled twice a second; commits before it turned true are mirrored. `hurried` makes passes follow each
-    other without rests.
+    `until` is called twice a second; commits made before it returns True are copied. While `hurried` is set, updates
+    follow each other without pauses.
     """
     shared = Pace(until, hurried or threading.Event())
     threads = [
@@ -217,7 +217,7 @@ def _note_error(store: Store, study_name: str, view: ViewName, error: Exception)
             log.warning("the %s view: %s", view, text)
             set_cursor(store, where.study_id, view, error=text)
     except SQLAlchemyError:
-        log.warning("the store does not answer, so an error of a view is not stored")
+        log.warning("the store does not answer, so an error of Optuna or MLflow is not stored")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Connection to MLflow: quiet, without telemetry, to MLflow's own database, where it makes the study's experiment."""
+"""Connects to MLflow without its messages and telemetry, in a database of MLflow's own, and creates the experiment."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DAT
 
 
 def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) -> str:
-    """Return the tracking URI, with a relative SQLite file in `base_folder`; ViewError if MLflow cannot use it.
+    """Return the tracking URI, with a relative SQLite file in `base_folder`. Raises ViewError if MLflow cannot use it.
 
-    The store's own database is refused: MLflow and Optuna each need a table called `alembic_version`.
+    The store's own database is refused, since MLflow and Optuna each need a table named `alembic_version`.
     """
     uri, file = mlflow, sqlite_file(mlflow)
     if file is not None:
         uri = f"sqlite:///{(Path(base_folder) / file).absolute()}"
     if store_url is not None and _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
-        raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database; give MLflow another one, or `off`")
+        raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database. Name another database, or off")
     return uri
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """Return the file of a SQLite URI; None for any other. Raises `ViewError` if MLflow cannot write to the URI."""
+    """Return the file of a SQLite URI; None for other URIs. Raises `ViewError` if MLflow cannot write to the URI."""
     url = _url(uri)
     scheme = url.get_backend_name()
     if scheme not in SCHEMES or (scheme == "sqlite" and url.database in {None, "", ":memory:"}):
@@ -63,7 +63,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def open_client(uri: str) -> MlflowClient:
-    """Open a client for the tracking URI; make a missing SQLite file and folder. Raises `ViewError` if that fails."""
+    """Return a client for the tracking URI; creates a missing SQLite file. Raises `ViewError` on failure."""
     import_quietly()
     from mlflow.tracking import MlflowClient
 
@@ -85,9 +85,9 @@ def open_client(uri: str) -> MlflowClient:
 
 
 def check_database(uri: str) -> None:
-    """Raise `ViewError` for a database that does not answer or is another program's; a server is not checked.
+    """Raise `ViewError` for a database that does not answer or belongs to another program. Servers are not checked.
 
-    MLflow itself would retry for minutes, and would add its tables to a store's or Optuna's database before it fails.
+    MLflow itself would retry for minutes, and would add its tables to the store's or Optuna's database before it fails.
     """
     url = _url(uri)
     is_file = url.get_backend_name() == "sqlite"
@@ -106,7 +106,7 @@ def check_database(uri: str) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the text of an error of MLflow, a driver or a connection, without SQL statements and credentials."""
+    """Return the text of an error of MLflow or a database in one line, without SQL statements and credentials."""
     cause: BaseException | None = error
     told: BaseException | None = None
     while cause is not None and told is None:
@@ -118,7 +118,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
-    """Return the id of the experiment with this name, made or restored if necessary."""
+    """Return the id of the experiment with this name, which is created or restored if necessary."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
@@ -135,7 +135,7 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def runs_url(uri: str, experiment: str) -> str:
-    """Return the address of an experiment's page of runs; for a database, the default address of `mlflow ui`."""
+    """Return the address of the page with an experiment's runs; for a database, as `mlflow ui` would serve it."""
     url = _url(uri)
     is_server = url.get_backend_name() in {"http", "https"}
     without_user = sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
@@ -144,7 +144,7 @@ def runs_url(uri: str, experiment: str) -> str:
 
 
 def _artifact_location(uri: str) -> str | None:
-    """Return the artifact folder beside a SQLite file; None for a server, which chooses its own place."""
+    """Return the folder for artifacts next to a SQLite file; None for a server, which has its own."""
     if not uri.startswith("sqlite:"):
         return None
     return (Path(str(_url(uri).database)).parent / "mlartifacts").as_uri()
@@ -158,7 +158,7 @@ def _url(text: str) -> sa.URL:
 
 
 def _place(text: str) -> tuple[Any, ...] | None:
-    """Return the identity of a URL's database, for any driver, user or spelling; None if it is no database."""
+    """Return a key that is equal for all URLs of the same database; None if the URL names no database."""
     url = _url(text)
     backend = url.get_backend_name()
     if backend == "sqlite":
@@ -170,7 +170,7 @@ def _place(text: str) -> tuple[Any, ...] | None:
 
 
 def import_quietly() -> None:
-    """Import MLflow with the settings that it reads from the environment, and without its messages."""
+    """Import MLflow without its messages, after setting the environment variables that it reads."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
@@ -183,7 +183,7 @@ def import_quietly() -> None:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder, which leaves no file behind."""
+    """Hold a lock on a folder during the block, without creating a file."""
     try:
         import fcntl
     except ImportError:  # this system has no such locks
@@ -198,7 +198,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Read the tracking URI from stdin, and make the experiment."""
+    """Read the tracking URI from standard input, and create the experiment."""
     question = json.load(sys.stdin)
     try:
         check_database(question["uri"])

@@ -1,4 +1,4 @@
-"""Content of a study's MLflow run besides its trials: spec, data, figures, the machine's load, the report."""
+"""The MLflow run of the study itself: spec, data, figures, confirmations, the machine's load and the report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class StudyRun:
-    """Keeps the MLflow run of one study up to date."""
+    """Updates the MLflow run of one study."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, processor_clock: Callable[[], float] = time.thread_time
@@ -49,7 +49,7 @@ class StudyRun:
     def describe(
         self, client: MlflowClient, run: KnownRun, runs: Mapping[int, KnownRun], store: Store, study: MirroredStudy
     ) -> None:
-        """Write new content: a changed spec, figures and load when due, confirmations, and values on the test part."""
+        """Write what is new: a changed spec, figures and load if due, confirmations, and results on the test part."""
         _describe_spec(client, run, study)
         metrics: dict[str, float] = {}
         is_over, now = study.state != "running", self._clock()
@@ -75,7 +75,7 @@ class StudyRun:
 
 
 def figures(study: StudyRecord) -> dict[str, float]:
-    """Return the metrics of a study: money, number of epochs, hypervolume, and the archive's best objectives."""
+    """Return numbers about a study: money, epochs, hypervolume, and the best value of each objective."""
     found = {
         "spent_usd": study.cost_nano_usd / NANO,
         "spent_hours": study.alive_seconds / 3600,
@@ -89,7 +89,7 @@ def figures(study: StudyRecord) -> dict[str, float]:
 
 
 def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord, number: int) -> None:
-    """Log mean and standard deviation of the objectives with fresh seeds, for the last confirmed point."""
+    """Log mean and standard deviation of the objectives with new seeds, for the model confirmed last."""
     confirmed = confirmation_of(record, number)
     if confirmed is None:
         return
@@ -106,7 +106,7 @@ def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord
 
 
 def spec_params(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the spec as parameters such as `budget.usd`; deeper values are JSON, credentials are hidden."""
+    """Return the spec as parameters such as `budget.usd`; deeper values become JSON, and credentials are hidden."""
     flat: dict[str, object] = {}
     for name, value in spec.items():
         section = value if isinstance(value, Mapping) else None
@@ -119,7 +119,7 @@ def _text(value: object) -> str:
 
 
 def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) -> None:
-    """Log spec and data once for each spec: `resume --set` changes it, and then the file is current."""
+    """Log spec and data again after each change of the spec, so that the logged file is up to date."""
     digest = study.spec_sha256
     if run.tags.get(SPEC_TAG) == digest:
         return
@@ -132,7 +132,7 @@ def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) ->
 
 
 def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
-    """Return the inputs of a study's MLflow run: files at absolute paths in the task's options, or else the task."""
+    """Return a study's inputs for MLflow: files at absolute paths in the task's options, else the task itself."""
     options = spec.get("task_options") or {}
     files = {name: Path(one) for name, one in options.items() if isinstance(one, str) and Path(one).is_absolute()}
     found = []
@@ -155,7 +155,7 @@ def _input(name: str, digest: str, source_type: str, source: Mapping[str, str], 
 
 
 def digest_of(path: Path) -> str:
-    """Return a digest of the data: from the bytes of a small file, else from names, sizes and times of files."""
+    """Return a digest of data: of a small file's bytes, else of names, sizes and times of files."""
     if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
         return _hash(path.read_bytes())
     files = [path] if path.is_file() else _first_files(path)
@@ -178,14 +178,14 @@ def _hash(data: bytes) -> str:
 
 
 class MachineLoad:
-    """Load of this machine, under MLflow's names."""
+    """The load of this machine, under the names that MLflow uses."""
 
     def __init__(self) -> None:
         self._monitors = list(_monitors())
         self.metrics()  # the first measurement of processor use has no earlier one to compare with
 
     def metrics(self) -> dict[str, float]:
-        """Return the use of processor, memory and any GPUs since the last call."""
+        """Return the use of processor, memory and GPUs since the previous call."""
         found: dict[str, float] = {}
         for monitor in self._monitors:
             monitor.collect_metrics()

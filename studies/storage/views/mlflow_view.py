@@ -1,10 +1,10 @@
-"""The MLflow view: one experiment and one parent run per study, one child run per trial, with epochs as metrics.
+"""The copy of a study in MLflow: an experiment, a run for the study, and a child run with metrics for each trial.
 
-Every write can be repeated: runs are searched by tag before they are made, and a point with the same key, value, epoch
-and time is not added twice.
+Every write can be repeated: runs are searched by tag before they are created, and MLflow ignores a point with the same
+key, value, epoch and time.
 
-The first run that a trial's own code starts becomes the trial's run, instead of the view's run; later runs, as in
-another attempt, become its children. Such runs cannot be rewritten, so they are never deleted.
+If the code of a trial starts an MLflow run itself, its first run becomes the trial's run and replaces ours. Later runs,
+for example of another attempt, become its children. Such runs cannot be rewritten, so they are never deleted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ STUDY_STATUS = {"running": "RUNNING", "drained": "KILLED", "closed": "FINISHED",
 
 
 class MlflowView:
-    """Mirrors committed rows into MLflow, by its own client; the store at `store_url` must not be MLflow's database."""
+    """Copies stored rows to MLflow. The store at `store_url` must not be MLflow's database."""
 
     name: ViewName = "mlflow"
 
@@ -72,7 +72,7 @@ class MlflowView:
         self._study_run = StudyRun()
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Log the changes of each trial, then the study's own state."""
+        """Log the changes of each trial, then the state of the study."""
         client, runs = self._connected(pending.study), self._remembered(pending.study)
         pending = with_trials(store, pending, self._look_for_own(client, pending.study, runs))
         if self._parent is None and pending.since > 0:
@@ -107,7 +107,7 @@ class MlflowView:
                 client.set_tag(run.info.run_id, EPOCHS_TAG, "0")
 
     def keep_report(self, study: MirroredStudy, report: Path) -> None:
-        """Store the report as an artifact of the study's run, in place of an earlier report."""
+        """Store the report as an artifact of the study's run; replaces an earlier report."""
         client = self._connected(study)
         for run in self._found(client, study):  # the study's run is the oldest and comes first
             if TRIAL_TAG not in run.data.tags:
@@ -115,18 +115,18 @@ class MlflowView:
                 return
 
     def link(self, study: MirroredStudy) -> str:
-        """Return the address of the study's runs in MLflow's pages; for a database, while served on this machine."""
+        """Return the address of the page with the study's runs; for a database, as `mlflow ui` would serve it here."""
         self._connected(study)
         return runs_url(self._uri, self._experiment)
 
     def forget(self) -> None:
-        """Make the next pass search for the runs again."""
+        """Forget which runs exist, so that the next update searches for them."""
         self._parent = self._runs = None
         self._own = {}
         self._experiment = ""
 
     def close(self) -> None:
-        """Drop the client."""
+        """Close the connection to MLflow."""
         self.forget()
         self._client = None
 
@@ -140,7 +140,7 @@ class MlflowView:
 
     @contextmanager
     def _mapping(self, study: MirroredStudy) -> Iterator[Callable[..., Iterable[None]]]:
-        """Yield a `map` over trials: sequential while ranks train, to spare processors, and for a file."""
+        """Yield a function like `map` for trials; parallel only if no trial trains and MLflow has no SQLite file."""
         if study.state == "running" or self._uri.startswith("sqlite:"):
             yield map
             return
@@ -151,7 +151,7 @@ class MlflowView:
             threads.shutdown(cancel_futures=True)
 
     def _remembered(self, study: MirroredStudy) -> dict[int, KnownRun]:
-        """Return the view's runs by trial, searched for once; includes user code's runs that it adopted later."""
+        """Return the runs of trials in MLflow, by trial; MLflow is searched only once."""
         if self._runs is not None:
             return self._runs
         assert self._client is not None  # noqa: S101 - `mirror` has connected
@@ -173,7 +173,7 @@ class MlflowView:
         return found
 
     def _look_for_own(self, client: MlflowClient, study: MirroredStudy, runs: dict[int, KnownRun]) -> set[int]:
-        """Adopt the first run that each trial's own code has started, and delete the view's run of that trial."""
+        """If a trial's code started an MLflow run, use the first such run for the trial, and delete our run."""
         late: set[int] = set()
         for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
             run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])

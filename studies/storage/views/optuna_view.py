@@ -1,8 +1,8 @@
-"""The Optuna view: the study of the same name in the same database, for Optuna Dashboard and `optuna.load_study`.
+"""The copy of a study in Optuna's tables of the same database, for Optuna Dashboard and `optuna.load_study`.
 
-Optuna numbers trials by insertion, and finished states are final. So trials are inserted by number, paused trials stay
-RUNNING, and any other change back rebuilds the study. Intermediate values are left out: they make TPE fail in a study
-with several objectives.
+Optuna numbers trials in the order of insertion, and its finished states are final. Trials are therefore inserted by
+number, paused trials stay RUNNING, and any change of a finished state rebuilds the study. Intermediate values are left
+out, because TPE cannot handle them with several objectives.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _warning_filters = threading.Lock()
 
 
 def open_storage(store_url: str) -> optuna.storages.RDBStorage:
-    """Return Optuna's storage on the store's database; missing tables are made."""
+    """Return Optuna's storage in the store's database; creates missing tables."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -74,7 +74,7 @@ def open_storage(store_url: str) -> optuna.storages.RDBStorage:
 
 
 class OptunaView:
-    """Mirrors committed rows into Optuna's tables."""
+    """Copies stored rows to Optuna's tables."""
 
     name: ViewName = "optuna"
 
@@ -86,7 +86,7 @@ class OptunaView:
         self._known: dict[int, _KnownTrial] | None = None
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Insert new trials, and update changed ones."""
+        """Insert new trials into Optuna's tables, and update changed trials."""
         study = self._studied(pending.study)
         writer = _Writer(study, self._storage, self._remembered(study), pending)
         ids = [trial_id for _, trial_id in pending.trials]
@@ -96,7 +96,7 @@ class OptunaView:
                 renew()
 
     def clear(self, study: MirroredStudy) -> None:
-        """Delete the Optuna study, if this view made it."""
+        """Delete the Optuna study if automl made it."""
         self.forget()
         study_id = self._find(study.name)
         if study_id is not None:
@@ -104,15 +104,15 @@ class OptunaView:
             self._storage.delete_study(study_id)
 
     def link(self, study: MirroredStudy) -> str:  # noqa: ARG002 - the interface of a view
-        """Return no address: Optuna Dashboard has one only while `automl dashboard` serves it."""
+        """Return an empty address: Optuna Dashboard runs only while `automl dashboard` serves it."""
         return ""
 
     def forget(self) -> None:
-        """Make the next pass read Optuna's trials again."""
+        """Forget the trials read from Optuna, so that the next update reads them again."""
         self._study = self._known = None
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the database."""
         self.forget()
         if self._open is not None:
             self._open.remove_session()
@@ -126,7 +126,7 @@ class OptunaView:
         return self._open
 
     def _remembered(self, study: optuna.Study) -> dict[int, _KnownTrial]:
-        """Return the view's trials, read again only if another process changed their number, since there are many."""
+        """Return the trials in Optuna, read again only if another process changed their number."""
         mine = sa.select(sa.func.count()).select_from(_TRIALS).where(_TRIALS.c.study_id == self._study_id)
         with self._storage.engine.connect() as connection:
             count = connection.execute(mine).scalar_one()
@@ -165,7 +165,7 @@ class OptunaView:
         return made
 
     def _refuse_foreign(self, study_id: int, study: MirroredStudy) -> None:
-        """Raise `ViewError` for an Optuna study that users made themselves: it is never overwritten."""
+        """Raise `ViewError` for an Optuna study that automl did not make, since it must not be overwritten."""
         uid = self._storage.get_study_user_attrs(study_id).get(UID_ATTRIBUTE)
         if uid == study.uid:
             return
@@ -192,7 +192,7 @@ class _KnownTrial:
 
 
 class _Writer:
-    """Writes the trials of one pass, and tracks the content of the view."""
+    """Writes the trials of one update to Optuna, and remembers what Optuna contains."""
 
     def __init__(
         self, study: optuna.Study, storage: optuna.storages.RDBStorage, known: dict[int, _KnownTrial], pending: Pending
@@ -238,7 +238,7 @@ class _Writer:
             found.state = state
 
     def _add_params(self, trial: MirroredTrial, found: _KnownTrial) -> None:
-        """Add new requests of the trial; all other parameters must be unchanged."""
+        """Add parameters that the trial requested at run time; all other parameters must be unchanged."""
         wanted = self._params.distributions(trial)
         new = {name: distribution for name, distribution in wanted.items() if name not in found.params}
         may_add = found.state in OPEN_STATES and new.keys() <= trial.asked.keys()
@@ -272,7 +272,7 @@ class _Writer:
 
 
 def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, changed: Mapping[str, Any]) -> None:
-    """Change user attributes of an unfinished trial in one transaction: each epoch changes three of them."""
+    """Change several user attributes of an unfinished trial in one transaction."""
     for key in changed.keys() - found.attributes.keys():
         storage.set_trial_user_attr(found.trial_id, key, changed[key])
     rows = [{"name": key, "value": json.dumps(changed[key])} for key in changed.keys() & found.attributes.keys()]
@@ -285,7 +285,7 @@ def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, 
 
 
 def _values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> list[float] | None:
-    """Return Optuna's values of a complete trial, as floats, since integers make TPE fail."""
+    """Return a complete trial's values for Optuna, as floats, because TPE fails on integers."""
     if trial.state != "complete":
         return None
     values = _last_values(trial, objectives)
@@ -301,7 +301,7 @@ def _last_values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dic
 
 
 def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict[str, Any]:
-    """Return user attributes: exact state, reason and last values, which Optuna keeps for complete trials only."""
+    """Return user attributes: exact state, reason, and last values, which Optuna stores only for complete trials."""
     attributes: dict[str, Any] = {
         "automl_state": trial.state,
         "reason": trial.reason[:MOST_ATTRIBUTE_CHARS],
@@ -326,14 +326,14 @@ def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]
 
 
 def _local(seconds: float | None) -> datetime | None:
-    """Convert seconds since 1970 to Optuna's local times without a zone."""
+    """Convert seconds since 1970 to a local time without time zone, as Optuna uses them."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().replace(tzinfo=None)
 
 
 class OptunaParams:
-    """Selects the parameters of a trial that the view can hold."""
+    """Selects the parameters of a trial that Optuna can store."""
 
     def __init__(self, space: Space, present: Iterable[Mapping[str, Any]]) -> None:
         self._space = space
@@ -342,12 +342,12 @@ class OptunaParams:
             self._first = {**distributions, **self._first}
 
     def distributions(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Return Optuna's distribution of each parameter that a distribution of the study can hold."""
+        """Return Optuna's distributions of a trial's parameters, without those that do not fit the study."""
         declared = {name: value for name, value in trial.params.items() if name not in trial.asked}
         return _declared(self._space, declared) | self._asked(trial)
 
     def _asked(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Return distributions of requested parameters; the first trial with a name determines its kind."""
+        """Return distributions of parameters requested at run time; the first request decides their kind."""
         from optuna.distributions import check_distribution_compatibility
 
         found: dict[str, Any] = {}
@@ -377,7 +377,7 @@ def _declared(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, A
 
 
 def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
-    """Return a range extended to an enqueued number outside the space: Optuna wants one kind and scale per name."""
+    """Return a range extended to a user's number outside the space: Optuna allows one kind and scale per name."""
     import optuna
 
     if isinstance(parameter, Categorical) or isinstance(value, bool) or not isinstance(value, int | float):

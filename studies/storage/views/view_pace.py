@@ -1,7 +1,7 @@
-"""Pace of the views: they are mirrored soon after each commit, with little of the ranks' processor time.
+"""Decides when the copies in Optuna and MLflow are updated: soon after each commit, at little cost for trainings.
 
-If a core is idle, a pass runs in idle time only. Beside busy processes, a lowest-priority thread would starve while it
-holds locks in the store, so there a pass has normal priority, and a budget of processor time protects the ranks.
+If a processor core is idle, updates run only in idle time. If all are busy, a thread of lowest priority could wait for
+long while it holds locks in the store. Updates then run at normal priority, but within a budget of processor time.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ProcessorBudget:
-    """Processor time for the views of a process; up to `saved_seconds` can be saved, and are there at the start."""
+    """Limits the processor time of updates; up to `saved_seconds` of unused time are kept for later updates."""
 
     def __init__(self, now: float, share: float = SHARE, saved_seconds: float = SAVED_SECONDS) -> None:
         self._share, self._most = share, saved_seconds
@@ -38,7 +38,7 @@ class ProcessorBudget:
         self._lock = threading.Lock()
 
     def use(self, seconds: float, now: float) -> float:
-        """Subtract used processor time; returns the seconds until some is left again."""
+        """Subtract used processor time, and return the seconds until more is available."""
         with self._lock:
             self._left = min(self._most, self._left + self._share * (now - self._at)) - seconds
             self._at = now
@@ -46,7 +46,7 @@ class ProcessorBudget:
 
 
 class FreeCores:
-    """Measures the number of idle cores since the last measurement, from cumulative `idle_seconds` (or None)."""
+    """Measures how many cores were idle since the last measurement. `idle_seconds` returns cumulative idle time."""
 
     def __init__(
         self, idle_seconds: Callable[[], float | None] | None = None, clock: Callable[[], float] = time.monotonic
@@ -57,7 +57,7 @@ class FreeCores:
         self._lock = threading.Lock()
 
     def number(self) -> float:
-        """Return the average number of idle cores over at least half a second; 0 if unknown."""
+        """Return the mean number of idle cores during at least half a second; 0 if unknown."""
         with self._lock:
             now = self._clock()
             if now - self._at >= FREE_CORES_SECONDS:
@@ -68,7 +68,7 @@ class FreeCores:
 
 
 class Pace:
-    """Decides when each view is mirrored, and in which thread; without rests while `hurried` is set."""
+    """Decides when each view is updated, and in which thread; without pauses while `hurried` is set."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Pace:
         self._idle_threads = ThreadPoolExecutor(len(VIEWS), "idle", initializer=take_idle_time_only)
 
     def carry_out(self, make_pass: Callable[[], T]) -> tuple[T, float]:
-        """Make a pass; returns its result, and the processor time that it took."""
+        """Run an update, and return its result and the processor seconds that it took."""
         if self._hurried.is_set() or self._free_cores.number() < FREE_CORES:
             return timed(make_pass)
         return self._idle_threads.submit(timed, make_pass).result()
 
     def load(self, imports: Callable[[], None]) -> None:
-        """Import a view's libraries, in idle time if a core is idle, otherwise at a low priority."""
+        """Import a view's libraries: in idle time if a core is idle, else at a low priority."""
         if self._hurried.wait(FREE_CORES_SECONDS):
             imports()
             return
@@ -98,11 +98,11 @@ class Pace:
             thread.submit(imports).result()
 
     def rest_after(self, used_seconds: float) -> float:
-        """Return the seconds to rest after a pass that took this much processor time."""
+        """Return how many seconds to pause after an update that took this processor time."""
         return min(max(REST_SECONDS, self._budget.use(used_seconds, time.monotonic())), MOST_REST_SECONDS)
 
     def rest(self, seconds: float, hurried_seconds: float = HURRIED_SECONDS) -> None:
-        """Rest for `seconds`, or `hurried_seconds` if a command waits for the views; not at all at the end."""
+        """Pause for `seconds`, or for `hurried_seconds` if a command waits for the views; not at all at the end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.until():
             if self._hurried.wait(min(left, POLL_SECONDS)):
@@ -110,24 +110,24 @@ class Pace:
                 return
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads that run the updates."""
         self._idle_threads.shutdown()
 
 
 def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
-    """Make a pass in this thread; returns its result, and the processor time that it took."""
+    """Run an update in this thread, and return its result and the processor seconds that it took."""
     before = time.thread_time()
     made = make_pass()
     return made, time.thread_time() - before
 
 
 def be_nice() -> None:
-    """Leave nine tenths of a contested core to other processes."""
+    """Lower this thread's priority, so that it gets a tenth of a busy core."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_NICENESS)
 
 
 def take_idle_time_only() -> None:
-    """Make this thread yield to the ranks: within a session, batch threads preempt only idle threads at once."""
+    """Make this thread run only when trainings do not need the processor."""
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, 19)
     with contextlib.suppress(AttributeError, OSError):  # only Linux has this policy, and a sandbox may refuse it
@@ -135,7 +135,7 @@ def take_idle_time_only() -> None:
 
 
 def idle_core_seconds() -> float | None:
-    """Return the idle seconds of the usable cores since the boot; None if unknown."""
+    """Return the idle seconds of all usable cores since the boot; None if unknown."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}

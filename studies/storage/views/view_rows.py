@@ -1,4 +1,4 @@
-"""Rows that the views read, as committed: a study, and its trials that changed since a revision."""
+"""Rows that the copies in Optuna and MLflow need: a study, and its trials that changed since a revision."""
 
 import hashlib
 import json
@@ -22,16 +22,16 @@ CHUNK = 200
 
 
 class ViewError(Exception):
-    """A view of this study, or at this place, is not possible; one line for the user."""
+    """This study cannot be copied to Optuna or MLflow, or not to this address; the message is one line for users."""
 
 
 class ViewDamagedError(Exception):
-    """The view differs from the result of earlier passes; clear it and mirror everything."""
+    """The copy in Optuna or MLflow is incomplete or was changed: clear it, and copy the whole study again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredStudy:
-    """A study as the views need it; times are in seconds since 1970."""
+    """A study as the views need it. Times are in seconds since 1970."""
 
     id: int
     uid: str
@@ -46,28 +46,28 @@ class MirroredStudy:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """Objectives in the order of the spec."""
+        """The study's objectives, in the order of the spec."""
         return tuple(Objective(**objective) for objective in self.spec["objectives"])
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """Constraints in the order of the spec."""
+        """The study's constraints, in the order of the spec."""
         return constraints_in(self.spec)
 
     @property
     def spec_text(self) -> str:
-        """The spec as JSON, with credentials hidden."""
+        """The spec as JSON, without credentials."""
         return json.dumps(redact_deep(self.spec), indent=1)
 
     @property
     def spec_sha256(self) -> str:
-        """SHA-256 of `spec_text`, which shows the views whether the spec has changed."""
+        """The SHA-256 hash of `spec_text`; views compare it to notice a changed spec."""
         return hashlib.sha256(self.spec_text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredEpoch:
-    """One committed epoch; a metric of None was not finite. `measured_at` is in seconds since 1970."""
+    """One stored epoch. A metric is None if it was not finite; `measured_at` is in seconds since 1970."""
 
     epoch: int
     metrics: Mapping[str, float | None]
@@ -76,7 +76,7 @@ class MirroredEpoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredTrial:
-    """A started trial."""
+    """A started trial as the views need it."""
 
     id: int
     number: int
@@ -96,7 +96,7 @@ class MirroredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """Rows that a view lacks; `trials` has number and id of each changed trial, by number."""
+    """Rows that a view lacks; `trials` holds number and id of each changed trial, sorted by number."""
 
     study: MirroredStudy
     since: int
@@ -105,34 +105,34 @@ class Pending:
 
 
 class View(Protocol):
-    """A derived copy of a study. Every method may be interrupted anywhere and repeated."""
+    """A copy of a study in another tool. Each method may be interrupted at any time and repeated."""
 
     name: ViewName
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Update the view to `pending`, calling `renew()` now and then; `ViewDamagedError` asks to clear it first."""
+        """Write `pending` to the view, calling `renew()` regularly. Raises `ViewDamagedError` if it must be cleared."""
 
     def clear(self, study: MirroredStudy) -> None:
-        """Remove the study from the view."""
+        """Delete the study from the view."""
 
     def link(self, study: MirroredStudy) -> str:
-        """Return the address that shows the study; empty if there is none."""
+        """Return the address of the page that shows the study; empty without one."""
 
     def forget(self) -> None:
-        """Drop the cache of the view's content, since another process may have changed it."""
+        """Forget what the view contains, since another process may have changed it."""
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the view's connections."""
 
 
 def load_mirrored_study(store: Store, study_id: int) -> MirroredStudy:
-    """Read the study's row as the views need it."""
+    """Read what the views need of a study, without its trials."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection:
         return _study(connection, study_id)
 
 
 def load_pending(store: Store, study_id: int, since: int) -> Pending:
-    """Read the trials that changed after a revision; a concurrent commit may mirror some twice, which is harmless."""
+    """Read which trials changed since a revision. Concurrent commits may list a trial twice, which is harmless."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         study = _study(connection, study_id)
         mine = (t.trials.c.study_id == study_id, t.trials.c.number.is_not(None))
@@ -144,7 +144,7 @@ def load_pending(store: Store, study_id: int, since: int) -> Pending:
 
 
 def with_trials(store: Store, pending: Pending, numbers: Collection[int]) -> Pending:
-    """Add started trials to the pending ones; unknown numbers add none."""
+    """Return `pending` with more started trials; unknown numbers are ignored."""
     if not numbers:
         return pending
     c = t.trials.c
@@ -160,7 +160,7 @@ def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:
 
 
 def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | None = None) -> list[MirroredTrial]:
-    """Read at most `CHUNK` trials, by number, with the epochs after `after` (by trial id), or only the last one."""
+    """Read at most `CHUNK` trials, sorted by number, with the epochs later than `after`, or only the last epoch."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)
         rows = connection.execute(query).all()

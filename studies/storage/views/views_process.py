@@ -1,7 +1,7 @@
-"""Separate process for the views of a study, so that Optuna and MLflow cannot slow down its controller.
+"""A separate process that updates the copies in Optuna and MLflow, so that they never delay the controller.
 
-It reads lines of JSON: its order (`store`, `study`, `parent_pid`), then requests (`hurry`, or `report`, the path of the
-report to store in MLflow before it ends).
+It reads lines of JSON from standard input: first its task (`store`, `study`, `parent_pid`), then requests: `hurry`, or
+`report`, the path of a report to store in MLflow before it ends.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class _Wishes:
 
 
 def main() -> None:
-    """Mirror the study until it has ended, the parent has ended, or a report is to be stored; then store it."""
+    """Update the views until the study or the parent process ends, or a report arrives, which is then stored."""
     order = json.loads(sys.stdin.readline())
     wishes = _Wishes()
     is_orphan = _is_gone(order["parent_pid"])
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
-    """Return a function that returns whether this process has ended, even if its id is reused."""
+    """Return a function that returns whether this process has ended, even if another process got its id."""
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -87,7 +87,7 @@ POLL_SECONDS = 0.1
 
 
 class ViewsProcess:
-    """Mirrors one study in another process. A pipe passes the store's URL, which may hold a password."""
+    """Updates the views of one study in another process. A pipe passes the store's URL, which may hold a password."""
 
     def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
         self._store_url, self._study, self._log_file = store_url, study, log_file
@@ -101,11 +101,11 @@ class ViewsProcess:
 
     @property
     def pid(self) -> int | None:
-        """Id of the process, even if it has ended; None before the start."""
+        """Id of the process, even after its end; None before the start."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the process, unless it runs; it ends by itself with the study, or with this process."""
+        """Start the process unless it is running. It ends by itself with the study or with this process."""
         with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
             forget_errors(self._opened(), self._study)
         if not self.is_running:
@@ -113,14 +113,14 @@ class ViewsProcess:
             self._send(store=self._store_url, study=self._study, parent_pid=os.getpid())
 
     def hurry(self) -> None:
-        """Make the process mirror without rests from now on, because a command waits for it or soon will."""
+        """Make the process work without pauses from now on, because a command is waiting for it."""
         self._send(hurry=True)
 
     def wait_until_caught_up(self, seconds: float) -> bool:
-        """Wait until the views have the last commit.
+        """Wait until all views contain the last commit.
 
-        Returns False after `seconds`, if the process has died, or if every view that is behind has failed and made no
-        progress for some seconds: a retry would fail too.
+        Returns False after `seconds`, if the process died, or if all remaining views failed and made no progress for
+        some seconds, so that waiting longer would not help.
         """
         self.hurry()
         end, failing_since, failing = time.monotonic() + seconds, math.inf, None
@@ -137,7 +137,7 @@ class ViewsProcess:
             time.sleep(POLL_SECONDS)
 
     def keep_report(self, report: Path, seconds: float) -> bool:
-        """Make the process store a report in MLflow and end; True if it was stored, or there is no MLflow view."""
+        """Make the process store a report in MLflow and end. Returns True if it did, or if MLflow is off."""
         process = self._process
         if process is None or not self.is_running:
             return False
@@ -147,7 +147,7 @@ class ViewsProcess:
         return False
 
     def stop(self) -> None:
-        """End the process; its work can be repeated."""
+        """End the process. Interrupted work is repeated later."""
         if self._store is not None:
             self._store.close()
             self._store = None

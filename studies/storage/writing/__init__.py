@@ -1,1 +1,1 @@
-"""Conversion of changes to rows, in one transaction for each commit."""
+"""Writes a controller's changes as rows, in one transaction for each commit."""

@@ -1,7 +1,7 @@
-"""Changes that the controller asks the store to write: plain values, applied in order, in one transaction.
+"""Changes that a controller wants stored: plain values, applied in order in one transaction.
 
-No SQLAlchemy here, so that the state machine needs no database. Columns are typed mappings, so that type checks find
-misspelt names.
+This module does not use SQLAlchemy, so the state machine needs no database. Columns are typed mappings, so that type
+checks find misspelt names.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from trainers.protocol import Failure, ParameterValue
 
 
 class StudyColumns(TypedDict, total=False):
-    """Columns of a study's row that a controller sets; times in seconds since 1970."""
+    """Columns of a study's row that a controller sets. Times are in seconds since 1970."""
 
     state: StudyState
     stop_reason: StopReason | None
@@ -27,7 +27,7 @@ class StudyColumns(TypedDict, total=False):
 
 
 class TrialColumns(TypedDict, total=False):
-    """Columns of a trial's row that a controller sets; times in seconds since 1970."""
+    """Columns of a trial's row that a controller sets. Times are in seconds since 1970."""
 
     number: int | None
     state: TrialState
@@ -44,7 +44,7 @@ class TrialColumns(TypedDict, total=False):
 
 
 class AttemptColumns(TypedDict, total=False):
-    """Columns of an inserted attempt's row that a controller sets; times in seconds since 1970."""
+    """Columns of an attempt's row that a controller changes later. Times are in seconds since 1970."""
 
     outcome: str
     facts: Mapping[str, object]
@@ -53,7 +53,7 @@ class AttemptColumns(TypedDict, total=False):
 
 
 class PoolColumns(TypedDict, total=False):
-    """Columns of a lease's row about its pool; times in seconds since 1970."""
+    """Columns of a lease's row that describe its pool. Times are in seconds since 1970."""
 
     pool_slots: int
     pool_opened_at: float | None
@@ -63,14 +63,14 @@ class PoolColumns(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyChanged:
-    """New values in the study's row."""
+    """New values for columns of the study's row."""
 
     columns: StudyColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialChanged:
-    """New values in a trial's row; the store adds the revision, which shows the views that the row has changed."""
+    """New values for columns of a trial's row. The store also sets its revision, so that views find the change."""
 
     trial_id: int
     columns: TrialColumns
@@ -78,7 +78,7 @@ class TrialChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptOpened:
-    """A trial was dispatched to a gang on `slots`."""
+    """A new attempt: a trial was started on `slots`."""
 
     trial_id: int
     attempt: int
@@ -89,7 +89,7 @@ class AttemptOpened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptChanged:
-    """New values in an attempt's row."""
+    """New values for columns of an attempt's row."""
 
     trial_id: int
     attempt: int
@@ -98,7 +98,7 @@ class AttemptChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochMeasured:
-    """One epoch of a trial, written once even if a fault repeats it."""
+    """One epoch of a trial; written only once, even if a fault makes the trial repeat it."""
 
     trial_id: int
     epoch: int
@@ -112,7 +112,7 @@ class EpochMeasured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointKept:
-    """A milestone's file is kept (path) or no longer kept (None)."""
+    """A saved epoch's checkpoint: its path, or None if the file is no longer kept."""
 
     trial_id: int
     epoch: int
@@ -121,7 +121,7 @@ class CheckpointKept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """Reason why a trial continued, was paused or was stopped."""
+    """A decision about a trial (continue, pause or stop), with its reason."""
 
     trial_id: int
     epoch: int
@@ -134,7 +134,7 @@ class Decided:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charged:
-    """A ledger line for some slots of the lease's pool, from `since` (seconds since 1970), for a trial or overhead."""
+    """A charge for some slots from `since` (seconds since 1970), for a trial or as overhead."""
 
     kind: ChargeKind
     trial_id: int | None
@@ -150,7 +150,7 @@ class Charged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confirmed:
-    """A configuration was trained again with a fresh seed, outside the search."""
+    """One training or test of a configuration outside the search, with its measurements."""
 
     trial_id: int
     seed: int
@@ -166,14 +166,14 @@ class Confirmed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolChanged:
-    """New values in the lease's row about its pool."""
+    """New values for columns of the lease's row that describe the pool."""
 
     columns: PoolColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolRateChanged:
-    """Price of a slot, or charged slots, that changed in an open pool at `since` (seconds since 1970)."""
+    """The price or the charged slots of an open pool changed at `since` (seconds since 1970)."""
 
     since: float
     slot_numbers: tuple[int, ...]
@@ -182,7 +182,7 @@ class PoolRateChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewsToRebuild:
-    """The Optuna view has final states that are wrong by now, and must be cleared and mirrored again."""
+    """Optuna's copy of the study contains final states that are wrong now, so it must be built anew."""
 
 
 Change = (

@@ -1,4 +1,4 @@
-"""Copy of a store into an empty store of any kind, in one transaction, with every row compared at the end."""
+"""Copies a store into an empty store of any kind in one transaction, and compares every row at the end."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,14 +19,14 @@ _NOT_COPIED: dict[str, dict[str, Any]] = {t.view_cursors.name: {"rebuild": True,
 
 
 def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:
-    """Copy all studies as of one moment; the target rebuilds its views.
+    """Copy all studies as they are at one time. The target builds its copies for Optuna and MLflow anew.
 
-    `while_driven` allows controllers to continue on the source. In the copy, controllers count as dead once their
-    leases expire, and a resumed study charges their unfinished work as lost.
+    `while_driven` allows controllers to continue in the source. In the target, their leases expire, and a resumed study
+    charges their unfinished work as lost.
 
     Raises:
-        StoreError: A controller drives a study of the source without `while_driven`, the target is not empty, or it
-            cannot hold a row of the source; nothing is written.
+        StoreError: A controller drives a study of the source without `while_driven`, the target is not empty, or the
+            target cannot hold a row of the source. Nothing is written.
     """
     with source.snapshot() as reader:
         if not while_driven:
@@ -93,7 +93,7 @@ def _compare(table: sa.Table, reader: sa.Connection, writer: sa.Connection, whil
     for original, copied in _pairs(_rows(table, reader), _rows(table, writer)):
         count += 1
         if original is None or copied is None or not _is_copy(table, original, copied, while_driven):
-            raise StoreError(f"store: row {count} of {table.name} is not the same in the copy; nothing was written")
+            raise StoreError(f"store: row {count} of {table.name} differs in the copy, so nothing was written")
     return count
 
 

@@ -1,4 +1,4 @@
-"""Deletion of a study from the store, and of its copies in Optuna's tables and in MLflow."""
+"""Deletes a study from the store, from Optuna's tables and from MLflow."""
 
 import sqlalchemy as sa
 
@@ -15,14 +15,14 @@ CLAIM_SECONDS = 30.0  # longest wait in seconds for a process that is mirroring 
 
 
 def checkpoints_of_others(store: Store, study_id: int) -> set[str]:
-    """Return the paths of the checkpoints in the rows of the store's other studies."""
+    """Return the paths of the checkpoints that other studies of the store mention."""
     with store.snapshot() as connection:
         others = connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id != study_id)).scalars().all()
     return {path for other in others for path in mentioned_checkpoints(store, other)}
 
 
 def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
-    """Delete a study's row and all rows that refer to it; `LeaseLostError`, without deleting, if the lease is lost."""
+    """Delete a study's row and all rows that refer to it. Raises `LeaseLostError` if the lease is lost."""
     retry_patiently(lambda: _delete_rows(store, study_id, lease_token))
 
 
@@ -37,7 +37,7 @@ def _delete_rows(store: Store, study_id: int, lease_token: str) -> None:
 
 
 def delete_copies(store: Store, study_id: int) -> dict[ViewName, str | None]:
-    """Delete the study from Optuna and MLflow; returns None or a one-line error for each view that is on."""
+    """Delete the study from Optuna and MLflow. Returns an error in one line, or None, for each that is in use."""
     study = load_mirrored_study(store, study_id)
     found: dict[ViewName, str | None] = {"optuna": _tried(store, study, "optuna")}
     if not is_off(study.spec.get("mlflow")):
@@ -73,7 +73,7 @@ def _delete_optuna(store: Store, study: MirroredStudy) -> None:
 
 
 def _delete_mlflow(store: Store, study: MirroredStudy) -> None:
-    """Delete the study's runs except runs of registered models and user code, and its experiment if empty."""
+    """Delete the study's runs except runs of registered models and user code, then its experiment if empty."""
     from studies.storage.views.mlflow_view import MlflowView
 
     uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, store.url)

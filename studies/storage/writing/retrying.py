@@ -1,4 +1,4 @@
-"""Retries of database actions with growing pauses, for a while, or as long as the database's disk is full."""
+"""Repeats database actions for some time while the database is away, and forever while its disk is full."""
 
 import logging
 import sqlite3
@@ -25,9 +25,9 @@ def retry(
     warn: Callable[[str], None] = log.warning,
     give_up_after_seconds: float = 600.0,
 ) -> T:
-    """Repeat an action, with growing pauses, while the database does not answer; at last raise `OperationalError`.
+    """Repeat an action with growing pauses while the database does not answer, then raise `OperationalError`.
 
-    If the disk is full or read-only, the retries never end, since measurements would be lost otherwise.
+    While the disk is full or read-only, retries never end, since measurements would be lost.
     """
     pause, waited = RETRY_FIRST_SECONDS, 0.0
     while True:
@@ -45,13 +45,13 @@ def retry(
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Return whether the database does not answer, or is a PostgreSQL standby: a retry may succeed."""
+    """Return whether the database does not answer or is a PostgreSQL standby, so that a retry may succeed."""
     is_read_only = getattr(error.orig, "sqlstate", None) == "25006"
     return isinstance(error, OperationalError) or error.connection_invalidated or is_read_only
 
 
 def is_full(error: DBAPIError) -> bool:
-    """Return whether the database answers, and its disk is full, damaged or read-only."""
+    """Return whether the database answers but its disk is full, damaged or read-only."""
     cause: Any = error.orig
     code = getattr(cause, "sqlite_errorcode", None)
     if code is not None:
@@ -70,7 +70,7 @@ COPY_COMMITS = 50  # number of commits that are copied together, about 1,000 pag
 
 @contextmanager
 def copied_beside(engine: sa.Engine) -> Iterator[None]:
-    """Copy SQLite's write-ahead log in a thread while the block runs; other databases need no copying."""
+    """Copy SQLite's write-ahead log in a thread during the block; other databases need no copying."""
     if engine.dialect.name != "sqlite":
         yield
         return
@@ -87,7 +87,7 @@ def copied_beside(engine: sa.Engine) -> Iterator[None]:
 
 
 class WalCopier:
-    """Copies SQLite's write-ahead log into the database file after enough commits."""
+    """Copies SQLite's write-ahead log into the database file after a number of commits."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -95,11 +95,11 @@ class WalCopier:
         self._commits = 0
 
     def note_commit(self, connection: sa.Connection) -> None:  # noqa: ARG002 - the interface of an event
-        """Count a commit; simultaneous commits may be missed."""
+        """Count a commit. Of simultaneous commits some may be missed."""
         self._commits += 1
 
     def copy_on(self) -> None:
-        """Copy until `stop` is called."""
+        """Copy the log repeatedly until `stop` is called."""
         while not self._over.wait(COPY_SECONDS):
             if self._commits >= COPY_COMMITS:
                 self._commits = 0
@@ -109,12 +109,12 @@ class WalCopier:
                     log.debug("the write-ahead log could not be copied (%s)", error)
 
     def stop(self) -> None:
-        """End `copy_on`."""
+        """Make `copy_on` return."""
         self._over.set()
 
 
 def copy(engine: sa.Engine) -> None:
-    """Copy as much of the log as possible without waiting; raises `sqlite3.Error` if that fails."""
+    """Copy as much of the log as possible without waiting for readers. Raises `sqlite3.Error` on failure."""
     # Not with `engine.connect()`, which begins a transaction, in which SQLite cannot copy.
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -155,7 +155,7 @@ def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming: Con
     outcome, reason = confirming.run(first)
     assert (outcome, reason) == (
         "failed",
-        "the money for the confirmation is used up: 1 of 3 trainings are over. Give more",
+        "the money for the confirmation is used up: 1 of 3 trainings have ended. Give more money",
     )
     confirming.end(first, "failed")
     before, spent = len(confirming.started), confirming.queue.require("small:confirm-1").spent_nano_usd

@@ -200,7 +200,7 @@ def test_a_process_that_waits_for_a_disk_does_not_go_on_with_a_spec_that_was_cha
 
     code, _, err = launched(change)
     assert code == 2
-    assert "changed while this process stood by" in err.splitlines()[-2]
+    assert "changed while this process waited for the study" in err.splitlines()[-2]
     with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
         trials = load_study(store, "small").started
     assert [len(trial.attempts) for trial in trials] == [1] * len(trials), "nothing was trained after that"

@@ -300,7 +300,7 @@ def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -
         leases.release(store, held)
         store.change_spec(row.id, {**row.spec, "budget": {"trials": 2}})
 
-    with pytest.raises(StoreError, match=r"the spec of .* changed while this process stood by"):
+    with pytest.raises(StoreError, match=r"the spec of .* changed while this process waited for the study"):
         session_of(store, on_stand_by=change).run()
     assert not load_study(store, "simulated").started
     assert leases.current_holder(store, row.id) is None

@@ -141,7 +141,7 @@ def test_wrong_objectives_and_names_are_refused(tmp_path: Path) -> None:
         study(made_up, objectives=(Objective(metric="val_eror"),))
     with pytest.raises(CurvesError, match="test_error"):  # the search must not see it
         study(made_up, objectives=(Objective(metric="test_error"),))
-    with pytest.raises(CurvesError, match="each named once"):
+    with pytest.raises(CurvesError, match="each metric once"):
         study(made_up, objectives=(ERROR, ERROR))
     with pytest.raises(SpecError, match=r"search\.sampler"):
         study(made_up, sampler="rundom")

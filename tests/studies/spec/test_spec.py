@@ -584,7 +584,7 @@ def test_milestones_are_those_of_the_design_and_the_template_mentions_every_key(
     assert milestones(50, 3, [9, 27]) == (3, 4, 6, 9, 13, 19, 27, 28, 41, 50)
     assert (milestones(1), milestones(2)) == ((1,), (2,))
     assert milestones(20, 3, [3, 9, 27]) == (3, 4, 6, 9, 13, 20)
-    with pytest.raises(ValueError, match="count from 1"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         milestones(0)
 
 

@@ -364,7 +364,7 @@ def test_who_was_suspended_while_its_study_was_deleted_writes_nothing_into_the_n
 
 def test_nobody_takes_the_lease_of_a_study_that_was_deleted(store: Store, study_id: int) -> None:
     delete_rows(store, study_id, take(store, study_id).token)
-    with pytest.raises(StoreError, match="it was deleted just now"):
+    with pytest.raises(StoreError, match="the study was deleted just now"):
         leases.acquire(store, study_id)
 
 
@@ -600,7 +600,7 @@ def test_a_snapshot_cannot_write(store: Store, study_id: int) -> None:
 
 
 def test_a_study_that_does_not_exist_is_named_with_those_that_do(store: Store, study_id: int) -> None:
-    with pytest.raises(StoreError, match=r"found 'digit', allowed: a study of this store \(digits\)"):
+    with pytest.raises(StoreError, match=r"this store has no study 'digit'\. Its studies are digits"):
         store.require("digit")
     assert store.study_row("digit") is None
     assert store.study_names() == ["digits"]
@@ -637,7 +637,7 @@ def test_any_text_from_outside_is_stored_and_read_back(store: Store, study_id: i
     assert trial.error == storable(text)
     assert trial.attempts[0].facts == {storable(text): storable(text), "nested": [{"a": storable(text)}]}
     assert trial.epochs[0].metrics[storable(text)] == 1.0
-    with pytest.raises(StoreError, match="allowed: a study of this store"):
+    with pytest.raises(StoreError, match="this store has no study"):
         store.require(text + "?")
 
 

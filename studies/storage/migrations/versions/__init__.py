@@ -1,1 +1,1 @@
-"""One file per schema change, oldest first."""
+"""Migrations: one file for each change of the tables, oldest first."""

@@ -1,4 +1,4 @@
-"""Browsers hold a session with a row of its own, which logging out deletes, and never the token."""
+"""Adds browser sessions: a browser holds a session instead of a token, and logging out deletes the session's row."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""A test of a saved model keeps a description of its answers to validation samples."""
+"""Adds the description of a saved model's predictions for validation samples to the results of its test."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -119,9 +119,9 @@ def test_without_proposals_an_advisor_changes_nothing() -> None:
     [
         (AdvisorError("it was lost"), "it was lost"),
         (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
-        ("take width 64", "found 'take width 64', allowed: a list of mappings"),
-        ({"width": 64}, "found {'width': 64}, allowed: a list of mappings"),
-        ([64], "found [64], allowed: a list of mappings"),
+        ("take width 64", "it printed 'take width 64' instead of a list of mappings"),
+        ({"width": 64}, "it printed {'width': 64} instead of a list of mappings"),
+        ([64], "it printed [64] instead of a list of mappings"),
         ([{"width": 5000}], "none of its 1 proposals is in the space (width: found 5000"),
         ([{"width": 4096, "depth": 8}], "(constraints: found depth=8, width=4096, allowed: "),
         ([{"width": [64]}], "(width: found [64]"),
@@ -178,12 +178,12 @@ print(json.dumps([{"told": told}]))
     [
         ("import lost_module", "'python' ended with exit status 1: ModuleNotFoundError: No module named 'lost_module'"),
         ("import os; os.kill(os.getpid(), 9)", "'python' was ended by signal 9: it printed no error"),
-        ("print('I would take a width of 64.')", "found 'I would take a width of 64.' on its standard output"),
-        ("print('[' * 100_000)", "on its standard output, allowed: a list in JSON"),
+        ("print('I would take a width of 64.')", "it printed 'I would take a width of 64.' on its standard output"),
+        ("print('[' * 100_000)", "on its standard output instead of a list in JSON"),
         ("while True: print('nonsense ' * 1000)", "'python' printed more than 1,048,576 bytes"),
         ("import time; time.sleep(1000)", "'python' took longer than 1 s"),
         ("import os, time; os.close(1); os.close(2); time.sleep(1000)", "'python' took longer than 1 s"),
-        ("import subprocess; subprocess.Popen(['sleep', '1000'])", "found '' on its standard output"),
+        ("import subprocess; subprocess.Popen(['sleep', '1000'])", "it printed '' on its standard output"),
     ],
 )
 def test_a_program_that_gives_no_answer_is_ended_and_the_reason_said(tmp_path: Path, code: str, says: str) -> None:
@@ -196,7 +196,7 @@ def test_a_program_that_gives_no_answer_is_ended_and_the_reason_said(tmp_path: P
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
     lost = AdvisorProgram(["./lost"], seconds=1.0, folder=tmp_path, about={}, metrics=[])
-    with pytest.raises(AdvisorError, match=r"'\./lost' is no program of this machine"):
+    with pytest.raises(AdvisorError, match=r"the program '\./lost' is not on this machine"):
         lost.answer([])
 
 
