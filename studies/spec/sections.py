@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_serializer, model_validator
 
 from search_spaces.messages import found, listed, nearest, shown
-from search_spaces.parameters import LARGEST_INT
+from search_spaces.parameters import LARGEST_INT, first_repeated
 from studies.records.records import FINISH, MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
@@ -55,9 +55,8 @@ class BaselineSpec(Section):
 def name_problems(named: Sequence[BaselineSpec]) -> None:
     """Raise `SpecValueError` if two baselines share a name."""
     names = [one.name for one in named]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise SpecValueError(f"found {shown(name)} twice. Give each baseline its own name", (index, "name"))
+    if (index := first_repeated(names)) is not None:
+        raise SpecValueError(f"found {shown(names[index])} twice. Give each baseline its own name", (index, "name"))
 
 
 def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:
@@ -291,8 +290,8 @@ class SearchSpec(Section):
         for index, name in enumerate(names):
             if "://" in name and not name.rpartition("#")[2 if "#" in name else 0]:
                 raise SpecValueError(found(name, "a URL that ends in #NAME, the study's name"), (index,))
-            if name in names[:index]:
-                raise SpecValueError(f"found {shown(name)} twice. Name each study once", (index,))
+        if (index := first_repeated(names)) is not None:
+            raise SpecValueError(f"found {shown(names[index])} twice. Name each study once", (index,))
         return names
 
     @field_validator("sampler")
