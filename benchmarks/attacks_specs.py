@@ -43,9 +43,9 @@ def _constant(count: int, **more: Any) -> dict[str, Any]:
     return {f"p{number}": 1 for number in range(count)} | more
 
 
-def _chain(count: int, *, closed: bool = False) -> dict[str, Any]:
+def _chain(count: int, *, closed: bool = False, value: int = 1) -> dict[str, Any]:
     """Parameters of which each exists at a value of the one before."""
-    space = {f"p{n}": {"type": "int", "low": 1, "high": 2, "when": {f"p{n - 1}": 1}} for n in range(1, count)}
+    space = {f"p{n}": {"type": "int", "low": 1, "high": 2, "when": {f"p{n - 1}": value}} for n in range(1, count)}
     first = {"type": "int", "low": 1, "high": 2} | ({"when": {f"p{count - 1}": 1}} if closed else {})
     return {"p0": first} | space
 
@@ -80,6 +80,9 @@ KINDS: dict[str, Make] = {
         space={"abba" * 12 + "baab" * 12 + f"{one:x}": 1 for one in range(n)}
         | {"y": {"type": "int", "low": 0, "high": 1, "when": {"ab" * 50: 1}}}
     ),
+    "conditions of an option": lambda n: _spec(
+        space=_chain(n, value=2) | {"shard": {"type": "categorical", "choices": ["none", "full"], "when": {f"p{n - 1}": 2}}}
+    ),
     "objectives": lambda n: _spec(objectives=[{f"m{one}": "min"} for one in range(n)]),
     "objectives by name": lambda n: _spec(objectives=[f"loss_{one:x}" for one in range(n)]),
     "constraints of metrics": lambda n: _spec(constraints=[{"metric": f"{one:x}", "max": 1} for one in range(n)]),
@@ -111,6 +114,7 @@ KINDS: dict[str, Make] = {
     ),
     "anchors": _anchors,
     "a long scalar": lambda n: "study: a\ntask: digits\nstore: '" + "x\n\n" * n + "'",
+    "an address of many": lambda n: _spec(store="@" + "://:" * n + " "),
     "a relation of minus signs": lambda n: _relations(n, "-" * 480 + "x <= 1"),
     "a relation of nots": lambda n: _relations(n, "not " * 120 + "x <= 1"),
     "a relation of sums": lambda n: _relations(n, "x" + "+x" * 245 + "<=1"),
@@ -122,7 +126,7 @@ KINDS: dict[str, Make] = {
     "relations with texts": lambda n: _relations(
         n // 64, f"x in [{','.join(['0', *['1'] * 200])}]".replace("0", "'0'").replace("1", "'1'")[:490].rpartition(",")[0]
         + "]", x=[f"{one:x}" for one in range(n)]),
-    "relations that are seldom kept": lambda n: _relations(1, "p0 + p1 > 3", **{
+    "relations that are seldom kept": lambda n: _relations(1, "p0 + p1 > 9", **{
         f"p{one}": {"type": "int", "low": 1, "high": 2} for one in range(n)}),
     "relations of an unknown name": lambda n: _relations(1, "ab" * 50 + " < 1", **_constant(n)),
     "an unknown parameter": lambda n: _spec(space={f"learning_rat{one:x}": 1 for one in range(n)}),

@@ -18,6 +18,8 @@ from studies.spec.spec_errors import SpecValueError
 from trainers.checkpoints.locations import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # above its first use, which pydantic resolves
+
 
 class BaselineSpec(Section):
     """A comparison for models: a trial of the study, or values known without any training."""
@@ -69,7 +71,6 @@ def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> 
     ]
 
 
-Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = MOST_USD
 """Largest amount: this number of dollars fits 64 bits as nano-dollars, and clocks can wait this number of hours."""
 MOST_SLOTS = 2**16  # largest number of slots: a check lists the world sizes that fit them
