@@ -1,13 +1,11 @@
-"""The smallest application that `benchmarks/attacks.py --server` attacks; `python -m attacked_app PORT` serves it as we do.
+"""The smallest application that `benchmarks/attacks.py --server` attacks; run as a module, it is served as ours are.
 
     export PYTHONPATH=$PWD:benchmarks
-    python benchmarks/attacks.py --doors '' --connections 300 --server 'attacked_app {port}'
-    python benchmarks/attacks.py --doors '' --connections 300 --server 'uvicorn --port {port} attacked_app:app'
-    python benchmarks/attacks.py --doors '' --connections 300 --server \
-        'gunicorn --bind 127.0.0.1:{port} --worker-class uvicorn_worker.UvicornWorker attacked_app:app'
-    python benchmarks/attacks.py --doors '' --connections 300 --server \
-        'granian --interface asgi --port {port} attacked_app:app'
-    python benchmarks/attacks.py --doors '' --connections 300 --server 'hypercorn --bind 127.0.0.1:{port} attacked_app:app'
+    python benchmarks/attacks.py --doors '' --connections 200 --server 'attacked_app {port}'
+
+Other servers: `uvicorn --port {port} attacked_app:app`, `granian --interface asgi --port {port} attacked_app:app`,
+`hypercorn --bind 127.0.0.1:{port} attacked_app:app`, and
+`gunicorn --bind 127.0.0.1:{port} --worker-class uvicorn_worker.UvicornWorker attacked_app:app`.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ from typing import Any, TypeAlias
 import onnxruntime  # noqa: F401 - imported before the processes are forked, as three parts of torch
 import psutil
 import torch
-import torch._dynamo  # noqa: F401
-import torch._functorch.aot_autograd  # noqa: F401
-import torch._inductor.codecache  # noqa: F401
+import torch._dynamo
+import torch._functorch.aot_autograd
+import torch._inductor.codecache
 from safetensors.torch import save_file
 from torch import nn
 
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=80, help="Number of mutated files.")
     parser.add_argument("--seed", type=int, default=0, help="Random seed.")
     parser.add_argument("--kinds", default=",".join(KINDS), help="Kinds of files, separated by commas.")
-    parser.add_argument("--minutes", type=float, default=1e9, help="Most minutes; ends before --files if they are over.")
+    parser.add_argument("--minutes", type=float, default=1e9, help="Most minutes, after which fewer files will do.")
     given = parser.parse_args()
     kinds = given.kinds.split(",")
     if unknown := sorted(set(kinds) - set(KINDS)):

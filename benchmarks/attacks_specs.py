@@ -81,7 +81,8 @@ KINDS: dict[str, Make] = {
         | {"y": {"type": "int", "low": 0, "high": 1, "when": {"ab" * 50: 1}}}
     ),
     "conditions of an option": lambda n: _spec(
-        space=_chain(n, value=2) | {"shard": {"type": "categorical", "choices": ["none", "full"], "when": {f"p{n - 1}": 2}}}
+        space=_chain(n, value=2)
+        | {"shard": {"type": "categorical", "choices": ["none", "full"], "when": {f"p{n - 1}": 2}}}
     ),
     "objectives": lambda n: _spec(objectives=[{f"m{one}": "min"} for one in range(n)]),
     "objectives by name": lambda n: _spec(objectives=[f"loss_{one:x}" for one in range(n)]),
@@ -103,11 +104,11 @@ KINDS: dict[str, Make] = {
     ),
     "promotion": lambda n: _spec(promotion={f"m{one}": 1.0 for one in range(n)}),
     "unknown keys": lambda n: _spec(**{f"k{one}": 1 for one in range(n)}),
-    "an unknown long key": lambda n: _spec(**{"training": {"ab" * n: 1}}),
+    "an unknown long key": lambda n: _spec(training={"ab" * n: 1}),
     "unknown choices of a text": lambda n: _spec(training={"optimizer": "ab" * n}),
     "options of a task": lambda n: _spec(task_options={f"k{one}": [[]] for one in range(n)}),
     "deep options": lambda n: _spec(task_options={f"k{one}": json.loads("[" * 95 + "]" * 95) for one in range(n)}),
-    "options of a pruner": lambda n: _spec(search={"pruner": {"name": "mo_asha", **{f"k{one}": 1 for one in range(n)}}}),
+    "options of a pruner": lambda n: _spec(search={"pruner": {"name": "mo_asha"} | _constant(n)}),
     "a long command": lambda n: _spec(task={"command": ["train", *["{x}"] * n]}, space={"x": [1, 2]}),
     "a command of many names": lambda n: _spec(
         task={"command": ["train", *[f"{{p{one}}}" for one in range(n)]]}, space=_constant(n)
@@ -124,8 +125,8 @@ KINDS: dict[str, Make] = {
         n // 64, " and ".join(["x==x"] * 50), x=[f"{one:x}" for one in range(n)]
     ),
     "relations with texts": lambda n: _relations(
-        n // 64, f"x in [{','.join(['0', *['1'] * 200])}]".replace("0", "'0'").replace("1", "'1'")[:490].rpartition(",")[0]
-        + "]", x=[f"{one:x}" for one in range(n)]),
+        n // 64, "x in ['1'" + ",'1'" * 120 + "]", x=[f"{one:x}" for one in range(n)]
+    ),
     "relations that are seldom kept": lambda n: _relations(1, "p0 + p1 > 9", **{
         f"p{one}": {"type": "int", "low": 1, "high": 2} for one in range(n)}),
     "relations of an unknown name": lambda n: _relations(1, "ab" * 50 + " < 1", **_constant(n)),

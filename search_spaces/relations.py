@@ -108,6 +108,6 @@ def _nodes(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
 
 def _is_allowed(node: ast.AST, computed: bool) -> bool:
     if computed:
-        return isinstance(node, _ARITHMETIC) and (not isinstance(node, ast.Constant) or type(node.value) in {int, float})
+        return isinstance(node, _ARITHMETIC) and type(getattr(node, "value", 0)) in {int, float}
     is_plain = not isinstance(node, ast.Constant) or isinstance(node.value, str | int | float | None)
     return isinstance(node, (*_LOGIC, *_ARITHMETIC)) and is_plain
