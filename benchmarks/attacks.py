@@ -553,6 +553,11 @@ def other_server(folder: Path, found: Found, connections: int, command: str) -> 
     words = shlex.split(command.format(port=_free_port()))
     with started(folder, found, *words, said=r"://127\.0\.0\.1:(\d+)") as target:
         target.has_workers = True
+        end = time.monotonic() + 120.0  # some say that they listen before their workers do
+        while target.ask("GET", "/health")[0] != 200:
+            if time.monotonic() > end:
+                raise RuntimeError(target.log.read_text()[-2000:])
+            time.sleep(0.5)
         hostile_clients(target, words[0], connections)
 
 
