@@ -24,7 +24,7 @@ from trainers.trainer_options import (
 )
 
 MOST_COMPLETED = 500_000  # most values of first trials or baselines together, with those drawn for open parameters
-_MOST_COMBINED = 500_000  # values of the combinations of options that are checked; a trial refuses any other clash
+_MOST_COMBINED = 50_000  # values of the combinations of options that are checked; a trial refuses any other clash
 POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
 """Metrics whose value is above 0 for every model."""
 

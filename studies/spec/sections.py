@@ -291,8 +291,8 @@ class SearchSpec(Section):
         for index, name in enumerate(names):
             if "://" in name and not name.rpartition("#")[2 if "#" in name else 0]:
                 raise SpecValueError(found(name, "a URL that ends in #NAME, the study's name"), (index,))
-        if (index := first_repeated(names)) is not None:
-            raise SpecValueError(f"found {shown(names[index])} twice. Name each study once", (index,))
+        if (repeated := first_repeated(names)) is not None:
+            raise SpecValueError(f"found {shown(names[repeated])} twice. Name each study once", (repeated,))
         return names
 
     @field_validator("sampler")
