@@ -170,7 +170,8 @@ def read(spec: dict[str, Any] | str) -> dict[str, Any]:
         facts = facts_of("digits", {}, source="spec", folder=os.curdir, space=None, by_module=False)  # type: ignore[arg-type]
         began = time.process_time()
         is_command = parsed.task == "command"
-        parameters = None if is_command else [*(facts.parameters or ()), *(parsed.space.names() if parsed.space else ())]
+        own = parsed.space.names() if parsed.space else ()
+        parameters = None if is_command else [*(facts.parameters or ()), *own]
         parsed = check_against_task(parsed, parameters, None if is_command else facts.metrics, facts.space or Space({}))
         parsed = with_first_trials(parsed, ())
         with_baselines(parsed, (), facts.metrics)

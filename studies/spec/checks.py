@@ -278,7 +278,10 @@ def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Val
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}
     varied = _with_ancestors([name for name in names if name in space], parents)
-    tried = [_tried(name, space.parameter(name), wanted_of) for name in varied]
+    hung_from: dict[str, list[Value]] = {}
+    for when in wanted_of.values():
+        hung_from.setdefault(_parent(when), []).extend(_values(when))
+    tried = [_tried(space.parameter(name), hung_from.get(name, [])) for name in varied]
     for values in itertools.islice(itertools.product(*tried), 1 + _MOST_COMBINED // max(1, len(space))):
         chosen = dict(zip(varied, values, strict=True))
         yield space.walk(lambda name, parameter, chosen=chosen: chosen.get(name, _first(parameter)))  # type: ignore[misc]
@@ -294,10 +297,9 @@ def _with_ancestors(names: list[str], parents: Mapping[str, str]) -> list[str]:
     return list(found)
 
 
-def _tried(name: str, parameter: Parameter, wanted_of: Mapping[str, object]) -> list[Value]:
+def _tried(parameter: Parameter, hung_from: Sequence[Value]) -> list[Value]:
     if isinstance(parameter, Categorical):
         return list(parameter.choices)
-    hung_from = [value for when in wanted_of.values() if _parent(when) == name for value in _values(when)]
     return list(dict.fromkeys([_first(parameter), *hung_from]))
 
 
