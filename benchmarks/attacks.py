@@ -2,6 +2,7 @@
 
     python benchmarks/attacks.py --json
     python benchmarks/attacks.py --doors access,work --connections 300
+    python benchmarks/attacks.py --doors '' --server 'uvicorn --port {port} attacked_app:app'
 
 starts `automl serve`, `automl dashboard` and a model server in processes of their own, and attacks them. It prints what
 did not hold, the number of requests, the 99th percentile of `/health`, and the growth of memory. Exit code 1 if
@@ -19,6 +20,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -148,7 +150,7 @@ class Target:
 @contextlib.contextmanager
 def started(folder: Path, found: Found, *command: str, said: str, files: int | None = None) -> Iterator[Target]:
     """Run a program of this project until the end of the block. `said` finds its port in what it prints."""
-    log = folder / f"{command[1]}-{time.monotonic_ns()}.log"
+    name, log = command[1] if command[0] == "automl" else command[0], folder / f"{time.monotonic_ns()}.log"
     limit = None if files is None else lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -175,8 +177,8 @@ def started(folder: Path, found: Found, *command: str, said: str, files: int | N
             process.kill()
             process.wait()
         text = log.read_text(errors="replace")
-        found.check("Traceback" not in text, f"{command[1]}: a traceback is in the log: {_last_line(text)}")
-        found.check(len(text) < 2**20, f"{command[1]}: the log has {len(text)} bytes")
+        found.check("Traceback" not in text, f"{name}: a traceback is in the log: {_last_line(text)}")
+        found.check(len(text) < 2**20, f"{name}: the log has {len(text)} bytes")
 
 
 def _last_line(text: str) -> str:
@@ -546,6 +548,19 @@ def models(folder: Path, found: Found, connections: int, model: Path) -> None:
         _closed(opened)
 
 
+def other_server(folder: Path, found: Found, connections: int, command: str) -> None:
+    """Attack a server of `attacked_app`: a module and its arguments, with {port} for a free port."""
+    words = shlex.split(command.format(port=_free_port()))
+    with started(folder, found, *words, said=r"://127\.0\.0\.1:(\d+)") as target:
+        target.has_workers = True
+        end = time.monotonic() + 120.0  # some say that they listen before their workers do
+        while target.ask("GET", "/health")[0] != 200:
+            if time.monotonic() > end:
+                raise RuntimeError(target.log.read_text()[-2000:])
+            time.sleep(0.5)
+        hostile_clients(target, words[0], connections)
+
+
 # The end.
 
 _SLOW_TASK = """
@@ -593,8 +608,8 @@ DOORS: dict[str, Callable[[Path, Found, int], None]] = {
 }  # fmt: skip
 
 
-def attack(doors: list[str], connections: int, model: Path | None) -> Found:
-    """Attack each door, the model server if there is a model."""
+def attack(doors: list[str], connections: int, model: Path | None, server: str = "") -> Found:
+    """Attack each door, the model server if there is a model, and the server of a command."""
     found = Found()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * connections + 1024)), hard))
@@ -604,6 +619,9 @@ def attack(doors: list[str], connections: int, model: Path | None) -> Found:
     if model is not None:
         with tempfile.TemporaryDirectory() as folder:
             models(Path(folder), found, connections, model)
+    if server:
+        with tempfile.TemporaryDirectory() as folder:
+            other_server(Path(folder), found, connections, server)
     return found
 
 
@@ -613,10 +631,11 @@ def main() -> int:
     parser.add_argument("--doors", default=",".join(DOORS), help="Parts to attack, separated by commas.")
     parser.add_argument("--connections", type=int, default=10_000, help="Number of hostile connections.")
     parser.add_argument("--model", type=Path, help="Exported model, whose server is attacked as well.")
+    parser.add_argument("--server", default="", help="Module and arguments of another server; see attacked_app.py.")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     os.environ.pop("AUTOML_STORE", None)
-    found = attack([name for name in given.doors.split(",") if name], given.connections, given.model)
+    found = attack([name for name in given.doors.split(",") if name], given.connections, given.model, given.server)
     if given.json:
         print(json.dumps({"requests": found.requests, "broken": found.broken, "figures": found.figures}))
     else:

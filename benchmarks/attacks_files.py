@@ -1,15 +1,18 @@
 """Mutated files of models, checkpoints, weights and specs: each loads, or is refused in one line within its bounds.
 
     nice -n 10 python benchmarks/attacks_files.py --files 10000 --seed 0
+    nice -n 10 python benchmarks/attacks_files.py --kinds "known program,ONNX" --minutes 30
 
-changes bytes of a file of each kind, and opens the result in a forked process with 1 GiB of memory beyond its own. A
-fault is another exception than a refusal, more than one line, 5 s of a processor, or no end within 60 s. Exit code 1
-if there is one.
+changes bytes of a file of each kind, or of a member of an archive, and opens the result in a forked process with 1 GiB
+of memory beyond its own. A fault is another exception than a refusal, more than one line, 5 s of a processor, or no end
+within 60 s. Exit code 1 if there is one. Printed for each kind: numbers of files that loaded, were refused and failed,
+and the most seconds of a processor and MiB of memory of one file; `own_mib` is the memory before any file is opened.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import random
@@ -21,21 +24,25 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnxruntime  # noqa: F401 - imported before the processes are forked
+import onnxruntime  # noqa: F401 - imported before the processes are forked, as three parts of torch
 import psutil
 import torch
+import torch._dynamo
+import torch._functorch.aot_autograd
+import torch._inductor.codecache
 from safetensors.torch import save_file
 from torch import nn
 
 from automl.exporting.formats import save_program
+from automl.standalone.provenance import digest_of, remember
 from search_spaces.messages import RunError, UserError
 from studies.spec.study_spec import load_spec
-from tests.automl.exporting.test_hostile_files import as_model, onnx_file
+from tests.automl.exporting.test_hostile_files import as_model, onnx_file, zipped
 from trainers.checkpoints.checkpoint import load_model
 from trainers.contract.task_loading import load_task
 from trainers.loop.trainer import Trainer
@@ -62,8 +69,16 @@ Kind: TypeAlias = tuple[str, Callable[[Path], Any]]
 """Name of the mutated file below the folder of honest files, and what opens a file or the folder it lies in."""
 
 
+def as_known_model(path: Path) -> None:
+    """Open a program whose origin is known, so that torch loads its mutated bytes."""
+    os.environ["XDG_DATA_HOME"] = str(path.parent)
+    remember([digest_of(path)])
+    as_model(path)
+
+
 KINDS: dict[str, Kind] = {
     "program": ("m.pt2", as_model),
+    "known program": ("m.pt2", as_known_model),
     "manifest beside a known program": ("package/manifest.json", lambda path: as_model(path.parent)),
     "ONNX": ("m.onnx", as_model),
     "safetensors": ("w.safetensors", lambda path: read_weights(str(path))),
@@ -95,7 +110,17 @@ def write_honest(folder: Path) -> None:
 
 
 def mutated(draw: random.Random, content: bytes) -> bytes:
-    """Return bytes with some of them changed, cut, doubled or replaced."""
+    """Return bytes with some of them changed, cut, doubled or replaced: in an archive, mostly those of a member."""
+    if draw.random() < 0.75 and zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        name = draw.choice(list(members))
+        members[name] = _changed(draw, members[name])
+        return zipped(*members.items())
+    return _changed(draw, content)
+
+
+def _changed(draw: random.Random, content: bytes) -> bytes:
     for _ in range(draw.choice((1, 1, 2, 8))):
         start = draw.randrange(len(content)) if content else 0
         end = min(len(content), start + draw.choice((1, 2, 4, 40)))
@@ -105,21 +130,22 @@ def mutated(draw: random.Random, content: bytes) -> bytes:
     return content
 
 
-def opened(read: Callable[[Path], Any], path: Path, log: Path) -> tuple[int | None, float]:
-    """Open a file in a forked process. Returns its exit code (None: killed) and seconds of a processor."""
+def opened(read: Callable[[Path], Any], path: Path, log: Path) -> tuple[int | None, float, int]:
+    """Open a file in a forked process. Returns its exit code (None: killed), seconds of a processor, MiB of memory."""
     if not (child := os.fork()):
         _open(read, path, log)
-    begun = time.monotonic()
+    begun, code = time.monotonic(), None
     while True:
         done, status, used = os.wait4(child, os.WNOHANG)
         if done:
+            code = os.waitstatus_to_exitcode(status)
             break
         if time.monotonic() - begun > END_SECONDS:
             os.killpg(child, signal.SIGKILL)
             _, _, used = os.wait4(child, 0)
-            return None, used.ru_utime + used.ru_stime
+            break
         time.sleep(0.002)
-    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+    return code, used.ru_utime + used.ru_stime, used.ru_maxrss // 1024
 
 
 def _open(read: Callable[[Path], Any], path: Path, log: Path) -> None:
@@ -140,31 +166,35 @@ def _open(read: Callable[[Path], Any], path: Path, log: Path) -> None:
     os._exit(code)
 
 
-def attack(count: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Open mutated files. Returns counts of ends by kind, faults, and the most seconds that one took."""
+def attack(count: int, seed: int, folder: Path, *, kinds: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Open mutated files of some kinds for some seconds at most. Returns figures by kind, and faults."""
     honest, log, tried = folder / "honest", folder / "log", folder / "tried"
     if not (child := os.fork()):  # threads of torch in this process would hang in the forked ones
         write_honest(honest)
         os._exit(0)
     os.waitpid(child, 0)
-    ends: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    figures: dict[str, dict[str, Any]] = {
+        kind: {"loaded": 0, "refused": 0, "failed": 0, "processor_seconds": 0.0, "mib": 0} for kind in kinds
+    }
     faults: list[str] = []
-    seconds = 0.0
-    for kind, (name, read) in KINDS.items():
+    for kind in kinds:
+        name, read = KINDS[kind]
         if opened(read, honest / name, log)[0] != 0:
             raise RuntimeError(f"an honest file is refused, so no refusal says anything: {kind}: {log.read_text()}")
-    for number in range(count):
-        kind = list(KINDS)[number % len(KINDS)]
+    begun, number = time.monotonic(), 0
+    while number < count and time.monotonic() - begun < seconds:
+        kind = kinds[number % len(kinds)]
         name, read = KINDS[kind]
         draw = random.Random(f"{seed} {number}")
         source, path = honest / name, tried / name
         shutil.copytree(source.parent, path.parent) if "/" in name else tried.mkdir()
         path.write_bytes(mutated(draw, source.read_bytes()))
         log.write_text("")
-        code, took = opened(read, path, log)
-        said = log.read_text()
-        seconds = max(seconds, took)
-        ends[kind][{0: "loaded", 2: "refused"}.get(code if code is not None else -1, "failed")] += 1
+        code, took, mib = opened(read, path, log)
+        said, of_kind = log.read_text(), figures[kind]
+        of_kind[{0: "loaded", 2: "refused"}.get(code if code is not None else -1, "failed")] += 1
+        of_kind["processor_seconds"] = max(of_kind["processor_seconds"], round(took, 2))
+        of_kind["mib"] = max(of_kind["mib"], mib)
         wrong = [
             *([f"exit code {code}: {' '.join(said.split()[-30:])}"] if code not in {0, 2} else []),
             *([f"{len(said.splitlines())} lines"] if code == 2 and len(said.splitlines()) != 1 else []),
@@ -174,8 +204,9 @@ def attack(count: int, seed: int, folder: Path) -> dict[str, Any]:
             faults.append(f"{kind} {number}: {'; '.join(wrong)}")
             print(faults[-1], file=sys.stderr, flush=True)
         shutil.rmtree(tried)
-    return {"files": count, "ends": {kind: dict(found) for kind, found in ends.items()}, "faults": faults,
-            "processor_seconds": round(seconds, 2)}  # fmt: skip
+        number += 1
+    own = psutil.Process().memory_info().rss >> 20
+    return {"files": number, "kinds": figures, "faults": faults, "own_mib": own}
 
 
 def main() -> None:
@@ -183,12 +214,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", type=int, default=80, help="Number of mutated files.")
     parser.add_argument("--seed", type=int, default=0, help="Random seed.")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="Kinds of files, separated by commas.")
+    parser.add_argument("--minutes", type=float, default=1e9, help="Most minutes, after which fewer files will do.")
     given = parser.parse_args()
+    kinds = given.kinds.split(",")
+    if unknown := sorted(set(kinds) - set(KINDS)):
+        parser.error(f"--kinds: found {', '.join(unknown)}, allowed: {', '.join(KINDS)}")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         os.environ["XDG_DATA_HOME"] = f"{name}/data"
-        found = attack(given.files, given.seed, Path(name))
+        found = attack(given.files, given.seed, Path(name), kinds=kinds, seconds=60.0 * given.minutes)
     print(json.dumps(found, indent=1))
     sys.exit(1 if found["faults"] else 0)
 

@@ -11,6 +11,7 @@ from search_spaces.space import CONSTRAINTS, Space
 
 DRAWS = 10_000
 """Number of random configurations among which one has to keep the constraints of a space."""
+_MOST_DRAWN = 500_000  # parameters of these configurations together, a constraint counted as a tenth of its letters
 
 
 def example_params(space: Space) -> dict[str, Value]:
@@ -45,8 +46,8 @@ def draw_number(parameter: Float | Int, generator: random.Random) -> float:
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
     """Draw missing active parameters, and parents of given parameters, until all constraints are satisfied.
 
-    After `DRAWS` draws of the generator that violate a constraint, draws of a fixed seed follow. A launch refuses a
-    space in which these fail as well, so that no later draw can fail.
+    After `DRAWS` draws of the generator that violate a constraint (fewer of a very large space), draws of a fixed seed
+    follow. A launch refuses a space in which these fail as well, so that no later draw can fail.
 
     Raises SpaceError if a given parameter is unknown or out of range, or all draws violate a constraint.
     """
@@ -71,12 +72,13 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
     if space.allows(params):
         return params
     space.check_constraints(given)
+    draws = min(DRAWS, 1 + _MOST_DRAWN // (len(space) + sum(map(len, space.constraints)) // 10))
     for source in (generator, random.Random(0)):
-        for _ in range(DRAWS):
+        for _ in range(draws):
             if space.allows(params := draw(source)):
                 return params
     fixed = f" with {listed(f'{name}={shown(value)}' for name, value in given.items())}" if given else ""
-    problem = f"none of {DRAWS:,} random configurations{fixed} keeps {' and '.join(space.constraints)}"
+    problem = f"none of {draws:,} random configurations{fixed} keeps {' and '.join(space.constraints)}"
     raise SpaceError(f"{problem}. {'Give other values, or loosen' if given else 'Loosen'} a constraint", (CONSTRAINTS,))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 LONGEST_VALUE = 60
 LONGEST_LIST = 24
 LARGEST_IN_FULL = 1e15  # size from which numbers are printed with a power of ten
+MOST_COMPARED = 1_000_000  # most letters of a name times letters of all valid names for which the nearest is sought
 SHORTEST_PREFIX = 3
 """Least number of letters that select the only name that starts with them, such as `min` for `minimize`."""
 
@@ -34,7 +35,13 @@ def one_line(text: str) -> str:
 
 def without_password(text: str) -> str:
     """Replace user and password of each URL in a text, and secrets in its query, by `***`."""
-    return _QUERY_SECRET.sub(r"\1***", _USER_INFO.sub("***@", text))
+    return _QUERY_SECRET.sub(r"\1***", re.sub(r"\S+", _without_user_info, text))
+
+
+def _without_user_info(word: re.Match[str]) -> str:
+    # The pattern ends at the last @ of a word: searched for in what follows it, each :// would be read to its end.
+    begin, at, end = word[0].rpartition("@")
+    return _USER_INFO.sub("***@", begin + at) + end
 
 
 def in_full(value: object) -> str:
@@ -83,6 +90,8 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
     longer = [valid for valid in by_lower if valid.startswith(lower)] if len(lower) >= SHORTEST_PREFIX else []
     if len(longer) == 1:
         return by_lower[longer[0]]
+    if len(lower) * sum(map(len, by_lower)) > MOST_COMPARED:
+        return None
     surer = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
     # Short words need less similarity, but the same first letter: gpu is not cpu.
     others = [valid for valid in by_lower if valid[:1] == lower[:1]]

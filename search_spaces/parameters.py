@@ -1,7 +1,7 @@
 """Domains of a parameter: `Float`, `Int` or `Categorical`. They are frozen, and checked when created."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
@@ -13,6 +13,16 @@ LARGEST_INT = 2**53
 """Largest integer: beyond it a float cannot hold every whole number, and samplers and databases compute with floats."""
 
 _GRID_TOLERANCE = 1e-8  # in steps, as in Optuna's distributions
+
+
+def first_repeated(values: Iterable[Hashable]) -> int | None:
+    """Return the index of the first value that is equal to an earlier one, or None."""
+    seen = set[Hashable]()
+    for index, value in enumerate(values):
+        if value in seen:
+            return index
+        seen.add(value)
+    return None
 
 
 class SpaceError(UserError, ValueError):
@@ -336,11 +346,13 @@ def _checked_values(values: object, name: str) -> tuple[Value, ...]:
         raise SpaceError(found(values, "a list of values"), (name,))
     if not values:
         raise SpaceError(found(list(values), "at least one value"), (name,))
-    for index, value in enumerate(values):
+    seen = set[Value]()
+    for value in values:
         if kind_of(value) is None or (isinstance(value, float) and not math.isfinite(value)):
             raise SpaceError(found(value, "null, true, false, finite numbers and strings"), (name,))
-        if value in values[:index]:
+        if value in seen:
             raise SpaceError(
                 f"found {shown(value)} twice, allowed: values that all differ (1, 1.0 and true are equal)", (name,)
             )
+        seen.add(value)
     return tuple(values)

@@ -29,8 +29,8 @@ class Relation:
     _code: Any = field(compare=False, repr=False)  # compiled; pydantic has no schema of code
 
     @classmethod
-    def of(cls, text: object, known: Mapping[str, Collection[Value]]) -> "Relation":
-        """Parse a relation between known parameters, given with their choices. Raises SpaceError if it is invalid."""
+    def of(cls, text: object, known: Mapping[str, Collection[str]]) -> "Relation":
+        """Parse a relation between known parameters, each with its choices as texts. Raises SpaceError if it is invalid."""
         if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
             raise SpaceError(found(text, _ALLOWED))
         try:
@@ -43,13 +43,13 @@ class Relation:
             quoted = ". Put a text in quotes" if any(unknown[0] in choices for choices in known.values()) else ""
             raise SpaceError(f"{shown(text)}: {wrong}{quoted}")
         is_comparison = isinstance(tree.body, ast.Compare | ast.BoolOp) or _is_not(tree.body)
-        if not is_comparison or not names or not all(map(_is_allowed, ast.walk(tree.body))):
+        nodes = list(_nodes(tree.body))
+        if not is_comparison or not names or not all(_is_allowed(node, computed) for node, computed in nodes):
             raise SpaceError(found(text, _ALLOWED))
         for wrong, choices in _no_choices(tree, known):
             raise SpaceError(f"{shown(text)}: {found(wrong, listed(choices), nearest(wrong, choices))}")
-        computed = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.UnaryOp) and not _is_not(node)]
-        numbers = {one.id for node in computed for one in ast.walk(node) if isinstance(one, ast.Name)}
-        for node in ast.walk(tree):
+        numbers = {node.id for node, computed in nodes if computed and isinstance(node, ast.Name)}
+        for node, _ in nodes:
             if isinstance(node, ast.Constant) and type(node.value) is int:
                 try:  # too large a float is an error, too large a whole number takes forever
                     node.value = float(node.value)
@@ -73,18 +73,19 @@ class Relation:
             return False
 
 
-def _no_choices(tree: ast.AST, known: Mapping[str, Collection[Value]]) -> Iterator[tuple[str, list[str]]]:
+def _no_choices(tree: ast.AST, known: Mapping[str, Collection[str]]) -> Iterator[tuple[str, list[str]]]:
     """Yield texts that a relation compares with a parameter that has no such choice, and the existing choices."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Compare) or not all(isinstance(one, _EQUALITY) for one in node.ops):
             continue
         sides = [node.left, *node.comparators]
-        choices = [str(value) for one in sides if isinstance(one, ast.Name) for value in known[one.id]]
+        named = [known[one] for one in dict.fromkeys(side.id for side in sides if isinstance(side, ast.Name))]
         parts = [part for one in sides for part in (one.elts if isinstance(one, ast.List | ast.Tuple) else [one])]
         is_part_of_text = isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(sides[-1], ast.Name)
-        if choices and not is_part_of_text:
+        if any(named) and not is_part_of_text:
             texts = [one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            yield from ((one, choices) for one in texts if one not in choices)
+            wrong = [one for one in texts if not any(one in choices for choices in named)]
+            yield from ((one, [choice for choices in named for choice in choices]) for one in wrong)
 
 
 def _as_float(value: Value) -> Value:
@@ -95,12 +96,18 @@ def _is_not(node: ast.AST) -> bool:
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
-def _is_allowed(node: ast.AST) -> bool:
-    if isinstance(node, ast.BinOp) or (isinstance(node, ast.UnaryOp) and not _is_not(node)):
-        parts = list(ast.walk(node))
-        constants = [one.value for one in parts if isinstance(one, ast.Constant)]
-        return all(isinstance(one, _ARITHMETIC) for one in parts) and all(
-            type(one) in {int, float} for one in constants
-        )
+def _nodes(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield each node, and whether it is computed with: an arithmetic operator, or a part of one."""
+    waiting = [(root, False)]
+    while waiting:
+        node, computed = waiting.pop()
+        computed = computed or (isinstance(node, ast.BinOp | ast.UnaryOp) and not _is_not(node))
+        yield node, computed
+        waiting += [(inner, computed) for inner in ast.iter_child_nodes(node)]
+
+
+def _is_allowed(node: ast.AST, computed: bool) -> bool:
+    if computed:
+        return isinstance(node, _ARITHMETIC) and type(getattr(node, "value", 0)) in {int, float}
     is_plain = not isinstance(node, ast.Constant) or isinstance(node.value, str | int | float | None)
     return isinstance(node, (*_LOGIC, *_ARITHMETIC)) and is_plain

@@ -23,6 +23,8 @@ from trainers.trainer_options import (
     stream_problem,
 )
 
+MOST_COMPLETED = 500_000  # most values of first trials or baselines together, with those drawn for open parameters
+_MOST_COMBINED = 50_000  # values of the combinations of options that are checked; a trial refuses any other clash
 POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
 """Metrics whose value is above 0 for every model."""
 
@@ -71,6 +73,7 @@ def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collec
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
     """Check the spec's first trials. If it has none, add the `proposed` trials that fit the space."""
     space, first = spec.space or Space({}), spec.search.first_trials
+    _check_count(space, len(first), source, ("search", "first_trials"))
     for number, one in enumerate(first):
         if problem := _problem_in(space, one):
             path, text = problem
@@ -97,6 +100,7 @@ def with_baselines(
             BaselineSpec(**one) for one in proposed if "params" not in one or _problem_in(space, one["params"]) is None
         )
         return _beginning_with(spec.model_copy(update={"baselines": kept}))
+    _check_count(space, len(spec.baselines), source, ("baselines",))
     for number, baseline in enumerate(spec.baselines):
         if baseline.params and (problem := _problem_in(space, baseline.params)):
             path, text = problem
@@ -123,6 +127,12 @@ def _beginning_with(spec: StudySpec) -> StudySpec:
     first = spec.search.first_trials
     tried = tuple(one.params for one in spec.baselines or () if one.params and one.params not in first)
     return spec.model_copy(update={"search": spec.search.model_copy(update={"first_trials": (*tried, *first)})})
+
+
+def _check_count(space: Space, count: int, source: str, path: Path) -> None:
+    if count * len(space) > MOST_COMPLETED:
+        problem = f"found {count:,} for {len(space):,} parameters, which are over {MOST_COMPLETED:,} values. Give fewer"
+        raise SpecError(source, path, problem)
 
 
 def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | int, ...], str] | None:
@@ -214,7 +224,8 @@ def _space_problems(
             problems.append((("space", name), problem))
         elif name not in names:
             problem = f"found a parameter that neither the trainer nor the task takes, allowed: {listed(names)}"
-            problems.append((("space", name), problem + meant(name, names)))
+            hint = "" if problems else meant(name, names)  # only the first problem is shown
+            problems.append((("space", name), problem + hint))
         elif name in binding:
             taker = TRAINER_PARAMETERS[name]
             problems.extend(_domain_problems(("space", name), space.parameter(name), taker))
@@ -267,8 +278,11 @@ def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Val
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}
     varied = _with_ancestors([name for name in names if name in space], parents)
-    tried = [_tried(name, space.parameter(name), wanted_of) for name in varied]
-    for values in itertools.product(*tried):
+    hung_from: dict[str, list[Value]] = {}
+    for when in wanted_of.values():
+        hung_from.setdefault(_parent(when), []).extend(_values(when))
+    tried = [_tried(space.parameter(name), hung_from.get(name, [])) for name in varied]
+    for values in itertools.islice(itertools.product(*tried), 1 + _MOST_COMBINED // max(1, len(space))):
         chosen = dict(zip(varied, values, strict=True))
         yield space.walk(lambda name, parameter, chosen=chosen: chosen.get(name, _first(parameter)))  # type: ignore[misc]
 
@@ -283,10 +297,9 @@ def _with_ancestors(names: list[str], parents: Mapping[str, str]) -> list[str]:
     return list(found)
 
 
-def _tried(name: str, parameter: Parameter, wanted_of: Mapping[str, object]) -> list[Value]:
+def _tried(parameter: Parameter, hung_from: Sequence[Value]) -> list[Value]:
     if isinstance(parameter, Categorical):
         return list(parameter.choices)
-    hung_from = [value for when in wanted_of.values() if _parent(when) == name for value in _values(when)]
     return list(dict.fromkeys([_first(parameter), *hung_from]))
 
 

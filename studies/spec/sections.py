@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_serializer, model_validator
 
 from search_spaces.messages import found, listed, nearest, shown
-from search_spaces.parameters import LARGEST_INT
+from search_spaces.parameters import LARGEST_INT, first_repeated
 from studies.records.records import FINISH, MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
@@ -17,6 +17,8 @@ from studies.spec.section import Section, check_json
 from studies.spec.spec_errors import SpecValueError
 from trainers.checkpoints.locations import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
+
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # above its first use, which pydantic resolves
 
 
 class BaselineSpec(Section):
@@ -55,9 +57,8 @@ class BaselineSpec(Section):
 def name_problems(named: Sequence[BaselineSpec]) -> None:
     """Raise `SpecValueError` if two baselines share a name."""
     names = [one.name for one in named]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise SpecValueError(f"found {shown(name)} twice. Give each baseline its own name", (index, "name"))
+    if (index := first_repeated(names)) is not None:
+        raise SpecValueError(f"found {shown(names[index])} twice. Give each baseline its own name", (index, "name"))
 
 
 def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:
@@ -70,7 +71,6 @@ def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> 
     ]
 
 
-Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = MOST_USD
 """Largest amount: this number of dollars fits 64 bits as nano-dollars, and clocks can wait this number of hours."""
 MOST_SLOTS = 2**16  # largest number of slots: a check lists the world sizes that fit them
@@ -291,8 +291,8 @@ class SearchSpec(Section):
         for index, name in enumerate(names):
             if "://" in name and not name.rpartition("#")[2 if "#" in name else 0]:
                 raise SpecValueError(found(name, "a URL that ends in #NAME, the study's name"), (index,))
-            if name in names[:index]:
-                raise SpecValueError(f"found {shown(name)} twice. Name each study once", (index,))
+        if (repeated := first_repeated(names)) is not None:
+            raise SpecValueError(f"found {shown(names[repeated])} twice. Name each study once", (repeated,))
         return names
 
     @field_validator("sampler")

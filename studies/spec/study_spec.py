@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from search_spaces.messages import LONGEST_VALUE, cut, found, in_full, listed, meant, shown
-from search_spaces.parameters import Categorical, Conditional, Float, Int
+from search_spaces.parameters import Categorical, Conditional, Float, Int, first_repeated
 from search_spaces.space import Space, form_of
 from studies.records.records import Constraint, Objective
 from studies.spec.metric_names import in_long_form
@@ -171,9 +171,8 @@ class StudySpec(Section):
     @classmethod
     def _all_differ(cls, listed_metrics: tuple[Any, ...]) -> tuple[Any, ...]:
         metrics = [one.metric for one in listed_metrics]
-        for index, metric in enumerate(metrics):
-            if metric in metrics[:index]:
-                raise SpecValueError(f"found {shown(metric)} twice. Name each metric once", (index, "metric"))
+        if (index := first_repeated(metrics)) is not None:
+            raise SpecValueError(f"found {shown(metrics[index])} twice. Name each metric once", (index, "metric"))
         return listed_metrics
 
     @field_validator("baselines")

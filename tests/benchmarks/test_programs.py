@@ -1,6 +1,7 @@
 """`benchmarks/same_model.py` on digits, and a small part of what `benchmarks/fuzz.py` feeds to every door."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -65,3 +66,18 @@ def test_hostile_input_gets_an_answer_or_one_clear_line(monkeypatch: pytest.Monk
     assert resource.getrlimit(resource.RLIMIT_AS) == before, "tests of the same process start browsers"
     assert found["bad"] == {}, found["examples"][:1]
     assert set(found["inputs"].values()) == {4}
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("command", [
+    ["attacks_files.py", "--files", "16"],
+    ["attacks_specs.py", "--json", "--kinds", "relation,earlier studies,first trials"],
+])  # fmt: skip
+def test_hostile_files_and_specs_stay_within_bounds(command: list[str]) -> None:
+    name, *given = command
+    program = [sys.executable, str(BENCHMARKS / name), *given]
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=280, env=environment)
+    assert done.returncode in {0, 1}, done.stderr[-3000:]
+    assert "ended by" not in done.stdout  # seconds of a processor are for the benchmark
+    assert name == "attacks_specs.py" or json.loads(done.stdout)["faults"] == []

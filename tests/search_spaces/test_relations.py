@@ -3,12 +3,14 @@
 import copy
 import pickle
 import random
+import sys
 from typing import Any
 
 import pytest
 
 from search_spaces.drawing import complete
 from search_spaces.parameters import SpaceError
+from search_spaces.relations import LONGEST, Relation
 from search_spaces.space import Space
 
 FORM = {
@@ -124,3 +126,29 @@ def test_anything_but_a_comparison_is_refused_with_its_place(constraint: Any, sa
 def test_the_key_takes_a_list() -> None:
     with pytest.raises(SpaceError, match="constraints: found 'layers < 3', allowed: a list of texts"):
         Space.from_dict({**FORM, "constraints": "layers < 3"})
+
+
+@pytest.mark.parametrize("begin_with", ["-", "not ", "x + ", "x ** ", "x == 'a' and "])
+def test_a_relation_is_read_in_calls_that_grow_with_its_length(begin_with: str) -> None:
+    def calls(count: int) -> int:
+        found = 0
+
+        def note(_frame: Any, event: str, _value: Any) -> None:
+            nonlocal found
+            found += event == "call"
+
+        sys.setprofile(note)
+        try:
+            Relation.of(begin_with * count + "x <= 1", {"x": {"a": None}})
+        finally:
+            sys.setprofile(None)
+        return found
+
+    most = LONGEST // len(begin_with) - 6
+    assert calls(most) < 3 * calls(most // 2)
+
+
+def test_of_a_very_large_space_fewer_configurations_are_drawn() -> None:
+    form = {f"p{number}": [1, 2] for number in range(2000)}
+    with pytest.raises(SpaceError, match="none of 251 random configurations keeps p0 > 2"):
+        complete(Space.from_dict(form | {"constraints": ["p0 > 2"]}), {}, random.Random(0))

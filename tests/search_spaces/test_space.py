@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from search_spaces.drawing import derived_seed, derived_uniform, fresh_seed, untried_choices
-from search_spaces.parameters import Categorical, Float, Int, Parameter, SpaceError, Value, same
+from search_spaces.parameters import Categorical, Float, Int, Parameter, SpaceError, Value, first_repeated, same
 from search_spaces.space import Space
 
 patient = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -379,3 +379,19 @@ def test_choices_are_left_until_a_configuration_has_them() -> None:
     assert untried_choices(SPACE, tried) == {"kind": ["c"], "bins": [16], "flag": [False]}
     assert untried_choices(SPACE, tried, conditional=False) == {"kind": ["c"], "flag": [False]}
     assert untried_choices(Space({"rate": Float(low=0.1, high=1.0)}), tried) == {}
+
+
+def test_choices_and_names_are_compared_as_often_as_there_are_some() -> None:
+    compared = 0
+
+    class Counted(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    Categorical([Counted(number) for number in range(2000)])
+    assert first_repeated([Counted(number) for number in (*range(2000), 7)]) == 2000
+    assert compared < 20

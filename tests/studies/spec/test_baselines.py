@@ -88,3 +88,15 @@ def test_wrong_baselines_are_named(given: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         with_baselines(spec(baselines=given), [], ("val_error",))
     assert "\n" not in str(caught.value)
+
+
+def test_first_trials_and_baselines_of_a_very_large_space_are_limited() -> None:
+    space = Space({f"p{number}": Categorical([1, 2]) for number in range(1000)})
+    for key, count, given in (
+        ("search.first_trials", 501, {"search": {"first_trials": [{}] * 501}}),
+        ("baselines", 501, {"baselines": [{"name": str(number), "params": {"p0": 1}} for number in range(501)]}),
+    ):
+        wide = spec(**given).model_copy(update={"space": space})
+        said = rf"{key}: found {count} for 1,000 parameters, which are over 500,000 values\. Give fewer"
+        with pytest.raises(SpecError, match=said):
+            with_baselines(with_first_trials(wide, ()), ())

@@ -624,3 +624,15 @@ def test_a_parameter_of_a_command_with_one_of_our_names_in_braces_is_refused(nam
         check_against_task(spec, None, None, Space({}))
     unnamed = parse_spec({"task": {"command": ["python", "train.py"]}, "space": space}, "spec")
     assert check_against_task(unnamed, None, None, Space({})).space is not None
+
+
+def test_conditions_that_allow_endless_combinations_of_options_are_checked_in_part() -> None:
+    space: dict[str, object] = {"p0": {"type": "int", "low": 1, "high": 2}}
+    for number in range(1, 60):
+        space[f"p{number}"] = {"type": "int", "low": 1, "high": 2, "when": {f"p{number - 1}": 2}}
+    space["shard"] = {"type": "categorical", "choices": ["none", "full"], "when": {"p59": 2}}
+    parsed = parse_spec({"task": "digits", "space": space, "objectives": ["val_error"]}, "spec")
+    assert check_against_task(parsed, [*space], ["val_error"], DEFAULT_SPACE).space == parsed.space
+    always = parse_spec({"task": "digits", "space": space | {"shard": ["full"], "compress": ["fp16"]}}, "spec")
+    with pytest.raises(SpecError, match="shard is full and compress is fp16"):
+        check_against_task(always, [*space], ["val_error"], DEFAULT_SPACE)
