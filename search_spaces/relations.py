@@ -30,7 +30,7 @@ class Relation:
 
     @classmethod
     def of(cls, text: object, known: Mapping[str, Collection[str]]) -> "Relation":
-        """Parse a relation between known parameters, each with its choices as texts. Raises SpaceError if it is invalid."""
+        """Parse a relation between parameters, known with their choices as texts. Raises SpaceError if invalid."""
         if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
             raise SpaceError(found(text, _ALLOWED))
         try:
