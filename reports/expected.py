@@ -371,7 +371,7 @@ def _first_by_chance(trial: TrialRecord) -> DecisionRecord | None:
 
 
 def is_by_chance(decision: DecisionRecord) -> bool:
-    """Return whether a decision continued a trial at random that would otherwise have been stopped."""
+    """Return whether chance alone let a trial continue, which the pruner would have stopped."""
     return decision.action == "continue" and decision.reason.startswith(RANDOM_CONTINUATION)
 
 

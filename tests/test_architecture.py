@@ -49,7 +49,6 @@ DOORS: dict[str, dict[str, str]] = {
         "automl.doctor_checks": "asks which devices and backends work here, inside functions",
         "automl.libraries": "what runs in ranks, inside training functions",
         "automl.callbacks": "files of a transformers.Trainer, in a user's script",
-        "automl.adapters.tune_trainable": "files of a checkpoint as tensors, in ranks",
         "automl.exporting": "models as programs",
         "automl.registry.comparison": "answers of two models",
         "automl.standalone.programs": "runs exported models, where nothing else of us is",

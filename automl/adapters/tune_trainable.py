@@ -73,12 +73,7 @@ def _values(around: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_training_function(
-    train: Callable[..., Any],
-    constants: Mapping[str, Any],
-    epochs: int,
-    *,
-    has_checkpoints: bool = False,
-    may_go_on: bool = False,
+    train: Any, constants: Mapping[str, Any], epochs: int, *, has_checkpoints: bool = False, may_go_on: bool = False
 ) -> Callable[[Trial], None]:
     """Return a training function that runs a trainable of Ray Tune.
 
@@ -111,13 +106,13 @@ def _run_class(trial: Trial, train: Any, config: dict[str, Any]) -> None:
     def save() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             trainable.save(folder)
-            files.read(Path(folder), trainable.iteration)
+            files.read(folder, trainable.iteration)
         return files.state_dict()
 
     def load(content: dict[str, Any]) -> None:
         files.load_state_dict(content)
         with tempfile.TemporaryDirectory() as folder:
-            files.write(Path(folder))
+            files.write(folder)
             trainable.restore(folder)
         trainable._iteration = files.reports  # noqa: SLF001 - Ray reads it from a file of its own
 
@@ -155,7 +150,7 @@ def _run_function(
         reports += 1
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
-                files.read(Path(folder), reports)
+                files.read(folder, reports)
         if epoch is None:
             raise TaskError(f"tune.report() was called more than {epochs} times. Increase training.epochs")
         if reports < epoch:  # trained again, since the last checkpoint is older than the trial's
@@ -172,7 +167,7 @@ def _run_function(
             if not files.reports:
                 return None
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            files.write(Path(folder))
+            files.write(folder)
             return import_module(MODULES[0]).Checkpoint.from_directory(folder)
 
         context = functools.partial(_Context, trial)
@@ -194,28 +189,24 @@ class _Files:
     """Files of a trainable's last checkpoint, by path. `reports` is the number of reports before that checkpoint."""
 
     def __init__(self) -> None:
-        self._contents: dict[str, Any] = {}
+        self._files: dict[str, Any] = {}
         self.reports = 0
 
-    def read(self, folder: Path, reports: int) -> None:
-        import numpy as np
-        import torch
+    def read(self, folder: str, reports: int) -> None:
+        from trainers.commands.kept_folder import files_in
 
-        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        contents = {str(path.relative_to(folder)): np.fromfile(path, dtype=np.uint8) for path in paths}
-        self._contents = {path: torch.from_numpy(content) for path, content in contents.items()}
-        self.reports = reports
+        self._files, self.reports = files_in(Path(folder)), reports
 
-    def write(self, folder: Path) -> None:
-        for path, content in self._contents.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            content.numpy().tofile(folder / path)
+    def write(self, folder: str) -> None:
+        from trainers.commands.kept_folder import put_files
+
+        put_files(self.state_dict(), Path(folder), "of the trainable")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"files": self._contents, "reports": self.reports}
+        return {"files": self._files, "reports": self.reports}
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        self._contents, self.reports = content["files"], content["reports"]
+        self._files, self.reports = content["files"], content["reports"]
 
     def how_to_load(self, state: str) -> str:
         return f'for path, content in {state}["files"].items(): content.numpy().tofile(path)  # in your own folder'

@@ -20,9 +20,9 @@ from automl.terminal.output import print_json
 def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """End a trial for good, while its study continues.
 
-    A running trial stops within its epoch, and keeps the measurements of earlier epochs. TRIAL is the trial's number,
-    or for an enqueued trial a name such as q7, which `automl trials` lists.
-    Without TRIAL, takes the study out of the queue: its running trials end their epoch, and no worker continues it.
+    A running trial stops at once; its complete epochs stay measured. TRIAL is the trial's number, or for an enqueued
+    trial a name such as q7, which `automl trials` lists.
+    Without TRIAL, takes the study out of the queue: running trials finish their epoch, and no worker continues it.
     """
     backend = backend_of(store)
     if trial is None:

@@ -27,7 +27,7 @@ from search_spaces.messages import UserError
 )  # fmt: skip
 @click.option(
     "--usd", type=Number(0, min_open=True), cls=ServiceOption,
-    help="Largest cost in dollars, in addition to the study's budget.",
+    help="Budget of the confirmation in dollars. The study's own budget does not change.",
 )  # fmt: skip
 @store_option
 @json_option

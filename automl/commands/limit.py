@@ -32,8 +32,8 @@ def limit() -> None:
 def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
     """Let the user or project NAME spend at most USD dollars.
 
-    The limit holds for the sum over all studies. If a running study could exceed it, its trials end their epoch, and
-    the study continues with the dollars that are left.
+    The limit holds for the sum over all studies. If a running study could exceed it, the study pauses its trials after
+    their current epoch, and continues with the dollars that are left.
     """
     queue = _queue(store)
     queue.set_limit(kind, name, round(usd * NANO))

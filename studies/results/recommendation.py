@@ -338,7 +338,7 @@ def _column(
 
 
 def _reliability(lost: Sequence[float], spreads: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share of the variance of `lost` that random seeds do not explain; 0.5 if each model has one seed."""
+    """Return the share of variance between models that seeds do not explain; 0.5 if each model has one seed."""
     differences = variance(lost) if len(lost) > 1 else 0.0
     if differences <= 0:
         return 0.0

@@ -104,7 +104,7 @@ def test_an_objective_runs_with_what_it_asks_for() -> None:
         ("without_bounds", "trial.suggest_float: rate.low: found nan, allowed: a finite number"),
         ("without_any_choice", "trial.suggest_categorical: kind.choices: found [], allowed: at least one value"),
         ("twice_with_other_ranges", "trial.suggest_int: width: an earlier call with a whole number from"),
-        ("asks_for_ranks", "trial.suggest_int: world_size: this range is computed while the trial runs"),
+        ("asks_for_ranks", "trial.suggest_int: world_size: the number of ranks is needed before"),
     ],
 )
 def test_bad_calls_fail_the_trial_with_one_line(objective: str, words: str) -> None:

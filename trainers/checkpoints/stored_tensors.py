@@ -258,7 +258,7 @@ def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, Any]:
-    """Return weights with stored tensors copied to `scratch` and mapped. May raise OSError or CheckpointError."""
+    """Copy stored tensors to the file `scratch`, and map it into memory. May raise OSError or CheckpointError."""
     offsets: dict[str, int] = {}
     at = 0
     for name, value in weights.items():

@@ -131,7 +131,7 @@ class StreamSamples:
         return to_device(inputs, self.device), to_device(targets, self.device)
 
     def passes(self, sharing: Sharing) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield a rank's batches of an evaluation. Ranks see each sample once, and have the same number of passes."""
+        """Yield a rank's batches of an evaluation: each sample goes to one rank, and all ranks get as many batches."""
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())
         if self.is_shared_out and sharing.world_size > 1:

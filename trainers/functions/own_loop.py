@@ -110,7 +110,7 @@ class OwnLoop:
         *,
         is_scaled: bool = True,
     ) -> TrialFacts:
-        """Return the facts known before the first epoch. `model_parameters` is 0 if unknown; a command has no `models`.
+        """Return the facts known before the first epoch. `model_parameters` is 0 if unknown; commands have no `models`.
 
         `resuming` names state that an attempt restarts. `is_scaled` is false for a command that uses the searched
         learning rate unscaled. Both rates are 0 if the parameter `learning_rate` is not a rate.

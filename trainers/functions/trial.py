@@ -353,8 +353,8 @@ class Asking:
             raise TaskError(f"name: found {shown(name)}, allowed: a text that is not empty")
         if name == "world_size":
             raise TaskError(
-                "world_size: this range is computed while the trial runs, but the trial needs its ranks earlier. Write "
-                "literal arguments in the call, or set space={'world_size': ...}"
+                "world_size: the number of ranks is needed before the function runs. Write numbers as the arguments of "
+                "this call, or set space={'world_size': ...}"
             )
         before = self._answered.get(name)
         if before is not None:

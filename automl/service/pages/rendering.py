@@ -83,7 +83,7 @@ async def form_of(request: Request) -> Mapping[str, str]:
         text = (await request.body()).decode("utf-8")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:
-        raise UserError("form: the body cannot be read. Send the fields of the page") from None
+        raise UserError("the form's fields cannot be read. Submit the form of this page again") from None
     return {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
 
 

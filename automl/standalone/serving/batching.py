@@ -22,7 +22,7 @@ Result = list[Answer] | Exception
 
 
 class Watcher(Protocol):
-    """Interface that receives the figures of each batch."""
+    """Interface that receives the size and the seconds of each batch."""
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
         """Record that the model has predicted a batch."""
