@@ -16,12 +16,12 @@ epoch, as with Ray's `stop`.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial, update_wrapper
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
@@ -51,7 +51,7 @@ def own_trainable(train: Any) -> Any:
     """Return the user's own trainable, with the values of `tune.with_parameters`. Other objects are unchanged."""
     if inspect.isfunction(train) and train.__module__ == _WRAPPERS:
         around = inspect.getclosurevars(train).nonlocals
-        return functools.partial(own_trainable(around["trainable"]), **_values(around))
+        return partial(own_trainable(around["trainable"]), **_values(around))
     if not is_trainable_class(train) or train.__module__ != _WRAPPERS:
         return train
     values, own = dict[str, Any](), train
@@ -91,11 +91,40 @@ def as_training_function(
         config = {**constants, **trial.params}
         if inspect.isclass(train):
             _run_class(trial, train, config)
-        else:
-            with suppress(_AllReported):
-                _run_function(trial, train, config, epochs, has_checkpoints=has_checkpoints, may_go_on=may_go_on)
+            return
+        files = _Files()
+        left = trial.epochs(**({"checkpoint": files} if has_checkpoints else {}))
+        epoch, known, reports = next(left, None), dict[str, Any](), files.reports
+        if epoch is None:
+            return
 
-    return of_trial(functools.update_wrapper(run, train, updated=()))
+        def report(metrics: Mapping[str, Any], checkpoint: Any = None, **_more: object) -> None:
+            nonlocal epoch, known, reports
+            reports += 1
+            if checkpoint is not None:
+                with checkpoint.as_directory() as folder:
+                    files.read(folder, reports)
+            if epoch is None:
+                raise TaskError(f"tune.report() was called more than {epochs} times. Increase training.epochs")
+            if reports < epoch:  # trained again, since the last checkpoint is older than the trial's
+                return
+            known = _reported(metrics)
+            trial.report(**known)
+            epoch = next(left, None)
+            if epoch is None and may_go_on:
+                raise _AllReported
+
+        with suppress(_AllReported), ExitStack() as stack:
+            answers = {"get_checkpoint": partial(files.opened, stack), "get_context": partial(_Context, trial)}
+            stack.enter_context(_replaced(train, {"report": report, **answers}))
+            last = train(config)
+        if epoch is not None:
+            known = (_numbers(last) if isinstance(last, Mapping) else {}) or known
+            if not known:
+                raise TaskError("the trainable returned without calling tune.report(). Report the study's objectives")
+            trial.report(**known)
+
+    return of_trial(update_wrapper(run, train, updated=()))
 
 
 def _run_class(trial: Trial, train: Any, config: dict[str, Any]) -> None:
@@ -130,57 +159,6 @@ def _run_class(trial: Trial, train: Any, config: dict[str, Any]) -> None:
             Path(trainable.logdir).rmdir()
 
 
-def _run_function(
-    trial: Trial,
-    train: Callable[..., Any],
-    config: dict[str, Any],
-    epochs: int,
-    *,
-    has_checkpoints: bool,
-    may_go_on: bool,
-) -> None:
-    files = _Files()
-    left = trial.epochs(**({"checkpoint": files} if has_checkpoints else {}))
-    epoch, known, reports = next(left, None), dict[str, Any](), files.reports
-    if epoch is None:
-        return
-
-    def report(metrics: Mapping[str, Any], checkpoint: Any = None, **_more: object) -> None:
-        nonlocal epoch, known, reports
-        reports += 1
-        if checkpoint is not None:
-            with checkpoint.as_directory() as folder:
-                files.read(folder, reports)
-        if epoch is None:
-            raise TaskError(f"tune.report() was called more than {epochs} times. Increase training.epochs")
-        if reports < epoch:  # trained again, since the last checkpoint is older than the trial's
-            return
-        known = _reported(metrics)
-        trial.report(**known)
-        epoch = next(left, None)
-        if epoch is None and may_go_on:
-            raise _AllReported
-
-    with ExitStack() as stack:
-
-        def checkpoint() -> Any:
-            if not files.reports:
-                return None
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            files.write(folder)
-            return import_module(MODULES[0]).Checkpoint.from_directory(folder)
-
-        context = functools.partial(_Context, trial)
-        ours: dict[str, Callable[..., Any]] = {"report": report, "get_checkpoint": checkpoint, "get_context": context}
-        stack.enter_context(_replaced(train, ours))
-        last = train(config)
-    if epoch is not None:
-        known = (_numbers(last) if isinstance(last, Mapping) else {}) or known
-        if not known:
-            raise TaskError("the trainable returned without calling tune.report(). Report the study's objectives")
-        trial.report(**known)
-
-
 class _AllReported(BaseException):
     """Ends a function that would go on after its last epoch."""
 
@@ -201,6 +179,14 @@ class _Files:
         from trainers.commands.kept_folder import put_files
 
         put_files(self.state_dict(), Path(folder), "of the trainable")
+
+    def opened(self, stack: ExitStack) -> Any:
+        """Return the checkpoint in a folder that exists until the stack closes; None before the first checkpoint."""
+        if not self.reports:
+            return None
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        self.write(folder)
+        return import_module(MODULES[0]).Checkpoint.from_directory(folder)
 
     def state_dict(self) -> dict[str, Any]:
         return {"files": self._files, "reports": self.reports}
@@ -298,7 +284,7 @@ class _Context:
     def __getattr__(self, name: str) -> Callable[[], object]:
         if not name.startswith("get_"):
             raise AttributeError(name)
-        return functools.partial(self._answers.get, name)
+        return partial(self._answers.get, name)
 
 
 @contextmanager
