@@ -346,13 +346,10 @@ def _checked_values(values: object, name: str) -> tuple[Value, ...]:
         raise SpaceError(found(values, "a list of values"), (name,))
     if not values:
         raise SpaceError(found(list(values), "at least one value"), (name,))
-    seen = set[Value]()
     for value in values:
         if kind_of(value) is None or (isinstance(value, float) and not math.isfinite(value)):
             raise SpaceError(found(value, "null, true, false, finite numbers and strings"), (name,))
-        if value in seen:
-            raise SpaceError(
-                f"found {shown(value)} twice, allowed: values that all differ (1, 1.0 and true are equal)", (name,)
-            )
-        seen.add(value)
+    if (index := first_repeated(values)) is not None:
+        allowed = "allowed: values that all differ (1, 1.0 and true are equal)"
+        raise SpaceError(f"found {shown(values[index])} twice, {allowed}", (name,))
     return tuple(values)

@@ -1,7 +1,5 @@
 """A study as frozen values without SQL (records), for all code that reads the store."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence

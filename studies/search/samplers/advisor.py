@@ -5,8 +5,6 @@ standard input    {"space": ..., "objectives": [...], "constraints": [...], "epo
 standard output   [{"width": 64, "learning_rate": 0.01}, ...]
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
