@@ -115,7 +115,7 @@ def check_all_seeds_answer_together(place: Workplace) -> None:
 
 def check_the_command(place: Workplace) -> None:
     said = place.run("ensemble", "ages").stdout
-    assert "validation: val_mse" in said
+    assert "validation val_mse" in said
     assert "for its best member " in said
     manifest = read_manifest(place.folder / "ages-ensemble")
     assert manifest["answers"]["mse"] == manifest["metrics"]["val_mse"] == manifest["values"]["val_mse"]

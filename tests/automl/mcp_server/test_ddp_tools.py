@@ -66,7 +66,7 @@ def test_topics_are_answered_from_the_guide(topic: str, title: str, said: str) -
 
 
 def test_an_unknown_topic_names_the_sections() -> None:
-    with pytest.raises(ToolProblem, match="no word of 'zebra'") as raised:
+    with pytest.raises(ToolProblem, match="the guide has no section on 'zebra'") as raised:
         ddp_tools.about("zebra")
     assert "Common mistakes" in raised.value.next_step
 

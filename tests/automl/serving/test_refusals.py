@@ -29,12 +29,12 @@ def refused(folder: Path, *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("none", None, " is no model ([Errno 2] No such file"),
-        ("empty.pt2", b"", " is no model (File is not a zip file). Name a folder, .pt2 or .onnx file that"),
-        ("words.pt2", b"hello", " is no model (File is not a zip file)"),
-        ("weights.pt", pickle.dumps({"a": 1}), " is no model (File is not a zip file)"),
-        ("folder", {"other.json": b"{}"}, " is no model ([Errno 2] No such file"),
-        ("folder", {"manifest.json": b""}, " is no model (Expecting value"),
+        ("none", None, " is not an exported model ([Errno 2] No such file"),
+        ("empty.pt2", b"", " is not an exported model (File is not a zip file). Name a folder, .pt2 or .onnx file that"),
+        ("words.pt2", b"hello", " is not an exported model (File is not a zip file)"),
+        ("weights.pt", pickle.dumps({"a": 1}), " is not an exported model (File is not a zip file)"),
+        ("folder", {"other.json": b"{}"}, " is not an exported model ([Errno 2] No such file"),
+        ("folder", {"manifest.json": b""}, " is not an exported model (Expecting value"),
         ("folder", {"manifest.json": b"[]"}, ": found the format None, allowed: 1"),
         ("folder", {"manifest.json": b'{"format": 99}'}, ": found the format 99, allowed: 1"),
     ],
@@ -55,7 +55,7 @@ def test_an_archive_of_somebody_else(tmp_path: Path) -> None:
     place = tmp_path / "theirs.pt2"
     with zipfile.ZipFile(place, "w") as archive:
         archive.writestr("theirs/data.pkl", pickle.dumps(Hostile(tmp_path / "marker")))
-    assert f"MODEL: {place} is no model (there is no manifest.json in it)" in refused(tmp_path, place)
+    assert f"MODEL: {place} is not an exported model (there is no manifest.json in it)" in refused(tmp_path, place)
     assert not (tmp_path / "marker").exists()
 
 

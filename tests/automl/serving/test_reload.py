@@ -155,8 +155,8 @@ def test_a_model_that_is_gone_for_a_while_is_still_served(pair: Server, place: P
     aside = place.with_name("aside")
     with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
         place.rename(aside)
-        pair.wait_for(lambda: all("is no model" in one for one in problems(pair)))
-        assert "is no model" in pair.ask("/health").body["problem"]
+        pair.wait_for(lambda: all("is not an exported model" in one for one in problems(pair)))
+        assert "is not an exported model" in pair.ask("/health").body["problem"]
         aside.rename(place)
         pair.wait_for(lambda: not any(problems(pair)))
         assert pair.ask("/health").body["problem"] is None
