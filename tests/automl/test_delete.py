@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_looked_at_keeps_its_files(place: Place) -> None
     (place.artifacts / NOTE).mkdir()  # reading it fails, as on a disk that does not answer
     code, out, err = place.run("delete", "small", "--yes")
     assert (code, out) == (1, "")
-    assert f"Nothing was deleted: {place.artifacts} cannot be read now (Is a directory)" in err
+    assert f"Nothing was deleted: {place.artifacts} cannot be read (Is a directory)" in err
     assert place.store.study_names() == ["small", "other"]
     assert len(list(place.artifacts.rglob("*.pt"))) == 2
     assert place.run("delete", "small", "--yes", "--keep-files")[0] == 0
@@ -211,7 +211,7 @@ def test_rows_stay_as_long_as_a_file_cannot_be_deleted(place: Place, monkeypatch
         patch.setattr("trainers.checkpoints.checkpoint_stores.LocalPlace.delete", refuses)
         code, out, err = place.run("delete", "small", "--yes")
     assert (code, out) == (1, "")
-    assert "epoch-0002.attempt-1.pt cannot be deleted (2 files in all), so small stays stored" in err
+    assert "epoch-0002.attempt-1.pt cannot be deleted (2 files in all), so small was not deleted" in err
     assert place.store.study_names() == ["small", "other"]
     assert place.run("delete", "small", "--yes")[0] == 0
 

@@ -51,7 +51,11 @@ def test_what_is_proposed_is_taken_where_it_lies_in_the_range() -> None:
             "^b: an earlier call with a whole number from 1 to 1, gave 1, but this call has a whole number",
         ),
         ("b", float_domain(0.0, 1.0), "^b: an earlier call .* gave 1, but this call has a number from 0.0 to 1.0"),
-        ("world_size", RANGE, r"^world_size: this range .* literal .*, or set space=\{'world_size': ...\}"),
+        (
+            "world_size",
+            RANGE,
+            r"^world_size: the number of ranks is needed before .* numbers .*, or set space=\{'world_size': ...\}",
+        ),
         ("", RANGE, "^name: found '', allowed: a text that is not empty"),
     ],
 )

@@ -30,7 +30,11 @@ def refused(folder: Path, *arguments: object) -> str:
     ("name", "content", "words"),
     [
         ("none", None, " is not an exported model ([Errno 2] No such file"),
-        ("empty.pt2", b"", " is not an exported model (File is not a zip file). Name a folder, .pt2 or .onnx file that"),
+        (
+            "empty.pt2",
+            b"",
+            " is not an exported model (File is not a zip file). Name a folder, .pt2 or .onnx file that",
+        ),
         ("words.pt2", b"hello", " is not an exported model (File is not a zip file)"),
         ("weights.pt", pickle.dumps({"a": 1}), " is not an exported model (File is not a zip file)"),
         ("folder", {"other.json": b"{}"}, " is not an exported model ([Errno 2] No such file"),

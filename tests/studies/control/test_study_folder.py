@@ -261,4 +261,4 @@ def test_a_folder_that_cannot_be_marked_stops_no_study(new_store, tmp_path, capl
     store = new_store("one")
     (tmp_path / "artifacts").write_text("no folder")
     assert session_of(store).run() is not None
-    assert "cannot write the note that marks the folder as used" in caplog.text
+    assert "cannot search for files that no trial needs" in caplog.text

@@ -556,8 +556,8 @@ def test_other_tables_in_the_same_database_are_left_alone(url: str) -> None:
     [
         ("nonsense", "cannot read the URL"),
         ("mysql://me:secret@h/d", "found mysql, allowed: sqlite, postgresql"),
-        ("sqlite://", "needs a file"),
-        ("sqlite:///:memory:", "needs a file"),
+        ("sqlite://", "give a file"),
+        ("sqlite:///:memory:", "give a file"),
         ("postgresql://me:secret@127.0.0.1:1/none", "cannot be opened"),
         ("sqlite:////no/such/folder/x.db", "cannot be opened"),
     ],

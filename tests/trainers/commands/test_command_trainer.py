@@ -244,7 +244,7 @@ def _keep_what_shrinks(folder):
     assert len(files["state"]) == 2**22
     sizes = itertools.cycle([2**25, 2**24 + 1])
     with (
-        pytest.raises(TaskError, match="files in the folder of checkpoints change while"),
+        pytest.raises(TaskError, match="files in the folder of checkpoints changed while"),
         counting(lambda: os.truncate(path, next(sizes))),
     ):
         files_in(folder)
