@@ -265,7 +265,9 @@ def search(
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
     given = {"hours": HOURS, "usd": USD, "trials": None} if budget is None else budget
     constants: Mapping[str, Any] = {}
-    if (is_trainable := is_tune_trainable(train) or is_param_space(space)) and isinstance(space, Mapping):
+    is_other = is_training_function(train) or is_optuna_objective(train)
+    is_trainable = is_tune_trainable(train) or (is_param_space(space) and not is_other)
+    if is_trainable and isinstance(space, Mapping):
         try:
             space, constants = parameters_and_constants(space)
         except SpaceError as error:

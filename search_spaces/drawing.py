@@ -11,7 +11,7 @@ from search_spaces.space import CONSTRAINTS, Space
 
 DRAWS = 10_000
 """Number of random configurations among which one has to keep the constraints of a space."""
-_MOST_DRAWN = 500_000  # parameters of these configurations together, a constraint counted as a tenth of its letters
+_MOST_DRAWN = 1_000_000  # parameters of these configurations together, a constraint counted as a tenth of its letters
 
 
 def example_params(space: Space) -> dict[str, Value]:

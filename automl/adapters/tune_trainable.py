@@ -10,8 +10,8 @@
 While a trial runs, `report`, `get_checkpoint` and `get_context` of `ray.tune`, `ray.train` and `ray.air.session` are
 replaced by functions of this module, also where modules have imported them under these names. Such trials have one
 rank. Their checkpoints hold the files that the trainable wrote into its own. A function that returns early completes
-its trial: its last report counts for the epoch that had begun. A function that continues ends at the report of the last
-epoch, as with Ray's `stop`.
+its trial: its last report counts for the epoch that had begun. A function that continues ends at its
+first report after the last epoch, as with Ray's `stop`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def as_training_function(
         constants: Entries of `config` besides the trial's parameters.
         epochs: Number of epochs of a full training.
         has_checkpoints: Whether the function continues from `get_checkpoint()`.
-        may_go_on: Whether the function ends at the report of the last epoch. Otherwise a further report fails the
+        may_go_on: Whether a report after the last epoch ends the function. Otherwise a further report fails the
             trial, since `epochs` may be a default that is too small.
     """
 
@@ -94,32 +94,33 @@ def as_training_function(
             return
         files = _Files()
         left = trial.epochs(**({"checkpoint": files} if has_checkpoints else {}))
-        epoch, known, reports = next(left, None), dict[str, Any](), files.reports
+        epoch, reports = next(left, None), files.reports
         if epoch is None:
             return
 
         def report(metrics: Mapping[str, Any], checkpoint: Any = None, **_more: object) -> None:
-            nonlocal epoch, known, reports
+            nonlocal epoch, reports
             reports += 1
             if checkpoint is not None:
                 with checkpoint.as_directory() as folder:
                     files.read(folder, reports)
-            if epoch is None:
-                raise TaskError(f"tune.report() was called more than {epochs} times. Increase training.epochs")
-            if reports < epoch:  # trained again, since the last checkpoint is older than the trial's
-                return
-            known = _reported(metrics)
-            trial.report(**known)
-            epoch = next(left, None)
             if epoch is None and may_go_on:
                 raise _AllReported
+            if epoch is None:
+                raise TaskError(f"tune.report() was called more than {epochs} times. Increase training.epochs")
+            known = _reported(metrics)
+            if reports < epoch:  # trained again, since the last checkpoint is older than the trial's
+                return
+            files.known = {name: float(value) for name, value in known.items()}
+            trial.report(**known)
+            epoch = next(left, None)
 
         with suppress(_AllReported), ExitStack() as stack:
             answers = {"get_checkpoint": partial(files.opened, stack), "get_context": partial(_Context, trial)}
             stack.enter_context(_replaced(train, {"report": report, **answers}))
             last = train(config)
         if epoch is not None:
-            known = (_numbers(last) if isinstance(last, Mapping) else {}) or known
+            known = (_numbers(last) if isinstance(last, Mapping) else {}) or files.known
             if not known:
                 raise TaskError("the trainable returned without calling tune.report(). Report the study's objectives")
             trial.report(**known)
@@ -164,10 +165,14 @@ class _AllReported(BaseException):
 
 
 class _Files:
-    """Files of a trainable's last checkpoint, by path. `reports` is the number of reports before that checkpoint."""
+    """Files of a trainable's last checkpoint, by path.
+
+    `reports` is the number of reports before that checkpoint, and `known` has the metrics of the last report.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, Any] = {}
+        self.known: dict[str, float] = {}
         self.reports = 0
 
     def read(self, folder: str, reports: int) -> None:
@@ -189,10 +194,10 @@ class _Files:
         return import_module(MODULES[0]).Checkpoint.from_directory(folder)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"files": self._files, "reports": self.reports}
+        return {"files": self._files, "known": self.known, "reports": self.reports}
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        self._files, self.reports = content["files"], content["reports"]
+        self._files, self.known, self.reports = content["files"], content["known"], content["reports"]
 
     def how_to_load(self, state: str) -> str:
         return f'for path, content in {state}["files"].items(): content.numpy().tofile(path)  # in your own folder'

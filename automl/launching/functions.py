@@ -7,10 +7,11 @@ import inspect
 import pickletools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
 from trainers.contract.training_function import is_training_function, problem_of
 
@@ -51,6 +52,12 @@ def plain_function(train: Callable[..., object]) -> Callable[..., object]:
     def call(*values: Any, **named: Any) -> object:
         return train(*values, **named)
 
+    holder = getattr(inner, "__self__", None if inspect.isfunction(inner) else inner)  # object with the method
+    if holder is not None:
+        call.__module__ = type(holder).__module__
+    for one in (holder, inner, train):
+        if isinstance(space := getattr(one, "space", None), Space | Mapping):
+            call.space = space  # type: ignore[attr-defined]
     call.__name__ = getattr(inner, "__name__", type(inner).__name__)
     call.__qualname__ = f"{plain_function.__name__}.<locals>.{call.__name__}"
     call.__signature__ = inspect.signature(train)  # type: ignore[attr-defined]

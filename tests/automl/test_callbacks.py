@@ -112,6 +112,40 @@ def test_a_script_with_a_callback_reports_saves_and_resumes(tmp_path: Path, text
     assert errors == sorted(errors, reverse=True), "the second attempt continues where the first ended"
 
 
+STOPS = {
+    "lightning": (
+        LIGHTNING.replace("[callback]", "[callback, pl.callbacks.EarlyStopping('val_error', patience=1)]"),
+        ("return torch.nn.functional.mse_loss(self", "return 0 * torch.nn.functional.mse_loss(self"),
+    ),
+    "hugging_face": (
+        HUGGING_FACE.replace("callbacks=[callback]", "callbacks=[callback, EarlyStoppingCallback(1)]")
+        .replace("import Trainer,", "import EarlyStoppingCallback, Trainer,")
+        .replace('save_strategy="no"', 'save_strategy="epoch", load_best_model_at_end=True, eval_on_start=True')
+        .replace("eval_dataset=rows", 'eval_dataset={"a": rows, "b": rows}')
+        .replace("learning_rate=0.01", 'learning_rate=0.0, metric_for_best_model="eval_a_loss"'),
+        ("", ""),
+    ),
+    "keras": (
+        KERAS.replace("callbacks=[callback]", "callbacks=[callback, keras.callbacks.EarlyStopping(patience=1)]"),
+        ("keras.optimizers.Adam(0.01)", "keras.optimizers.SGD(0.0)"),
+    ),
+}  # fmt: skip
+"""Scripts whose error does not improve, so that they stop after epoch 2 of 4, with the change that makes it so."""
+
+
+@pytest.mark.parametrize("library", STOPS)
+def test_a_script_that_stops_early_completes_its_trial(tmp_path: Path, library: str) -> None:
+    text, (old, new) = STOPS[library]
+    script(tmp_path, text.replace(old, new) if old else text)
+    options = {"command": [sys.executable, "train.py"], "environment": {"PYTHONPATH": ":".join(sys.path)}}
+    done = run(spec_of(tmp_path, options))
+    assert done.epochs == [1, 2]
+    assert done.measurements[-1].complete
+    assert done.measurements[-1].checkpoint is not None
+    if library == "hugging_face":
+        assert {"eval_a_loss", "eval_b_loss"} <= done.measurements[0].metrics.keys()
+
+
 def test_outside_a_trial_callbacks_do_nothing(tmp_path: Path) -> None:
     script(tmp_path, LIGHTNING)
     environment = {"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)}

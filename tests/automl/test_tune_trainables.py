@@ -110,25 +110,29 @@ def saves_at_times(config: dict[str, Any], offset: float = 0.0) -> None:
             tune.report({"error": config["rate"] / step + offset, "started": start}, checkpoint=checkpoint)
 
 
+def attempt_of(train: Callable[..., Any], folder: Path, course: Granted, epochs: int, **more: Any) -> list[Measurement]:
+    steps, spec = more.pop("steps", epochs), {"task": "x:y", "space": {"rate": [6.0]}, "training": {"epochs": epochs}}
+    trial = TrialSpec(
+        study="s", trial=5, task="x:y", params={"rate": 6.0}, training={"epochs": epochs},
+        checkpoint_folder=str(folder), **more,
+    )  # fmt: skip
+    function = TrainingFunction(function=function_of_trainable(train, {"steps": steps}, parse_spec(spec)))
+    trainer = FunctionTrainer(trial, function, group=Group())
+    try:
+        trainer.run(course)
+    finally:
+        trainer.close()
+    return course.measurements
+
+
 def in_attempts(train: Callable[..., Any], folder: Path, epochs: int) -> list[list[Measurement]]:
     """Train a trial that is over after each epoch; returns the measurements of each attempt."""
     attempts: list[list[Measurement]] = []
     path = None
-    spec_of_study = parse_spec({"task": "x:y", "space": {"rate": [6.0]}, "training": {"epochs": epochs}})
     for epoch in range(1, epochs + 1):
-        spec = TrialSpec(
-            study="s", trial=5, task="x:y", params={"rate": 6.0}, training={"epochs": epochs}, attempt=epoch,
-            checkpoint_folder=str(folder), resume_from=path,
-        )  # fmt: skip
-        function = TrainingFunction(function=function_of_trainable(train, {"steps": epochs}, spec_of_study))
         course = Granted(epoch, ends_with=None if epoch == epochs else 1)
-        trainer = FunctionTrainer(spec, function, group=Group())
-        try:
-            trainer.run(course)
-        finally:
-            trainer.close()
-        attempts.append(course.measurements)
-        path = course.measurements[-1].checkpoint
+        attempts.append(attempt_of(train, folder, course, epochs, attempt=epoch, resume_from=path))
+        path = attempts[-1][-1].checkpoint
     return attempts
 
 
@@ -140,6 +144,13 @@ def test_checkpoints_of_trainables_resume_a_trial(tmp_path: Path, train: Callabl
     ]
     if train is saves_at_times:
         assert [attempt[-1].metrics["started"] for attempt in attempts] == [0, 0, 2, 2, 4]
+
+
+def test_a_function_that_is_resumed_after_its_own_last_epoch_completes_its_trial(tmp_path: Path) -> None:
+    first = attempt_of(saves_at_times, tmp_path, Granted(ends_with=2), 9, steps=3)
+    assert [one.epoch for one in first] == [1, 2]
+    second = attempt_of(saves_at_times, tmp_path, Granted(), 9, steps=2, attempt=2, resume_from=first[-1].checkpoint)
+    assert [(one.epoch, one.metrics["error"], one.complete) for one in second] == [(3, 3.0, True)]
 
 
 def test_a_class_without_checkpoints_trains_until_it_is_done() -> None:
@@ -162,7 +173,7 @@ class Written:
     """An objective and trainables that are no plain functions."""
 
     def __init__(self, offset: float) -> None:
-        self.offset = offset
+        self.offset, self.space = offset, {"rate": (0.0, 1.0)}
 
     def __call__(self, trial: Any) -> float:
         return float(self.rate_of(trial)) + self.offset
@@ -182,6 +193,7 @@ def test_partials_methods_and_objects_are_functions(tmp_path: Path) -> None:
     assert [one.metrics["error"] for one in trained(method, {"rate": 6.0}, {}, epochs=1)] == [6.25]
     objective = plain_function(Written(0.25))
     assert (objective.__name__, is_optuna_objective(objective)) == ("Written", True)
+    assert objective.space == Written(0.25).space  # type: ignore[attr-defined]
 
     def bound(trial: automl.Trial, data: list[int]) -> None:
         trial.report(error=len(data))
@@ -330,6 +342,8 @@ def test_a_search_takes_a_trainable_with_its_param_space(driven: list[Any]) -> N
     assert driven[0].space == Space({"rate": Float(1e-4, 1e-1, log=True)})
     with pytest.raises(SpecError, match=r"automl.search: space: rate: this Ray Tune distribution has no bounds"):
         automl.search(by_module, space={"rate": tune.randn()}, objectives=["error"], budget={"trials": 2})
+    with pytest.raises(SpecError, match="space"):
+        automl.search(training_functions.train, space={"rate": tune.uniform(0.0, 1.0)}, objectives=["error"])
     for world_size in (2, tune.choice([1, 2])):
         given = {"rate": tune.uniform(0.0, 1.0), "world_size": world_size}
         with pytest.raises(SpecError, match=r"trains on one rank. Remove world_size"):
