@@ -96,8 +96,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 class Compiled:
     """A function that torch compiles at its first call, and again for inputs of another form.
 
-    Beyond its limit of variants, torch would continue uncompiled, which distorts time and cost. So a TaskError ends the
-    trial instead.
+    Beyond its limit of variants, torch would run uncompiled, which distorts time and cost. So a TaskError is raised.
     """
 
     def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
@@ -341,9 +340,8 @@ def count(
 ) -> list[dict[str, Any]]:
     """Count parameters and operations of each example, until `seconds` of CPU time, checked before each, are used.
 
-    Examples that cannot be built are left out. A row has `params`, `model_parameters`, `flops_per_sample` of a forward
-    pass (a multiplication and an addition count as two) and `samples_per_epoch`; the last two may be None. `training`
-    is the spec's section.
+    Skips examples that cannot be built. A row has `params`, `model_parameters`, `flops_per_sample` of a forward pass (a
+    multiplication and an addition are two) and `samples_per_epoch`; the last two may be None. `training`: the section.
     """
     start = clock()
     rows, models = list[dict[str, Any]](), list[nn.Module]()
