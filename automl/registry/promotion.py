@@ -138,7 +138,7 @@ class Candidate:
     """A model that may become a version in the registry.
 
     Attributes:
-        confirmation: From `confirmation_of`, or None. An ensemble has its own `metrics`; its seeds' are in `alone`.
+        confirmation: From `confirmation_of`, or None. An ensemble has its own `metrics`, and its seeds' in `alone`.
         seeds: Seeds of an ensemble's models, or None for a single model.
     """
 

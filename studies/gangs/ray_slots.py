@@ -1,6 +1,6 @@
 """Starts, watches and replaces the processes of a pool's slots on Ray, in one thread.
 
-For each process there is a Ray call that ends when the process dies: the pool notices, and starts no trial on it.
+A Ray call for each process ends only when the process dies. So the pool notices it, and starts no trial there.
 """
 
 import contextlib

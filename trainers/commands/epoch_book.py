@@ -130,7 +130,7 @@ class EpochBook:
         return time.monotonic() - self._went_on_at
 
     def take_again(self, reported: Reported) -> int | None:
-        """Record an earlier attempt's epoch again; return its number, None if new. TaskError if no whole number."""
+        """Record an earlier attempt's epoch again; return its number, None if new. TaskError if it is not whole."""
         epoch = self._epoch_of(reported)
         if not (self.is_at_start and self._retrained in (0, epoch - 1) and epoch <= self.epoch):
             return None

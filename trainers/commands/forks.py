@@ -32,7 +32,8 @@ class Fork:
     """A Python program to run in a fork of a process that has imported its modules.
 
     Args:
-        changing: Variables that differ between trials. A process without them serves all, if no module looks for them.
+        changing: Variables whose values differ between trials. A process that imported without them serves all values,
+            unless its modules look for them.
         has_own_folder: Whether the folder also differs between trials. Modules are then imported beside the script.
     """
 

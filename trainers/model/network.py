@@ -340,8 +340,9 @@ def count(
 ) -> list[dict[str, Any]]:
     """Count parameters and operations of each example, until `seconds` of CPU time, checked before each, are used.
 
-    Skips examples that cannot be built. A row has `params`, `model_parameters`, `flops_per_sample` of a forward pass (a
-    multiplication and an addition are two) and `samples_per_epoch`; the last two may be None. `training`: the section.
+    Examples that cannot be built are left out. A row has `params`, `model_parameters`, `flops_per_sample` of a forward
+    pass (a multiplication and an addition count as two) and `samples_per_epoch`; the last two may be None. `training`
+    is the spec's section.
     """
     start = clock()
     rows, models = list[dict[str, Any]](), list[nn.Module]()

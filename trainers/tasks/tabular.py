@@ -229,7 +229,8 @@ class Tabular(SplitTask):
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
         """Return new rows as inputs of the model, float32 [n, columns]. TaskError for a wrong column or cell.
 
-        `rows` is a file, or a list of mappings from column to value or None. Target and ignored columns are optional.
+        `rows` is a file, or a list of mappings from column to value, None if missing. Target and ignored columns may be
+        left out.
         """
         import torch
 

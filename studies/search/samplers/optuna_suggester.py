@@ -2,7 +2,8 @@
 
 Each suggestion uses a new sampler, seeded from study seed, trial number and redraw, so that a resumed study suggests
 the same. A sampler's state is in Optuna's system attributes, which the store keeps. If trials may request parameters at
-run time, the sampler also proposes values for all names so far, in their latest domains: a trial may request them.
+run time, the sampler also proposes values for all names requested so far, with their latest domains, since the new
+trial may request them too.
 """
 
 from __future__ import annotations
