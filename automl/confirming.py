@@ -122,8 +122,7 @@ def confirm(
     """Train saved models again with new seeds and the same schedule, and measure them on the test part.
 
     Each training ends at the epoch of its model; models of one trial share a training. The cost is charged to the study
-    as `confirm`, even beyond the budget. A job skips trainings that its earlier runs have finished. Without a job each
-    call trains everything again.
+    as `confirm`, even beyond the budget. A job skips trainings that earlier runs finished. Other calls train all again.
 
     Args:
         names: Models as `TRIAL@EPOCH`; empty takes the recommended models.
@@ -131,8 +130,7 @@ def confirm(
         keeps_models: Keep the trained models for `automl export --ensemble`.
         slots: Number of slots; None takes the spec's number.
         job_id: Job of a queue that pays; None charges the study's own job.
-        most_nano_usd: Function that returns the cost limit in nano-dollars, after charges of dead controllers are
-            settled.
+        most_nano_usd: Called after charges of dead controllers are settled; returns the cost limit in nano-dollars.
 
     Raises:
         StoreError: There is no such study or trial, or a controller drives it.

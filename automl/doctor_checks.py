@@ -31,8 +31,7 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
 
     Args:
         store: URL of the store; None takes the environment's AUTOML_STORE, or the default.
-        bandwidth: Measure how fast ranks exchange tensors. The last result then has `exchanges`, a mapping for each
-            collective and size.
+        bandwidth: Measure how fast ranks exchange tensors. The last result then has `exchanges` by collective and size.
 
     Raises:
         SpecError: The backend is not available on this machine.

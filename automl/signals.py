@@ -1,8 +1,7 @@
 """Signal handling of commands.
 
-A command that runs a study stops the study with checkpoints at SIGINT (Ctrl-C), SIGTERM or SIGHUP (the terminal was
-closed). A second SIGINT or SIGTERM ends the process at once, or in a notebook the study. The same signals interrupt any
-other command, with exit code 130.
+A command that runs a study stops the study with checkpoints at SIGINT (Ctrl-C), SIGTERM or SIGHUP (a closed terminal).
+A second SIGINT or SIGTERM ends the process at once, or in a notebook the study. Other commands end with exit code 130.
 """
 
 import errno

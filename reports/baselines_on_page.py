@@ -85,8 +85,7 @@ def with_lines(
 def with_lines_at(plain: Figure, drawn: Sequence[tuple[str, float]], *, of: str = "y", suffix: str = "") -> Figure:
     """Return a figure with a dotted line for each given name and value.
 
-    The legend shows the names. In a figure without a legend, they are written at the lines. For the other arguments see
-    `with_lines`.
+    The legend shows the names; without a legend, they are at the lines. For the other arguments see `with_lines`.
     """
     layout = mapping(plain["layout"])
     lines = [_line(name, at, place, of, suffix) for place, (name, at) in enumerate(drawn)]

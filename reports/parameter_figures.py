@@ -143,8 +143,7 @@ def surface(
 ) -> Figure | None:
     """Plot the objective against its two most important numeric parameters, with the trials.
 
-    Only parameters of the recommended model count, which a star marks. Returns None if the model has fewer than two
-    such parameters, or if few trials have both.
+    Only parameters of the recommended model (a star) count. Returns None if fewer than two, or if few trials have both.
     """
     names = [name for name in effects.numeric() if taken is None or name in taken.params][:2]
     if len(names) < 2:

@@ -193,8 +193,7 @@ class Categorical(_WithWhen):
     """A value from a list of choices that have no order.
 
     Attributes:
-        choices: None, bools, ints, finite floats and strings, all different under Python's `==`: Optuna cannot
-            distinguish 1, 1.0 and True.
+        choices: None, bools, ints, finite floats and strings, all different under `==`: Optuna equates 1, 1.0 and True.
         prior: The expected best choice; also accepts the mapping of the YAML form.
     """
 

@@ -56,8 +56,7 @@ class Space:
         """Build the tree of parameters.
 
         Args:
-            parameters: Parameters by name, in any order. Values are chosen in this order among roots, and among
-                siblings.
+            parameters: Parameters by name. Values are chosen in this order among roots, and among siblings.
             constraints: Relations that every configuration satisfies, such as `layers * width <= 4096`.
 
         Raises:

@@ -1,7 +1,6 @@
 """Parameters that a trial requests at run time: the domain of each request, and the value that it gets.
 
-A value that the search has not chosen is drawn from seed, trial and name alone, so it is equal on each rank and
-attempt.
+A value that the search has not chosen is drawn from seed, trial and name alone: it is equal on each rank and attempt.
 """
 
 import functools

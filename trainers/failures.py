@@ -65,8 +65,7 @@ class StorageError(CheckpointError):
 def classify(exception: BaseException) -> TrainingError:
     """Return `exception` itself if it is a `TrainingError`, otherwise the `TrainingError` for its type and message.
 
-    A broken connection counts as lost only if torch reports it: a task may read data over a network, and fail with
-    `OSError`.
+    A broken connection counts as lost only if torch reports it: a task may fail to read over a network (`OSError`).
     """
     if isinstance(exception, TrainingError):
         return exception
@@ -89,8 +88,7 @@ def classify(exception: BaseException) -> TrainingError:
 def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
     """Return the error for a checkpoint file that cannot be read: it is missing or damaged, or its disk is unavailable.
 
-    The file counts as missing only if its grandparent folder exists, because that folder vanishes with an unmounted
-    disk.
+    The file counts as missing only if its grandparent folder exists, since that folder vanishes with an unmounted disk.
     """
     if isinstance(error, FileNotFoundError) and _is_folder(Path(path).parent.parent):
         return CheckpointError(f"checkpoint {path} is missing")

@@ -1,8 +1,7 @@
 """Options of a trial, looked up in its parameters, then in the spec's `training` section, then in the defaults.
 
 A training function must use each searched parameter: call a helper of `automl.Trial` that applies it, or read its
-value. A key of the section `training` that the function ignores is only reported, at launch, since it is equal for all
-trials.
+value. A key of the section `training` that the function ignores is only reported, at launch: it is equal in all trials.
 """
 
 from __future__ import annotations
@@ -150,8 +149,7 @@ class Settings(TrainerOptions):
 def settings_of(spec: TrialSpec, *, has_own_loop: bool = False) -> Settings:
     """Return the settings of a trial, with its actual `world_size`. Raises TaskError for wrong values.
 
-    A training function or command (`has_own_loop`) may use the name of an option for a parameter with other values. The
-    settings then have the option's default.
+    A training function or command (`has_own_loop`) may use an option's name otherwise; the settings keep its default.
     """
     given: dict[str, Any] = {**spec.training, **spec.params}
     for name, parameter in TRAINER_PARAMETERS.items():

@@ -112,9 +112,8 @@ class ExternalPolicy:
             paid_usd: Cost of the trial so far, in dollars.
 
         Returns:
-            The decision if the pruner judges this epoch (see `rung_of`), else None. At any epoch, the decision is to
-            stop if an objective or bounded metric is not finite; before the last epoch, also if the trial can no longer
-            satisfy the constraints.
+            The decision if the pruner judges this epoch (see `rung_of`), else None. At any epoch, a trial stops if an
+            objective or bounded metric is not finite; before the last, also if the constraints cannot be satisfied.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or the epoch does not exist; the message names it.
@@ -136,8 +135,7 @@ class ExternalPolicy:
     def rung_of(self, number: int, epoch: int) -> int | None:
         """Returns the decision epoch (rung) for which this epoch counts, or None if the pruner does not judge it.
 
-        If reports are several epochs apart, the first report after a rung counts for the rung. A report that passes
-        several rungs is judged at the last of them.
+        The first report after a rung counts for the rung. A report that passes several rungs is judged at the last one.
         """
         rung = max((one for one in self.rungs if one <= epoch < self._epochs), default=None)
         is_judged = rung is not None and number in self._history.at_rung.get(rung, {})

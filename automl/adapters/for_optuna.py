@@ -9,8 +9,7 @@
                 raise optuna.TrialPruned
         return error, size
 
-Optuna cannot pause trials: a trial that a pruner would pause is pruned. Pass constraints to the study's own sampler as
-its `constraints_func`.
+Optuna cannot pause trials, and prunes instead. Pass constraints to the study's own sampler as its `constraints_func`.
 """
 
 import threading
@@ -98,8 +97,7 @@ class MultiObjectivePruning:
             paid_usd: Cost of the trial so far in dollars; by default its time at the price.
 
         Raises:
-            ValueError: A bounded metric or an objective is missing, there are too many values, or the epoch does not
-                exist.
+            ValueError: A bounded metric or objective is missing, there are too many values, or no such epoch exists.
         """
         if len(values) != len(self._names):
             allowed = f"{len(self._names)}, one for each direction of the study"

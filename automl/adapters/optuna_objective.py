@@ -10,8 +10,7 @@
                 raise optuna.TrialPruned
         return error                                                 the measurement of the last epoch
 
-Optuna is not needed. Such trials have no checkpoints. With several ranks all ranks get the same values, and only the
-reports of rank 0 count.
+Optuna is not needed. Such trials have no checkpoints. All ranks get the same values, and only reports of rank 0 count.
 """
 
 from __future__ import annotations
@@ -94,8 +93,7 @@ class ObjectiveTrial:
         """Return the value that the search chose for a parameter between `low` and `high`.
 
         Raises:
-            TaskError: The search space is complete without this parameter, its value is outside this range, or the
-                range is empty.
+            TaskError: A complete space lacks this parameter, its value is outside this range, or the range is empty.
         """
         domain = partial(float_domain, low, high, step=step, log=log)
         return float(self._suggested("suggest_float", name, domain))  # type: ignore[arg-type]

@@ -68,8 +68,7 @@ def write_manifests(
 ) -> None:
     """Write manifests, Dockerfiles and a README with the commands to `out`, a new or empty folder.
 
-    Raises UserError if the spec does not fit the target, or its folder holds too many Python files. `training` has the
-    arguments of `arguments_of_training`.
+    Raises UserError for an unfit spec, or too many Python files in its folder. `training`: see `arguments_of_training`.
     """
     values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
     match target:

@@ -156,7 +156,10 @@ _SQLITE = (
 
 
 def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:
-    """Write a study's sbatch script. Returns its path and warnings. Raises the errors of `script_of`."""
+    """Write a study's sbatch script. Returns its path and warnings.
+
+    Raises UserError for an unfit allocation, or if the path holds another program's file.
+    """
     script = (out or Path(f"{spec.study}.sbatch")).absolute()
     write_files({script: script_of(spec, file, allocation, folder=Path.cwd())}, executable=True)
     is_sqlite = parse_url(spec.store).get_backend_name() == "sqlite"

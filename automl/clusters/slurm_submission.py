@@ -137,7 +137,7 @@ def follow(
 def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
-    """Write and submit a study's script. With `follow`, wait for the study and exit with its exit code."""
+    """Submit a study's script; with `follow`, wait and exit with its exit code. Raises UserError if it is refused."""
     check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)

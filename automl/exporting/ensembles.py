@@ -80,7 +80,7 @@ class Choice:
 def write_ensemble(
     record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float, form: str = "package"
 ) -> dict[str, Any]:
-    """Choose and write an ensemble of at most `size` saved models. Raises StoreError if fewer than two are saved."""
+    """Write an ensemble of up to `size` saved models. StoreError if fewer than two are saved, ExportError if unfit."""
     check_new_folder(out)
     members = _members(record, base_folder)
     best_together = choose(record.objectives, members, size)

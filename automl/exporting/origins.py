@@ -78,8 +78,7 @@ def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> 
 def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[ConfirmationRecord]:
     """Return a model's confirmation trainings whose own models are saved. Without an epoch, see `seeds_named`.
 
-    Raises ExportError if no such models are saved, or the format holds only one model; StoreError for a malformed
-    point.
+    Raises ExportError if no such models are saved, or the format holds only one; StoreError for a malformed point.
     """
     if form not in _SEVERAL:
         raise ExportError(f"--ensemble: --format {form} holds one model. Use one of {', '.join(_SEVERAL)}")

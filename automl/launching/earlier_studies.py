@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """Add the trials of earlier studies to a new study. Raises SpecError if an earlier study is unusable."""
+    """Add trials of earlier studies, or those stored with an existing study. SpecError if a study is unusable."""
     names = prepared.spec.search.from_studies
     if not names:
         return prepared

@@ -1,7 +1,6 @@
 """Recognises trainables of Ray Tune, and objectives of Optuna, whose space is read from literal `suggest_...` calls.
 
-Trials of this project have their parameters before they start, since slots and cost depend on them. Other parameters
-are learned as trials run.
+Trials have parameters before they start: slots and cost depend on them. Other parameters are learned as trials run.
 """
 
 import ast
@@ -99,7 +98,7 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
 
 
 def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
-    """Return section `search` with `learn_space` on. Raises SpecError if the search needs the whole space."""
+    """Return `search` with `learn_space` on. SpecError, which names `unclear`, if it needs the whole space."""
     problem = search.problem_of_learning()
     if problem is not None:
         path, text = problem

@@ -6,8 +6,7 @@
         trainer = lightning.Trainer(**trial_lightning.options(trial), precision="bf16-mixed")
         trial_lightning.fit(trial, trainer, Module(lr=trial.learning_rate), train_loader, validation_loader)
 
-The trainer uses the trial's ranks. All logged metrics are reported after each epoch. The trial's checkpoints contain
-Lightning's own checkpoint.
+The trainer uses the trial's ranks. Logged metrics are reported each epoch. Checkpoints contain Lightning's checkpoint.
 """
 
 from typing import Any

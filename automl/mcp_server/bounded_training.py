@@ -57,7 +57,7 @@ def this_machine() -> Machine:
 
 
 def loopback_bytes_per_second() -> float:
-    """Measure how many bytes per second TCP carries over loopback, as gloo uses it. Takes about 0.1 s."""
+    """Measure how many bytes per second TCP carries over loopback, as gloo uses it. Sends 64 MiB, in about 0.1 s."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.perf_counter()
         sender = threading.Thread(target=_send, args=(server.getsockname(),), daemon=True)

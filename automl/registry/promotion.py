@@ -138,8 +138,7 @@ class Candidate:
     """A model that may become a version in the registry.
 
     Attributes:
-        confirmation: Result of `confirmation_of`, or None. For an ensemble, `metrics` are of its own predictions, and
-            `alone` has the metrics of its seeds.
+        confirmation: From `confirmation_of`, or None. An ensemble has its own `metrics`, and its seeds' in `alone`.
         seeds: Seeds of an ensemble's models, or None for a single model.
     """
 
@@ -159,8 +158,7 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
 
     Raises:
         StoreError: There is no such model.
-        ExportError: The model is unconfirmed or misses a threshold without `is_forced`, or an ensemble's predictions
-            cannot be averaged.
+        ExportError: An unconfirmed model or a missed threshold, not forced; or predictions that cannot be averaged.
     """
     seeds = seeds_named(record, name)
     if seeds is not None:

@@ -157,7 +157,7 @@ class ServiceClient:
             ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the study's status at each change, and None to keep the connection alive. Raises RefusedError."""
+        """Yield the study's status at each change, None as a keep-alive. Raises RefusedError or UnreachableError."""
         with self._answer("GET", study_path(study, "events")) as answer:
             event = ""
             for line in answer.iter_lines(_CHUNK_BYTES):  # small chunks, so that each event arrives at once

@@ -38,7 +38,10 @@ class Policy:
     mlflow_server: str = ""  # URL of an MLflow server that admins reach under `/mlflow/`; empty without a server
 
     def base_folder(self, code: str | None, project: str) -> Path:
-        """Return the folder for a submission's relative paths: a code folder, or (None) the project's uploads."""
+        """Return the folder for relative paths: a code folder, or (None) the project's uploads, else the artifacts.
+
+        Raises SpecError for an unknown code folder.
+        """
         if code is None:
             return self.uploads_of(project) if self.uploads is not None else Path(self.artifacts).absolute()
         if code not in self.code_folders:

@@ -13,8 +13,7 @@ _NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 class ClassAnswers:
     """Predicts a label and all labels' probabilities from logits. An ensemble averages probabilities.
 
-    The label is the most likely one. With a `threshold`, of two labels the named label is chosen if its probability is
-    at least the threshold.
+    The label is the most likely one; with a `threshold`, the named label if its probability is at least the threshold.
     """
 
     kind = "classes"

@@ -1,8 +1,7 @@
 """Decides whether a program file may be loaded, by its digest, because `torch.export.load` can run its code.
 
 Exports, and packages of a trusted registry, add the SHA-256 of their programs to a file of the user. Any other program
-is loaded only if the caller trusts it, or if this module itself is in the model's folder, so that its code runs
-already.
+is loaded only if the caller trusts it, or if this module itself is in the model's folder, so its code runs already.
 """
 
 import hashlib

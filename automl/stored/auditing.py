@@ -289,7 +289,7 @@ def _left_running(ask: Asker, study: _Study) -> _Found:
 
 
 def _states(ask: Asker, _: _Study) -> _Found:
-    """Check each trial's number, failure and attempts. Only a trial cancelled in the queue has no number."""
+    """Check each trial's number, failure and attempts. Queued trials, or those cancelled there, have no number."""
     rows = ask(
         "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
         "AND (number IS NULL AND state NOT IN ('queued', 'pruned') OR number IS NOT NULL AND state = 'queued' "

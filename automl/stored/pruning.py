@@ -52,8 +52,7 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
             can no longer reopen (`not_reopened`).
 
     Raises:
-        StoreError: There is no such study or model, the study was simulated or is running, or its copy in another store
-            uses the same folder.
+        StoreError: No such study or model, the study is simulated or running, or its copy elsewhere uses the folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)

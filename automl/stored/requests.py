@@ -39,8 +39,7 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
         name: The trial's number, or its place in the queue, such as `q7`.
 
     Returns:
-        Plain values: `study`, `trial` (its number, or None if it never started), `name`, `state`, `reason`, `driven`,
-            and a `message` for people.
+        Plain values: `study`, `trial` (number, None if never started), `name`, `state`, `reason`, `driven`, `message`.
 
     Raises:
         StoreError: There is no such study or trial, or the trial has ended.
@@ -134,8 +133,7 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
         given: Values by name. Missing active parameters are drawn at random.
 
     Returns:
-        Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, and `waits`, which says why the trial
-            cannot start and the cure, or is empty.
+        Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, `waits` (cause and cure, or empty).
 
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.

@@ -84,12 +84,10 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
     The study's job is marked first, so that it is not queued again and the accounts keep its cost.
 
     Returns:
-        Plain values: `study`, the number of deleted `trials`, `checkpoints` and other `files`, the `views` with None or
-            an error, and a `message` for people.
+        Plain values: `study`, numbers of `trials`, `checkpoints` and other `files`, `views` (None or error), `message`.
 
     Raises:
-        StoreError: The study is running, its job or a confirming job has not ended, or a copy of the study has
-            continued in its checkpoint folder.
+        StoreError: The study is running, its job or a confirming job has not ended, or a copy continued in its folder.
         RunError: The folder cannot be read now, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)

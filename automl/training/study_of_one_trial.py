@@ -118,8 +118,7 @@ def _metric(facts: TaskFacts) -> str:
 def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool]:
     """Return the name of the study to run, and whether it exists.
 
-    With `resume`, the latest study with the same settings continues. Otherwise the study gets the given name, or the
-    next number.
+    With `resume`, the latest study with the same settings continues. Otherwise the given or the next name is used.
     """
     if not exists(spec.store):
         return spec.study, False

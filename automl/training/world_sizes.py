@@ -41,9 +41,8 @@ def compare(
 ) -> dict[str, Any]:
     """Train the same steps at each world size, one after the other, and compare speed and cost.
 
-    The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks accumulate more passes per
-    step. So only the number of passes and the communication differ. If there are several epochs, the medians leave out
-    the first, as a warm-up.
+    The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks accumulate more passes. So
+    only the number of passes and communication differ. Medians of several epochs leave out the first, as a warm-up.
     """
     if "RANK" in os.environ:
         problem = "RANK is set, as under torchrun. Run `automl compare` without torchrun: it starts its own ranks"

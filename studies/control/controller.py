@@ -93,8 +93,7 @@ class Controller:
 
     Without a `suggester`, no trials are added. Without a `lease_token`, no other controller can exist. `background`
     prepares suggestions in a thread; simulations switch it off, because virtual time must not depend on real time. With
-    `keeps_pool`, the caller closes the pool. `warm` lists the free slots of an open pool; with None, `run` opens the
-    pool.
+    `keeps_pool`, the caller closes the pool. `warm` lists the free slots of an open pool; if None, `run` opens one.
     """
 
     def __init__(

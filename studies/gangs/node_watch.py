@@ -1,8 +1,7 @@
 """Watches the nodes of a joined cluster: which are dead, which will be preempted, and how many devices are left.
 
 Ray takes 10 to 40 seconds to notice a silent node, and the study pays for them. This module therefore connects to the
-port of each node's Ray process (raylet). If the process died, its host refuses the connection; if the host died,
-nothing answers.
+port of each node's Ray process (raylet). If the process died, its host refuses; if the host died, nothing answers.
 """
 
 import errno

@@ -1,7 +1,6 @@
 """Calls and events between the controller and a pool of devices (slots), which is real or simulated.
 
-A trial holds all its k slots from `start` until `end`, `kill` or a `GangFailed`. Its ranks train up to the granted
-epoch, and wait there for the controller.
+A trial holds its k slots from `start` to `end`, `kill` or `GangFailed`. Ranks train to the granted epoch, then wait.
 """
 
 import math

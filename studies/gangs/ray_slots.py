@@ -1,7 +1,6 @@
 """Starts, watches and replaces the processes of a pool's slots on Ray, in one thread.
 
-For each process there is a Ray call that ends only when the process dies. So the pool notices each death, and no trial
-starts on a dead process.
+A Ray call for each process ends only when the process dies. So the pool notices it, and starts no trial there.
 """
 
 import contextlib

@@ -149,8 +149,7 @@ class SimulatedPool:
     def wait(self, seconds: float) -> list[Event]:
         """Advance virtual time to the next events, by at most `seconds`, and return these events.
 
-        Simultaneous events are returned together and in the order of trial ids, so that the order of starts has no
-        effect.
+        Simultaneous events are returned together in the order of trial ids, so that the order of starts has no effect.
         """
         if not self._agenda or self._agenda[0][0] > self._now + seconds:
             self._now += seconds

@@ -2,9 +2,8 @@
 
 A process is in one group at a time. All members of a group train the same trial or are idle. Before a member joins
 another group, all members leave their group together: an NCCL communicator is destroyed only when every member asks,
-and a single member would wait forever (pytorch #141510, #180611, nccl #863). If a member's process has died, the other
-processes must be replaced. With Gloo each member leaves alone, so a trial of one rank needs no group to dissolve, and
-dead members do no harm.
+and a single member waits forever (pytorch #141510, #180611, nccl #863). If a member's process has died, the others must
+be replaced. With Gloo each member leaves alone: a trial of one rank dissolves no group, and dead members do no harm.
 """
 
 import itertools
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 
 
 def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-    """Return slots of the fullest node with enough free slots, else slots of several nodes with many free slots."""
+    """Return slots of the fullest node with enough free slots, else of the emptiest nodes; at most all free slots."""
     nodes: dict[str, list[int]] = {}
     for slot, node in sorted(node_of.items()):
         nodes.setdefault(node, []).append(slot)
@@ -29,7 +28,7 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
 
 
 def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) -> tuple[int, ...]:
-    """Return `count` free slots to release, chosen so that as many nodes as possible become empty."""
+    """Return `count` free slots to release, at most all, so that most nodes become empty: small unused nodes first."""
     used = {node for slot, node in node_of.items() if slot not in free}
     nodes: dict[str, list[int]] = {}
     for slot in sorted(free):

@@ -1,9 +1,8 @@
 """Converts the budget to a deadline, and forecasts how long epochs take.
 
-A pool of S slots at price p costs S p per second, whether busy or idle. The remaining dollars therefore last until a
-known deadline, and no trial is promised time beyond it. A limit in hours works the same way, at a price of one. The
-whole pool is reserved until the latest expected end of a running trial. The deadline changes with the price and the
-number of slots.
+A pool of S slots at price p costs S p per second, busy or idle. The remaining dollars therefore last until a known
+deadline, and no trial is promised time beyond it. A limit in hours works the same way, at a price of one. The whole
+pool is reserved until the latest expected end of a running trial. The deadline changes with price and slots.
 """
 
 import math
@@ -121,7 +120,7 @@ class EpochForecast:
     deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
-        """Return a time within which `epochs` epochs very probably end, including their checkpoint."""
+        """Return the seconds within which `epochs` epochs and their checkpoint very probably end, with a margin."""
         start = self.start_seconds if starting else 0.0
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
 

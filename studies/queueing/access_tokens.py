@@ -183,7 +183,10 @@ def revoke(store: Store, token_id: int, *, force: bool = False) -> TokenLine:
 
 
 def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: float) -> tuple[str, TokenLine]:
-    """Replace a token by a new token, valid for `days` days. The old token expires after `grace_seconds`."""
+    """Replace a token by a new token for `days` days (None: forever). The old token expires after `grace_seconds`.
+
+    Raises StoreError if the old token is not valid.
+    """
     old = next((line for line in listed(store) if line.id == token_id), None)
     if old is None or not old.is_valid:
         raise StoreError(f"token: no valid token has the id {token_id}. `automl token list` lists the tokens")

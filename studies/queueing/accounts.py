@@ -3,8 +3,7 @@
 A study never exceeds its budget, and a run of a job never exceeds a cap on the study's spending. The caps of running
 jobs and all other spending together never exceed the limit of a user or project. If a controller dies, its last seconds
 are not charged yet, so the run's cap counts until they are. A job that confirms another user's study is charged in that
-study's ledger, but paid by the job's user. A job whose run ended at its cap waits for more money, because the remaining
-money pays for no whole epoch.
+study's ledger, but paid by the job's user. A job whose run ended at its cap waits for enough money for an epoch.
 """
 
 from collections.abc import Iterable, Sequence

@@ -157,8 +157,7 @@ class JobQueue:
     def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
         """Queue an ended job again, with `limit_nano_usd` as its study's budget (None: no limit).
 
-        Raises StoreError if the job has not ended or was deleted, or while another job confirms its study, since two
-        jobs cannot charge one study at a time.
+        StoreError if the job has not ended or was deleted, or another job confirms its study: only one may charge it.
         """
         with self._turn() as connection:
             job_rows.check_may_go_on(connection, job)

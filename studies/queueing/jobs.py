@@ -58,8 +58,7 @@ class Job:
     """A study, or another task such as a confirmation, that a user submitted to the team's queue.
 
     A job without `slots` takes a whole worker, which must have `least_slots` slots: the largest world size in its
-    space. `least_slots` is 1 while the space is the task's own and unknown; the first run then keeps the world sizes
-    that fit.
+    space. `least_slots` is 1 while the space is the task's own and unknown; the first run keeps world sizes that fit.
     """
 
     id: int

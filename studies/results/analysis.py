@@ -84,8 +84,7 @@ def front(study: StudyRecord) -> list[FrontPoint]:
 def archive(study: StudyRecord) -> list[ArchivePoint]:
     """Return the best models: the non-dominated feasible saved epochs of all trials, by trial and epoch.
 
-    Of epochs with equal objectives, the earliest with a saved model counts, since a controller keeps the model that it
-    receives first.
+    Of epochs with equal objectives, the earliest with a saved model counts, since a controller keeps the first model.
     """
     candidates = sorted(milestones(study), key=lambda one: (one[1].checkpoint is None, one[1].measured_at))
     kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
@@ -117,8 +116,7 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
 def last_quarter(study: StudyRecord) -> tuple[float | None, float] | None:
     """Return the best value of the judged objective after three quarters of the search's dollars, and at the end.
 
-    The first value is None if no feasible epoch existed by then. The result is None if none existed at the end, or if
-    the search cost nothing.
+    The first value is None if no epoch was feasible by then; the result if none was at the end, or nothing was paid.
     """
     judged = judged_objective(study.objectives)
     column, total = study.objectives.index(judged), _search_nano_usd(study)

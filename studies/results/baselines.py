@@ -63,8 +63,7 @@ T = TypeVar("T", bound=Configured)
 def trials_of(named: Sequence[Mapping[str, Any]], started: Iterable[T]) -> list[T | None]:
     """Return for each baseline the started trial with its parameters and the lowest number; None if no trial has them.
 
-    Parameters that a baseline leaves open were drawn when its trial was suggested. Each trial belongs to at most one
-    baseline.
+    Parameters that a baseline leaves open were drawn when its trial was suggested. Each trial has at most one baseline.
     """
     fitting = [trial for trial in started if any(_has(trial, params) for params in named)]
     found: list[T | None] = []

@@ -141,8 +141,7 @@ def broken_in_words(metrics: Mapping[str, float | None], constraints: Iterable[C
 def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:
     """Return the metrics that a search forecasts: objectives, then other metrics with constraints.
 
-    A learned metric that has only a lower bound is maximised, so that its worst values are those that violate the
-    bound.
+    A learned metric that has only a lower bound is maximised, so that its worst values are violations of the bound.
     """
     known = {objective.metric for objective in objectives}
     beside = (one for one in constraints if one.metric not in known)
@@ -190,8 +189,7 @@ def is_trial_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
 def feasible_in_words(study: StudyRecord) -> str:
     """Return how many measured trials keep all constraints, such as `3 of 12 measured trials`.
 
-    Trials that kept all constraints only at an earlier epoch are added: `0 of 12 measured trials at their last epoch, 2
-    more at an earlier one`.
+    Adds trials that kept all bounds earlier: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
     """
     measured = [trial for trial in study.started if trial.epochs]
     kept = {trial.id for trial in measured if is_trial_feasible(study, trial)}

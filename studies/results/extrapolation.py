@@ -2,8 +2,7 @@
 
     value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
 
-The value at epoch t already includes the time of starts and resumes, since a full training needs them only once. A
-complete trial keeps its own value.
+The value at epoch t already includes starts and resumes, needed only once. A complete trial keeps its own value.
 """
 
 from collections.abc import Iterable, Sequence

@@ -37,8 +37,7 @@ def effects(study: StudyRecord, objective: Objective) -> "Effects | None":
     Trials are compared at the last epoch. A trial that stopped earlier counts with its latest forecast for that epoch,
     else with its last value (cumulative objectives extrapolated). The number of epochs is not a feature: pruners stop
     trials because of their parameters, so controlling for epochs would hide effects. Inactive parameters get the median
-    of their active values. The effect of a conditional parameter is its effect where it is active, times its share of
-    the trials.
+    of their active values. The effect of a conditional parameter is its effect where active, times its share of trials.
     """
     usable = [(trial, value) for trial in study.started if (value := _value(study, trial, objective)) is not None]
     usable = usable[:: -(-len(usable) // MOST_TRIALS)] if usable else []

@@ -125,8 +125,7 @@ class Recommendation:
     """The recommended model: its judged objective is the best, or worse by no more than noise.
 
     Of models within one standard error of the best value, finished trials come before pruned trials, and then
-    objectives that matter at each use, such as latency, decide. The training's dollars and seconds decide only between
-    equal values.
+    objectives that matter at each use, such as latency, decide. The training's dollars and seconds only break ties.
     """
 
     point: ArchivePoint
@@ -149,8 +148,7 @@ class Recommendation:
         """Return JSON data: `trial`, `epoch`, `values`, `params`, `confirmed`, `better`, `worse` (as `12@9`), `test`.
 
         `stderr` is the standard error of the judged objective; `unbeaten_baseline` names a baseline that no model beats
-        by more than noise. If confirmed values changed the choice, `instead_of` is the model that the search alone
-        would recommend.
+        by more than noise. If confirmed values changed the choice, `instead_of` is the choice of the search alone.
         """
         return {
             "trial": self.point.trial,
@@ -288,8 +286,7 @@ def _ranges(study: StudyRecord) -> list[float]:
 def standard_error(study: StudyRecord, metric: str, trial: int, epoch: int) -> float | None:
     """Return the standard error of a metric of a trial after an epoch (from 1); None if unknown or not finite.
 
-    It is the reported metric with the suffix `_stderr`, such as `val_error_stderr`. After a confirmation with at least
-    two seeds, it is the standard error of their mean.
+    The reported metric with suffix `_stderr`, or after confirming two or more seeds the standard error of their mean.
     """
     confirmed = confirmation_of(study, trial, epoch)
     spread = None if confirmed is None else confirmed["metrics"].get(metric)

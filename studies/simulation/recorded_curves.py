@@ -363,8 +363,7 @@ def _wider(parameters: Sequence[Parameter]) -> Parameter:
 def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 0) -> CurveTable:
     """Return the table with each configuration on a device whose price has a random factor (above 0).
 
-    A device with f times the price is simulated as f times slower at the same price, since a study has a single price
-    per slot.
+    A device with f times the price is simulated as f times slower at the same price, since all slots have one price.
     """
     drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
     return replace(table, seconds=table.seconds * drawn[:, None])

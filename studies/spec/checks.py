@@ -71,7 +71,7 @@ def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collec
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
-    """Check the spec's first trials. If it has none, add the `proposed` trials that fit the space."""
+    """Check the spec's first trials, or add `proposed` ones that fit. SpecError for parameters outside the space."""
     space, first = spec.space or Space({}), spec.search.first_trials
     _check_count(space, len(first), source, ("search", "first_trials"))
     for number, one in enumerate(first):

@@ -63,8 +63,7 @@ class StudySpec(Section):
 
     Attributes:
         study: Name of the study; by default the task's name, with invalid characters replaced.
-        task: Name of a built-in task, "module:Class", "module:function", or "command", whose options are under `task`
-            in the YAML of a command.
+        task: Built-in task's name, "module:Class", "module:function", or "command", with options under `task` in YAML.
         space: Space to search; None takes the task's own, filled in by `check_against_task`.
         baselines: Comparisons for the models; None takes the task's own, filled in by `with_baselines`.
         promotion: Bounds of confirmed metrics for `automl promote`, by name: the smallest allowed value of a maximized
@@ -412,8 +411,7 @@ def split_override(override: str) -> tuple[Path, object]:
 def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Return a deep copy of the mapping with each `path=value` set; later overrides win.
 
-    `model` defines the valid paths; below `FREE_FORM` and `dict` fields any path is valid. Raises SpecError for other
-    paths.
+    `model` defines the valid paths; below `FREE_FORM` and `dict` fields any path is valid. Raises SpecError otherwise.
     """
     changed: dict[str, object] = copy.deepcopy(dict(mapping))
     for override in overrides:

@@ -145,8 +145,7 @@ class Store:
     ) -> None:
         """Replace the spec by a spec with another budget, resources or checkpoints.
 
-        `resets_price` deletes the price from `set_price`. `check` runs in the same transaction and raises if the spec
-        must not change now.
+        `resets_price` deletes the price from `set_price`. `check`, in the transaction, raises if the spec is fixed.
         """
         with self.engine.begin() as connection:
             check(connection)

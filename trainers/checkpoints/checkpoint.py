@@ -294,8 +294,7 @@ def _is_named(value: object, kind: Any) -> bool:
 def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) -> dict[str, Any]:
     """Return the dict saved at `path`, with tensors on the CPU. Executes no code from the file.
 
-    Raises StorageError if disk or store do not answer, CheckpointError for a missing or damaged file, or
-    OutOfMemoryError.
+    Raises StorageError (disk or store do not answer), CheckpointError (missing or damaged file) or OutOfMemoryError.
     """
     with closing(_opened(str(path), fresh=fresh)) if is_url(path) else nullcontext(path) as source:
         try:
@@ -356,8 +355,7 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
     `task` is required for user tasks, because the name in a file is not trusted. Raises CheckpointError if the file
-    cannot be read or its weights no longer fit, and TaskLoadError if the task cannot be found, or is required and
-    missing.
+    cannot be read or its weights no longer fit, and TaskLoadError if the task cannot be found, or is required.
     """
     content = open_checkpoint(path)
     spec = content["spec"]

@@ -48,8 +48,7 @@ class CheckpointCache:
     def draft(self) -> Iterator[Path]:
         """Yield an empty file in the folder, which is deleted after the block unless `keep` took it. Raises OSError.
 
-        Deletes copies over the limit first, even the newest, so that a disk filled by others does not refuse a
-        checkpoint.
+        Deletes copies over the limit first, even the newest: a disk filled by others must not refuse a checkpoint.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._evict(spares=0)

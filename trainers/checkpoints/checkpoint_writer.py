@@ -226,8 +226,7 @@ _UNCHANGING = (bool, int, float, complex, str, bytes, type(None), torch.dtype, t
 class StateCopies:
     """Copies nested containers with their tensors into the memory of the last copy.
 
-    On a GPU this memory is pinned, so that the host need not wait for the transfer. Reusing it avoids page faults,
-    which take longer than copying.
+    On a GPU this memory is pinned, so the host need not wait. Reuse avoids page faults, which take longer than copies.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """Checkpoints that all ranks write together: first each rank its share, then rank 0 the main file.
 
-All ranks must see the same folder. The old main file is deleted before its shares are replaced, so that a main file
-never names the shares of another write.
+All ranks must see the same folder. The old main file is deleted first, so that it never names shares of another write.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class EpochBook:
         return time.monotonic() - self._went_on_at
 
     def take_again(self, reported: Reported) -> int | None:
-        """Record a repeated report of an earlier attempt's epoch. Returns its number, or None if the epoch is new."""
+        """Record an earlier attempt's epoch again; return its number, None if new. TaskError if it is not whole."""
         epoch = self._epoch_of(reported)
         if not (self.is_at_start and self._retrained in (0, epoch - 1) and epoch <= self.epoch):
             return None
@@ -226,8 +226,7 @@ _COUNTERS = {"epoch": "epoch", "epochs": "epoch", "step": "step", "steps": "step
 def likely_pattern(lines: Sequence[str]) -> str | None:
     """Return a regular expression for the last line with metrics, preferably with an epoch; None without metrics.
 
-    In the expression, the number in `val loss 0.31` is called `val_loss`, the number after `Epoch` `epoch`, and the
-    number after `iter` `step`.
+    In the expression, `val loss 0.31` gives `val_loss`, a number after `Epoch` gives `epoch`, and after `iter` `step`.
     """
     lines = [line[:_MOST_CHARACTERS] for line in lines]
     readings = [pairs for line in reversed(lines) if _has_metric(pairs := dict(_pairs(line)))]

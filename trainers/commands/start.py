@@ -89,8 +89,7 @@ def start_of(
 ) -> tuple[list[str], dict[str, str], Path, Path | None, frozenset[str]]:
     """Return a program's arguments, environment, folder, file of metrics (or None), and variables that trials change.
 
-    Also creates the folder, and writes the parameters to a file. `log` is the path of the output; `{trial_folder}` is
-    beside it.
+    Also creates the folder and writes the parameters to a file. `log` is the output's path, beside `{trial_folder}`.
     """
     spec, names = own.spec, {name for name, _ in command.names()}
     params = json.dumps(dict(spec.params))

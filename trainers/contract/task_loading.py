@@ -53,8 +53,7 @@ def load_trainable(
 def load_task(name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()) -> Task:
     """Return the task called `name`: a built-in task of `trainers.tasks`, or a user's class "module:Class".
 
-    Folders of `python_path` are searched first. Raises TaskLoadError if the task is missing or incomplete, or if its
-    code raises.
+    Folders of `python_path` come first. Raises TaskLoadError if the task is missing or incomplete, or its code raises.
     """
     found = import_task(name, python_path)
     if is_training_function(found):

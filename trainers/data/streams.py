@@ -246,7 +246,7 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps, with the number of samples of all ranks, until any rank has no more."""
+    """Yield this rank's steps, with all ranks' number of samples, until a rank has no more; one collective per step."""
     # With `even`, ranks with fewer passes repeat one without weight. Only the first step of a pass must not be empty;
     # `is_begun` means that the first step was taken before.
     iterator = iter(steps)

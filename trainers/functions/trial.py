@@ -100,8 +100,7 @@ class Trial:
     def prepare(self, model: nn.Module) -> nn.Module:
         """Return the model on this rank's device, wrapped in DDP or sharded if there are several ranks.
 
-        Create the optimizer from the returned model. Raises TaskError if `training.shard` is "optimizer", which a
-        training function has to do by itself.
+        Create the optimizer from the returned model. TaskError if `training.shard` is "optimizer": shard it yourself.
         """
         if self._settings.shard == "optimizer":
             raise TaskError("training.shard is 'optimizer', which a training function cannot use. Choose none or full")
@@ -151,9 +150,8 @@ class Trial:
         """Return batches of this rank's share of a dataset, on its device.
 
         Shuffled samples are for training: all ranks get equally many batches, and up to `world_size - 1` samples are
-        repeated. Unshuffled samples are for evaluation: each sample is on one rank once. Streams (datasets of unknown
-        length) keep their order; ranks and workers take turns at a stream's samples. In training, the epoch ends for
-        all ranks once a rank has no more samples.
+        repeated. Unshuffled samples are for evaluation: each sample is on one rank once. Streams (of unknown length)
+        keep their order; ranks and workers take turns. In training, an epoch ends once any rank has no more samples.
 
         Args:
             dataset: A map-style dataset, or an iterable one (a stream), whose `set_epoch` is called.
@@ -220,8 +218,7 @@ class Trial:
     def step(self, optimizer: optim.Optimizer) -> bool:
         """Take an optimizer step after each `accumulate` backward passes: clip to `clip_norm`, update, zero gradients.
 
-        Call this for each batch; it returns whether a step was taken. Backward passes too few for a step at an epoch's
-        end are dropped.
+        Call this for each batch; it returns whether a step was taken. An epoch's last passes are dropped if too few.
         """
         self._followed.call("trial.step(optimizer)")
         self._counter.tick()
@@ -234,8 +231,7 @@ class Trial:
 
         Args:
             state: State to save, by any name: objects with `state_dict` and `load_state_dict`, or pairs of a function
-                that returns plain values or tensors and a function that restores them. Without any, the trial writes no
-                checkpoint.
+                that returns plain values or tensors and a function that restores them. Without any, nothing is saved.
 
         Raises:
             TaskError: The state cannot be saved, or this method is called a second time.
@@ -248,8 +244,7 @@ class Trial:
     def report(self, **metrics: float | Tensor) -> None:
         """Report metrics of this epoch. Only rank 0's values count; use `mean` to average over all ranks.
 
-        Raises TaskError if a value is not a number, or if the name was already reported in this epoch or is measured in
-        every trial.
+        Raises TaskError if a value is not a number, or its name was reported in this epoch or is always measured.
         """
         if not self.is_within_epoch:
             raise TaskError(

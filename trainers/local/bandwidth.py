@@ -71,8 +71,7 @@ def measure_bandwidth(
 ) -> list[Exchange]:
     """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes. Raises TrainingError.
 
-    Scripts that call it need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k
-    ranks.
+    Scripts that call it need `if __name__ == "__main__":`. Bytes are rounded up to a multiple of 4 k for k ranks.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

@@ -72,7 +72,7 @@ _OF_THE_PROFILER = {
 
 
 class Profiler:
-    """Profiles 20 steps after the first few: a trace for https://ui.perfetto.dev, and a list of costly operations."""
+    """Profiles 20 steps after the first few: a trace for chrome://tracing or ui.perfetto.dev, and `operations_path`."""
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
         self._trace, self._on_gpu = Path(trace), device.type == "cuda"

@@ -97,8 +97,7 @@ class EpochEnd:
     ) -> EpochResult:
         """Evaluate this rank's share of the data, and sum over all ranks in one collective.
 
-        The sum also carries rank 0's decisions, from the functions `should_end` and `checkpoint_is_due`, which rank 0
-        calls after its evaluation.
+        The sum also carries rank 0's decisions, from `should_end` and `checkpoint_is_due`, called after its evaluation.
         """
         started = time.perf_counter()
         group, state = self._group, self._state
@@ -254,8 +253,7 @@ def described(
     """Return the task's description of answers, `samples` and `importance`. All ranks must call it.
 
     `importance` has `metrics` of the unchanged rows, `columns`, which maps each column to the metrics after shuffling
-    it, and `left_out`, the number of columns for which `seconds` were too short. `measured` returns the metrics of
-    samples.
+    it, and `left_out`, the number of columns for which `seconds` were too short. `measured` returns metrics of samples.
     """
     summary = task.answer_summary()
     told = measured(samples, WholeMetrics(cast("Task", _Summarised(summary)), params, group.device))

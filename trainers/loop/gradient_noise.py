@@ -33,7 +33,7 @@ _MEMORY_STEPS = 1000
 class GradientWatch:
     """Measures, by hooks, squared norms of the gradients of a step's micro-batches.
 
-    Hooks see a micro-batch's own gradient, before accumulation and exchange; only AdaScale needs it in every step.
+    Hooks see a micro-batch's gradient, before accumulation and exchange: for AdaScale in each step, else 1 step in 64.
 
     Attributes:
         sums: Over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of this

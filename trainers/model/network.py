@@ -96,8 +96,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 class Compiled:
     """A function that torch compiles at its first call, and again for inputs of another form.
 
-    Beyond its limit of variants, torch would continue uncompiled, which distorts time and cost. So a TaskError ends the
-    trial instead.
+    Beyond its limit of variants, torch would run uncompiled, which distorts time and cost. So a TaskError is raised.
     """
 
     def __init__(self, function: Callable[..., Any], device: torch.device) -> None:

@@ -167,7 +167,7 @@ class Precision:
             torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
-        """Clip the gradient and update the weights; fp16 skips overflows. Returns the norm if it was clipped."""
+        """Clip the averaged gradient, and update; fp16 skips overflows. Returns the norm before clipping, or None."""
         norm: Tensor | None = None
         if self._scaler is not None:
             self._scaler.unscale_(cast("optim.Optimizer", optimizer))

@@ -43,8 +43,7 @@ def units_of(module: nn.Module) -> list[list[nn.Module]]:
 def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
     """Let each repeated block, or else each child, keep only its input and recompute the rest in the backward pass.
 
-    Names in the state dict do not change, dropout repeats its mask, and BatchNorm counts a batch once, except in
-    compiled code.
+    Names in the state dict stay, dropout repeats its mask, and BatchNorm counts a batch once, except in compiled code.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
         block.forward = _checkpointed(block, block.forward, compiled=compiled)

@@ -1,7 +1,6 @@
 """Exports a model as a program of `torch.export`, which computes the same without the model's Python code.
 
-A training function is run again with the checkpoint's state, up to its first call of the model, whose arguments are
-then captured.
+A training function runs again with the checkpoint's state up to the first call of its model, to capture the arguments.
 """
 
 import io

@@ -1,7 +1,6 @@
 """Exchanges values between ranks over a store, outside of the training thread or before the process group forms.
 
-Only the training thread may use a process group. Requests to the group's store are short, because a waiting request
-blocks other threads.
+Only the training thread may use a process group. Requests to the group's store are short: waiting blocks other threads.
 """
 
 import pickle

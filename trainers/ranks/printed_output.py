@@ -1,8 +1,7 @@
 """Writes the output of a rank's process to a file of its trial. Does not import torch.
 
-The file replaces the process's output descriptor, so that it also gets the output of libraries and child processes,
-such as NCCL's warnings and messages of a crash. A pipe could deadlock: a writer that holds Python's lock would wait for
-the reader.
+The file replaces the process's output descriptor, so it also gets output of libraries and child processes, such as
+NCCL's warnings and crash messages. A pipe could deadlock: a writer that holds Python's lock would wait for the reader.
 """
 
 import ctypes

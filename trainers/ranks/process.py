@@ -44,8 +44,7 @@ def use_device(device: torch.device, world_size: int, cpus_per_rank: int) -> Non
 def use_batch_scheduling() -> None:
     """Ask Linux that this thread, and threads that it starts, do not preempt other threads when they wake up.
 
-    Ranks that share cores wake each other. Without preemption, an all-reduce of two ranks on two cores takes 0.2 ms
-    instead of 1.6 ms.
+    Ranks that share cores wake each other. So an all-reduce of two ranks on two cores takes 0.2 ms, not 1.6 ms.
     """
     with suppress(AttributeError, OSError):  # only Linux has it, and a sandbox may refuse it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -92,8 +91,7 @@ def use_one_heap() -> None:
 def return_freed_tensors(*, at_once: bool) -> None:
     """If `at_once`, return larger tensors to the system when they are freed, otherwise keep their memory for reuse.
 
-    Kept memory fragments: while gathering blocks of 1 MiB, ranks with 36 MiB of tensors held 200 to 300 MiB, against 41
-    MiB if memory is returned.
+    Kept memory fragments: gathering blocks of 1 MiB, ranks with 36 MiB of tensors held 200 to 300 MiB, not 41 MiB.
     """
     with suppress(AttributeError, OSError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
@@ -105,8 +103,7 @@ def free_memory(parameters: "Remains | None") -> None:
     """Free what a trial left: its model in reference cycles, compiled code, cached device memory.
 
     A slow garbage collection is skipped if the model's parameters are gone; None means unknown, as after a failed
-    start. Compiled code is deleted because torch stops compiling after a number of variants per process, so that times
-    would depend on earlier trials.
+    start. Compiled code is deleted since torch limits variants per process: times would depend on earlier trials.
     """
     for generation in _YOUNG, _ALL:
         if parameters is None or parameters.remain():

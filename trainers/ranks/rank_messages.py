@@ -124,8 +124,7 @@ class _Held:
 class Outgoing:
     """Queue of messages from the training thread to the sending thread. Measurements of short epochs go together.
 
-    Each message is sent once the checkpoint that it names is complete. A failure, also of a checkpoint, is the last
-    message.
+    Each message is sent once the checkpoint that it names is complete. A failure, also to save, is the last message.
     """
 
     def __init__(self) -> None:

@@ -82,8 +82,7 @@ def _key_of(spec: TrialSpec) -> object:
 class RankProcess:
     """Process of one device slot, which trains trials in turn, each as one of its ranks. It should see at most one GPU.
 
-    `cpus` belong to this slot alone, and are empty if ranks do not use all CPUs. `backend` None means the device's
-    default.
+    `cpus` belong to this slot alone; empty if ranks do not use all CPUs. `backend` None means the device's default.
     """
 
     def __init__(

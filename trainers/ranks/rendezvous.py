@@ -39,7 +39,7 @@ class _Heard:
 
 
 class Presence:
-    """Heartbeat of one rank until its process group forms, in a store that all ranks reach."""
+    """Heartbeat of one rank until its process group forms, in a store that all ranks reach, under keys that are new."""
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline_seconds: float) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size

@@ -51,9 +51,8 @@ _KINDS = ("auto", "classification", "regression", "ranking")
 class Tabular(SplitTask):
     """Learns one column of a table from the other columns.
 
-    The loss of a classifier is the cross entropy; its metrics are those listed in `SplitTask`. A number is
-    standardised, and its loss is the squared error; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in the number's
-    own units.
+    The loss of a classifier is the cross entropy; its metrics are listed in `SplitTask`. A number is standardised, and
+    its loss is the squared error; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in the number's own units.
     """
 
     parameters = (
@@ -264,7 +263,7 @@ class Tabular(SplitTask):
         return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
 
     def model(self, params: Params) -> nn.Module:
-        """Return one model of the kind `architecture` for each fold. Outputs: [n, classes], or standardised numbers."""
+        """Return one model of the kind `architecture` for each fold. Outputs [n, classes], or [n] standardised."""
         from trainers.tasks.table.table_networks import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None

@@ -1,8 +1,7 @@
 """Serves Optuna Dashboard inside the service: read-only, with the studies of the caller's project.
 
 The dashboard's page uses absolute paths (/dashboard, /api/studies, /static); the service's API is below /api/v1. Each
-project has its own application, since the dashboard caches in memory; process-wide caches are keyed by study ids that
-never repeat.
+project has its own application, since the dashboard caches in memory; process caches use study ids that never repeat.
 """
 
 import asyncio
@@ -44,8 +43,7 @@ class LastingIds:
     """Study ids for Optuna Dashboard that are never used again for another study.
 
     SQLite gives the id of a deleted study to the next study. Optuna Dashboard caches trials, search spaces and
-    importances by id, importances even across projects, and would show the deleted study. So a reused id is replaced by
-    a new id.
+    importances by id, importances even across projects, and would show the deleted study. A reused id gets a new id.
     """
 
     _outer: dict[tuple[int, Mark], int] = field(default_factory=dict)

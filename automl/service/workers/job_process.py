@@ -2,8 +2,7 @@
 
     python -m automl.service.workers.job_process RUN_ID        with the store's URL in AUTOML_STORE
 
-A worker starts this process. When the worker dies, the kernel sends SIGTERM to the process, which then stops with
-checkpoints, and another worker continues the job.
+When the worker that started it dies, this process gets SIGTERM and stops with checkpoints; another worker continues.
 """
 
 import ctypes

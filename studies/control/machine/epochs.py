@@ -115,8 +115,7 @@ def hand_to_search(
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool, is_baseline: bool) -> bool:
     """Add a saved model to the best models unless dominated, and after the last epoch to the best finished trials.
 
-    Returns whether its file is kept. The best model of a baseline in the first objective is also kept, for the test
-    part.
+    Returns whether its file is kept. A baseline's best model in the first objective is also kept, for the test part.
     """
     offers = [("archive", milestone)]
     offers += [("front", milestone)] if is_last else []

@@ -96,7 +96,7 @@ class Finishing:
         return decision("continue", f"{FINISHING}{cut}; {why}")
 
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """Return the leaders that were stopped early and fit into their share of the budget, most important first."""
+        """Return leaders stopped early that fit into the kept share (`is_over`: what is left), most important first."""
         share = self._live.setup.limits.finish
         if not share:
             return []

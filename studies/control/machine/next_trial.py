@@ -49,8 +49,7 @@ def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
     """Return the suggestion with at most `most_ranks` ranks, so that it does not wait for lost devices.
 
-    Parameters that the space does not allow at this size are dropped or drawn again. If the space forbids the size
-    itself, the suggestion is returned unchanged.
+    Parameters not allowed at this size are dropped or drawn again. If the space forbids the size, nothing changes.
     """
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
@@ -80,8 +79,7 @@ class NextTrial:
         """Return the next trial to start, and the policy's decision if it was paused; None if no trial can start.
 
         Order: interrupted trials, users' configurations, the policy's choice, leaders that were stopped early (first if
-        time will end the study). A trial that needs more ranks than there are devices waits, and later trials may start
-        before it.
+        time ends the study). A trial that needs more ranks than there are devices waits, and lets later trials start.
         """
         chosen = self._of_search()
         return chosen and self._finishing.instead_of(chosen)

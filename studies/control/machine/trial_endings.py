@@ -126,7 +126,7 @@ def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
 
 
 def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
-    """Free a waiting trial's slots, except those that need new processes. Kill the processes of other trials."""
+    """Free a waiting trial's slots, except worn ones. Otherwise kill its ranks; the pool reports slots when free."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - an invariant of the callers
     live.account.charge_idle(attempt.slots, live.now)  # for time that belongs neither to the start nor to epochs

@@ -54,7 +54,7 @@ LEAST = 1e-9
 
 
 def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
-    """Return the probability that candidates keep all constraints, in the shape of the marginals."""
+    """Return the probability that candidates keep all constraints, in the marginals' shape; 1 without constraints."""
     probability: Array = np.ones(1)
     for one in limits.each:
         probability = probability * _within(one, *marginal_of(one.column))

@@ -5,9 +5,8 @@ Two objectives are computed exactly, with Y_1 and Y_2 the candidate's objectives
     EHVI = sum_k [Psi_1(e_{k+1}) - Psi_1(e_k)] Psi_2(U_k),   Psi_j(c) = E[(c - Y_j)_+]
 
 The sum runs over the boxes between the best points, sorted by the first objective. Box k goes from e_k to e_{k+1},
-below its ceiling U_k (Emmerich et al. 2016, section 3, for any distributions with a closed form of Psi). If no point
-lies inside the reference box, EHVI is the product of Psi_j at the box's corner. Three or more objectives are sampled
-with `Directions`.
+below its ceiling U_k (Emmerich et al. 2016, section 3, for any distributions with a closed form of Psi). If no point is
+in the reference box, EHVI is the product of Psi_j at its corner. `Directions` sample three or more objectives.
 """
 
 import math
@@ -142,8 +141,7 @@ class SampledImprovement:
     def over(archive: Array, reference: Array) -> "SampledImprovement":
         """Return the improvement over points [n, m], at least one of which must be inside the box.
 
-        Each objective is measured in units of its extent inside the box; otherwise the objective with the smallest
-        numbers would decide.
+        Objectives are measured in units of their extent inside the box; otherwise the smallest numbers would decide.
         """
         directions = _directions(len(reference))
         inside = archive[(archive < reference).all(axis=1)]

@@ -8,9 +8,8 @@
 The recorded trainings on images, tables, texts and letters have their best rates near the usual rate
 (benchmarks/curves), as do the defaults of the frameworks. In each of them, adaptive optimizers and small batches rank
 better on average, and so do small batches in each table of LCBench. A learning rate is recognised by its name and
-logarithmic range. Its optimizer is known from the parameter `optimizer`, or from the betas of Adam or the leaves of
-trees in the same space. Momentum without an optimizer is not used: on LCBench it made searches with a second objective
-worse.
+logarithmic range. Its optimizer is known from the parameter `optimizer`, or from the betas of Adam or leaves of trees
+in the same space. Momentum without an optimizer is not used: on LCBench it made searches with a second objective worse.
 """
 
 import math
@@ -92,8 +91,7 @@ class TrainingRecipe:
     def usual(self, units: Array) -> tuple[Array, float]:
         """Return the coordinate of the usual learning rate at points [m, P], and its standard deviation.
 
-        The coordinate is NaN if the optimizer is unknown, and is limited to the range. Absent parameters are NaN in
-        `units`.
+        The coordinate is NaN for an unknown optimizer, and limited to the range. Absent parameters are NaN in `units`.
         """
         assert self.axis is not None  # noqa: S101 - only called if there is a rate
         rate, momentum = self._parameters[self.axis], self._parameter("momentum")
@@ -109,8 +107,7 @@ class TrainingRecipe:
     def density_of_rate(self, units: Array) -> Array:
         """Return the density of the learning rate at points of the unit cube [m, P]; 1 if the optimizer is unknown.
 
-        The density is not scaled up where the range cuts it off, so that no optimizer gains because its usual rate is
-        at an end of the range.
+        The density is not scaled up where the range cuts it off: a usual rate at the end of a range is no advantage.
         """
         usual, sd = self.usual(units)
         density = np.exp(-0.5 * ((units[:, self.axis] - usual) / sd) ** 2) / (sd * math.sqrt(2.0 * math.pi))

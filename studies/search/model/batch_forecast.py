@@ -66,8 +66,7 @@ class BatchForecast:
     def within(self, limits: TrialLimits) -> NDArray[np.bool_]:
         """Return whether each candidate is expected to reach each later rung before a limit ends the trial [m, H].
 
-        A limit ends a trial after the epoch that exceeds it. The next rung always counts as reached, so that candidates
-        can be compared.
+        A limit ends a trial after the epoch that exceeds it. The next rung always counts as reached, for comparisons.
         """
         batch, most = self.batch, limits.most_usd(self.batch.seconds_per_usd)
         epochs = batch.start_epochs[:, None] + self.ahead - batch.done

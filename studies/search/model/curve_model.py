@@ -120,7 +120,7 @@ class CurveModel:
         return CurveModel(self.problem, self._shared)
 
     def learn(self, trials: Sequence[Snapshot], *, refit: bool) -> None:
-        """Learn from all started trials. `refit` also fits hyperparameters again, in tenths of a second.
+        """Learn from all started trials. `refit` allows fitting hyperparameters again, which takes tenths of a second.
 
         A snapshot is treated as unchanged if it is the same object as in the previous call.
         """

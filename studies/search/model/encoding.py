@@ -3,8 +3,7 @@
 Numbers are scaled between their bounds, logarithmically if the space says so. A categorical parameter with numeric
 choices becomes the scaled rank of its value. Any other categorical parameter is one-hot, with half the distance of a
 whole range between two choices. An absent conditional parameter is 0.5, or 0 in all its columns if one-hot. Gaussian
-processes use points x [D]. Samplers draw points u [P] of the unit cube, with one coordinate per parameter in the order
-of `Space.entries`.
+processes use points x [D]. Samplers draw points u [P] of the unit cube, one coordinate for each of `Space.entries`.
 """
 
 import math

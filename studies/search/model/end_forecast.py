@@ -166,7 +166,7 @@ def _features(z_scale: Standardisation[float], slope_scale: Standardisation[floa
 
 
 def regression_weights(u: Array, y: Array) -> Array:
-    """Return the posterior mean of w [F] in y = w'u + e, w ~ N(0, I), at the most probable noise; u may be empty."""
+    """Return the posterior mean of w [F] in y = w'u + e, w ~ N(0, I), at the most probable noise; u [n, F], n >= 0."""
     gram, moment = u.T @ u, u.T @ y
     inverses = np.linalg.inv(gram + NOISES[:, None, None] * np.eye(u.shape[1]))  # (U'U + s I)^-1
     explained = np.einsum("f,sfg,g->s", moment, inverses, moment)

@@ -44,7 +44,7 @@ def by_mean(values: Array, added_width: float) -> Standardisation[float]:
 
 
 def by_column(values: Array, deviations: float, added_width: float) -> Standardisation[Array]:
-    """Return the scale with each column's mean as centre and its deviation x `deviations` + `added_width` as width."""
+    """Return the scale of values [n, K]: column means as centres, deviation x `deviations` + `added_width` as width."""
     return Standardisation(values.mean(axis=0), deviations * values.std(axis=0) + added_width)
 
 

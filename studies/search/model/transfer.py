@@ -1,8 +1,7 @@
 """Uses the trials of earlier studies for forecasts and first configurations of this study.
 
 For our own search, each earlier study s is a Gaussian process over the parameters, fitted to the last values of its
-trials. Its mean g_s(x), in the study's own standard deviations, enters the prior mean of the learning-curve model's
-first process:
+trials. Its mean g_s(x), in the study's own standard deviations, enters the prior mean of the model's first process:
 
     m(x) = TRUST sum_s (1 / S + w_s / sqrt(S)) g_s(x),   w_s ~ N(0, 1)
 
@@ -235,7 +234,7 @@ class Transfer:
         return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Return good configurations of the earlier studies in turn: a balanced trade-off of each, then the best."""
+        """Return good configurations of earlier studies in turn: a balanced one each, then the best; violators last."""
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
         found: list[dict[str, ParameterValue]] = []

@@ -127,8 +127,7 @@ class BreakEven:
     def decide(self, history: History, number: int, rung: int) -> Decision:
         """Continue if the trial's index is at least as large as all others, or by chance; otherwise pause.
 
-        A trial that cannot resume from a checkpoint is never paused. It continues until enough trials can be compared,
-        and is stopped where another trial would be paused.
+        A trial that cannot resume is stopped instead of paused, and continues until enough trials can be compared.
         """
         made = self._decided(history, number, rung)
         if made.action != "pause" or not history.trials[number].keeps_nothing:

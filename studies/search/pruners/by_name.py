@@ -10,9 +10,8 @@ A custom pruner is one file next to the spec, named `search.pruner: my_module:My
         def decide(self, history, number, rung): ...
 
 The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`). They are
-checked against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that also needs the
-study's random seed or learning-curve model has a class method `for_study(context, **options)`, which is called instead
-of the class.
+checked against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that needs the study's
+random seed or learning-curve model has a class method `for_study(context, **options)`, called instead of the class.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from studies.search.policy import Decision, History, Thaw
 class MoAsha:
     """Keeps the best 1 / eta (eta at least 2) of the trials at each of the rungs grace, grace eta, grace eta^2, ...
 
-    "stopping" ends a trial that is not among the best when it reaches the rung. "promotion" pauses every trial at its
-    rung, and a free slot resumes the best paused trial.
+    "stopping" ends trials not among the best at a rung. "promotion" pauses all trials; a free slot resumes the best.
     """
 
     variant: Literal["stopping", "promotion"] = "stopping"

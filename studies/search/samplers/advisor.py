@@ -65,8 +65,7 @@ class Source(Protocol):
 class Advisor:
     """Holds the proposals of the latest answer. Each suggestion asks the program again, unless it is still running.
 
-    Proposals outside the space are skipped. An answer without any valid proposal is a failure; only the first failure
-    is logged.
+    Skips proposals outside the space. An answer without a valid proposal is a failure; only the first is logged.
     """
 
     def __init__(self, space: Space, source: Source, *, seed: int, background: bool = True) -> None:

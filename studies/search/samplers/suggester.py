@@ -51,8 +51,7 @@ def identities(history: Iterable[Observation]) -> set[Identity]:
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], space: Space, seed: int) -> Params:
     """Return the first result of `draw(0)`, `draw(1)`, ... that no trial has and the space allows.
 
-    After `REDRAWS` redraws, an allowed repetition is accepted. If no result was allowed, a random configuration is
-    returned.
+    After `REDRAWS` redraws, an allowed repetition is accepted. Without an allowed result, the configuration is random.
     """
     allowed: Params | None = None
     for redraw in range(REDRAWS + 1):
@@ -75,8 +74,7 @@ Untried = Mapping[str, Sequence[ParameterValue]]
 def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
     """Return the choices of each parameter that early trials still have to try; empty if none is left.
 
-    After the first, random trials, the start design continues only if the budget easily pays for each of its trials up
-    to the first rung.
+    After random trials, the start design continues only if the budget easily pays for each trial up to the first rung.
     """
     untried = untried_in(problem.space, (trial.params for trial in trials))
     is_paid = (

@@ -1,12 +1,10 @@
 """Leases: only the controller that holds a study's lease drives the study; other controllers wait.
 
 A heartbeat in the database renews the lease. It expires some time after the heartbeat stops, or immediately if the
-holder's process is known to be dead. Every commit checks the lease, so that a controller that was suspended for long
-cannot write.
+holder's process is known to be dead. Every commit checks the lease, so a controller suspended for long cannot write.
 
 Only the database's clock decides whether a lease has expired, since the clocks of machines may differ by minutes. All
-other times of a lease and its charges come from the holder: its clock when the lease begins, and from then on its
-monotonic clock.
+other times of a lease and its charges come from the holder: its clock at the lease's start, then its monotonic clock.
 """
 
 import logging

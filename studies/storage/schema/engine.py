@@ -86,8 +86,7 @@ def exists(url_text: str) -> bool:
 def open_engine(url_text: str) -> sa.Engine:
     """Connect to a database, and upgrade its `automl_` tables. Raises StoreAwayError if it does not answer.
 
-    Raises StoreError if the database cannot be opened or written, or if its tables are newer than this program or too
-    old for it.
+    Raises StoreError if the database cannot be opened or written, or its tables are newer or too old for this program.
     """
     url = parse_url(url_text)
     engine = make_engine(url_text)
@@ -230,8 +229,7 @@ def _upgrade(engine: sa.Engine, config: Any) -> None:
 
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            # If several processes find no tables, the first creates them and the others wait here. SQLite's begin is
-            # exclusive anyway.
+            # If processes find no tables, one creates them and the others wait. SQLite's begin is exclusive anyway.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         config.attributes["connection"] = connection
         found = _version(connection)

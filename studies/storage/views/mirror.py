@@ -137,8 +137,7 @@ def follow(
 ) -> None:
     """Copy new commits in one thread for each view, so that a hanging server does not delay the other view.
 
-    `until` is called twice a second; commits made before it returns True are copied. While `hurried` is set, updates
-    follow each other without pauses.
+    `until` is called twice a second; commits before it is True are copied. While `hurried`, updates do not pause.
     """
     shared = Pace(until, hurried or threading.Event())
     threads = [

@@ -1,7 +1,6 @@
 """The copy of a study in MLflow: an experiment, a run for the study, and a child run with metrics for each trial.
 
-Every write can be repeated: runs are searched by tag before they are created, and MLflow ignores a point with the same
-key, value, epoch and time.
+Every write can be repeated: runs are found by tag, and MLflow ignores a point with equal key, value, epoch and time.
 
 If the code of a trial starts an MLflow run itself, its first run becomes the trial's run and replaces ours. Later runs,
 for example of another attempt, become its children. Such runs cannot be rewritten, so they are never deleted.

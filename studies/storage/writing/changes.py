@@ -1,7 +1,6 @@
 """Changes that a controller wants stored: plain values, applied in order in one transaction.
 
-This module does not use SQLAlchemy, so the state machine needs no database. Columns are typed mappings, so that type
-checks find misspelt names.
+Does not use SQLAlchemy: the state machine needs no database. Typed mappings let type checks find misspelt columns.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
 """Random changes of training images, drawn anew in each epoch. Shapes: n images of c channels, h x w pixels.
 
 Draws are functions of the epoch's seed and the image's own pixels, not of its place in a batch. So an image is changed
-in the same way for any number of ranks and data workers, and in a resumed epoch. Mixup (Zhang et al. 2018, arXiv
-1710.09412) mixes an image and its class with any training image and its class, because the images of a batch would
-depend on the number of ranks.
+in the same way for any number of ranks and data workers, and in resumed epochs. Mixup (Zhang et al. 2018, arXiv
+1710.09412) mixes an image and its class with any training image and its class, because batches depend on the ranks.
 """
 
 from collections.abc import Iterator
@@ -33,8 +32,7 @@ class Partners:
 class Mixup(nn.Module):
     """Draws for each image another image to mix with, and the weight of the first image in the mixture.
 
-    `alpha`, above 0, is both parameters of the weight's Beta distribution. With a small value most mixtures are close
-    to one of the images.
+    `alpha`, above 0, is both parameters of the weight's Beta distribution; if small, most mixtures are near one image.
     """
 
     key: Tensor

@@ -251,8 +251,7 @@ class Layout:
 class ResidualBody(nn.Module):
     """Residual network without its head: normalised images [n, 3, h, w] to [n, features].
 
-    Normalisation uses the file's statistics, because statistics of few images are poor, and would depend on the number
-    of ranks.
+    Normalisation uses the file's statistics: statistics of few images are poor and would depend on the world size.
     """
 
     def __init__(self, layout: Layout) -> None:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 class DataMark(nn.Module):
     """Refuses to load weights that were trained on data with another encoding.
 
-    Each new task learns the meaning of cells and tokens from the training file. If that file has changed since, old
-    weights would silently give wrong answers.
+    Tasks learn the meaning of cells and tokens from the training file. If it changes, old weights are silently wrong.
     """
 
     digest: Tensor

@@ -26,8 +26,7 @@ _TEST_SHARE = 0.15
 def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0.0) -> tuple[Rows, Rows, Rows]:
     """Return the rows for training, validation and testing. `validation` and `test` are fractions of all rows.
 
-    Each class of `classes` (int64 [rows], or None) is split in the same proportions. "auto" uses as many test rows as
-    can be spared.
+    `classes` (int64 [rows] or None) keep their proportions. "auto" uses as many test rows as can be spared.
     """
     # The share of rows that can be spared for testing: none of few rows, and at most 5,000 rows.
     auto = min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0

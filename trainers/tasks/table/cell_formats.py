@@ -36,8 +36,7 @@ def formats_of(
 ) -> dict[str, CellFormat]:
     """Return the formats of columns that are not only plain numbers, ISO dates or plain words.
 
-    `decimal` and `is_day_first` decide columns whose cells can be read in two ways; None decides by the file's other
-    columns.
+    `decimal` and `is_day_first` decide columns whose cells can be read in two ways; None decides by the other columns.
     """
     formats = {name: form for name in names if (form := _plain(table.columns[name])) is not None}
     columns = {name: table.columns[name] for name in names if name not in formats}

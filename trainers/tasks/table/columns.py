@@ -126,8 +126,7 @@ def fit_encoding(
     """Learn the encoding of each column from the training rows. Raises TaskError for a wrong cell in any row.
 
     If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut off. `codes` are
-    categories that look like numbers. `left_out` gives columns not to use, with reasons; None leaves out columns that
-    count the rows.
+    categories that look like numbers. `left_out` gives columns not to use, with reasons; None leaves out row numbers.
     """
     numbers: list[Number] = []
     categories: list[Category] = []

@@ -245,8 +245,7 @@ class _Bins(nn.Module):
 class Waves(nn.Module):
     """Weighted sums of cosines of each number, at learned frequencies: W cos(2 pi f x + b) + c.
 
-    Part of RealMLP's PBLD embedding (Holzmüller et al. 2024, arXiv 2407.04491, section 3), after PLR (arXiv
-    2203.05556).
+    Part of RealMLP's PBLD embedding (Holzmüller et al. 2024, arXiv 2407.04491, section 3), after PLR, arXiv 2203.05556.
     """
 
     def __init__(self, numbers: int, waves: int, scale: float) -> None:

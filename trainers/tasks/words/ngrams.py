@@ -127,8 +127,7 @@ class TfidfRegression(nn.Module):
     output: logits float32 [n, k].
 
     Args:
-        l2: Strength of the penalty on squared weights: 1 / C of scikit-learn's LogisticRegression, 2 / C for two
-            classes.
+        l2: Strength of the penalty on squared weights: 1 / C of scikit-learn's LogisticRegression, 2 / C for 2 classes.
     """
 
     idf: Tensor  # weight of each n-gram, float32 [f]
@@ -219,7 +218,7 @@ class TfidfRegression(nn.Module):
 def _penalised_loss(
     flat: _Array, features: Any, targets: _Array, l2: float, tick: Callable[[], None]
 ) -> tuple[float, _Array]:
-    """Return the loss, mean cross entropy plus penalty, and its gradient as one array: weights, then biases."""
+    """Return the loss, mean cross entropy plus penalty, and its gradient, flat: weights [used, k], then biases [k]."""
     from scipy.special import log_softmax
 
     tick()

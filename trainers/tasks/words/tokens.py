@@ -1,9 +1,8 @@
 """Turns texts into token numbers, by a tokenizer that is learned from the training texts or comes with a checkpoint.
 
 Only this module of `trainers` imports `tokenizers`. Each rank learns its own tokenizer, and all must be the same, so
-only BPE is used: WordPiece and Unigram break ties by the order of a hash map in version 0.23
-(https://github.com/huggingface/tokenizers/issues/1794). Language models use byte-level BPE, whose alphabet of 256 bytes
-loses nothing.
+only BPE is used: in version 0.23, WordPiece and Unigram break ties by the order of a hash map
+(https://github.com/huggingface/tokenizers/issues/1794). Language models use byte-level BPE: 256 bytes lose nothing.
 """
 
 from collections.abc import Iterator, Sequence
