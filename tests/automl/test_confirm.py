@@ -112,7 +112,7 @@ def test_trainings_end_before_they_cost_more_than_they_may(seconds: float, over:
     """Two slots at a cent a second train two side by side until 8 s, and the third until 13 s."""
     most, ended = round(2 * seconds * 10_000_000), list[Retrained]()
     ledger, pool = Ledger(), SimulatedPool(curve, start_seconds=1.0, warm_up_seconds=3.0, opened_at=100.0)
-    expected = nullcontext() if over == 3 else pytest.raises(SpentError, match=f"used up: {over} of 3 trainings are")
+    expected = nullcontext() if over == 3 else pytest.raises(SpentError, match=f"used up: {over} of 3 trainings have")
     with expected:
         train(pool, spec(1), spec(2), spec(3, 2), to=ledger, on_end=ended.append, most_nano_usd=most)
     assert len(ended) == over

@@ -164,7 +164,7 @@ def test_of_several_models_the_named_one_leaves_with_its_weights(tmp_path: Path)
     [
         ("calls", None, "found no name, allowed: a model that the function gave to trial.epochs: second, first"),
         ("calls", "third", "--model: found 'third', allowed: "),
-        ("none", None, "the training function gave trial.epochs no torch.nn.Module to export; --out FILE"),
+        ("none", None, "the training function gave trial.epochs no torch.nn.Module to export. Use --out FILE"),
         ("no call", "first", "ended without calling the model"),
     ],
 )

@@ -97,7 +97,7 @@ def test_keras_ends_trials_and_refuses_what_it_cannot_do():
     assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, True)]
     for fault, words in (
         ("not built", "needs a built and compiled model"),
-        ("epochs", "fit() got epochs, which the trial sets itself"),
+        ("epochs", r"fit\(\) got epochs, which the trial sets itself"),
     ):
         with pytest.raises(TaskError, match=words):
             trained(Group(), spec_of("by_keras", task_options={"fault": fault}))

@@ -186,7 +186,7 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
         ({"how": "form", "study": "a", "task": "digits", "objectives": "[{"}, "form: objectives"),
         ({"how": "form", "study": "a", "task": "os:system"}, "task"),
         ({"how": "yaml", "yaml": "study: [a"}, "the text is not YAML"),
-        ({"how": "yaml", "yaml": "- a"}, "no mapping"),
+        ({"how": "yaml", "yaml": "- a"}, "not a mapping"),
         ({"how": "yaml", "yaml": "study: a\ntask: digits", "code": "nowhere"}, "code: found 'nowhere'"),
     ],
 )

@@ -172,7 +172,7 @@ def test_the_commands_tell_how_to_cancel_what_is_enqueued(tmp_path, capsys, monk
     stored.trial(epochs=1, state="complete")
     stored.change(state="closed", stop_reason="budget_usd")
     place = InProcess(tmp_path, capsys, monkeypatch)
-    assert "queued for small as q2: " in place.run("enqueue", "small", "--param", "width=32")[1]
+    assert "queued trial q2 of small: " in place.run("enqueue", "small", "--param", "width=32")[1]
     place.run("enqueue", "small", "--param", "width=64")
     assert "`automl cancel small q2`" in place.run("trials", "small")[1]
     assert json.loads(place.run("status", "small", "--json")[1])["enqueued"] == ["q2", "q3"]
