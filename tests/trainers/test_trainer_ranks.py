@@ -110,7 +110,9 @@ def test_used_processes_train_like_fresh_ones_in_groups_that_are_kept_and_of_one
     assert distance(fresh, trained(ranks, 2)[0]) == 0.0
     for _ in range(8):
         answers = ranks.run(4, run_trial, spec_of(2))
-        assert all(isinstance(answer, TaskError) and "has 4 ranks, but the trial has 2" in str(answer) for answer in answers)
+        assert all(
+            isinstance(answer, TaskError) and "has 4 ranks, but the trial has 2" in str(answer) for answer in answers
+        )
 
 
 def _many_groups(group, address):
