@@ -265,8 +265,9 @@ def search(
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
     given = {"hours": HOURS, "usd": USD, "trials": None} if budget is None else budget
     constants: Mapping[str, Any] = {}
-    is_other = is_training_function(train) or is_optuna_objective(train)
-    is_trainable = is_tune_trainable(train) or (is_param_space(space) and not is_other)
+    is_trainable = is_tune_trainable(train) or (
+        is_param_space(space) and not is_training_function(train) and not is_optuna_objective(train)
+    )
     if is_trainable and isinstance(space, Mapping):
         try:
             space, constants = parameters_and_constants(space)

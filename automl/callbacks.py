@@ -22,7 +22,7 @@ from typing import Any
 
 from automl.inside_trial import checkpoint, report, resume
 
-_TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_time", "_compilation_time")
+TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_time", "_compilation_time")
 """Endings of the names under which transformers logs the speed of an evaluation."""
 
 
@@ -75,7 +75,7 @@ def hugging_face() -> Any:
                 return
             lines = [line for line in state.log_history if any(name.startswith("eval_") for name in line)]
             number = len({line["step"] for line in lines if line["step"]})  # several sets are evaluated at one step
-            found = {name: one for name, one in more["metrics"].items() if not name.endswith(_TIMES)}
+            found = {name: one for name, one in more["metrics"].items() if not name.endswith(TIMES)}
             self._metrics = {**self._metrics, **found}
 
             def write(folder: Path) -> None:

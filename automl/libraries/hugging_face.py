@@ -26,13 +26,11 @@ from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TR
 from transformers.trainer_utils import has_length
 from transformers.utils import WEIGHTS_NAME
 
+from automl.callbacks import TIMES
 from automl.libraries.accelerate import join_gang
 from automl.libraries.epoch_calls import EpochCalls
 from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
-
-_TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_time", "_compilation_time")
-"""Suffixes of an evaluation's timings, which are no metrics of a model."""
 
 
 def options(trial: Trial) -> dict[str, Any]:
@@ -134,7 +132,7 @@ class TrialCallback(TrainerCallback):
     def on_evaluate(self, *_: Any, **more: Any) -> None:
         """Store the evaluation's metrics for the report at the epoch's end."""
         for name, value in (more.get("metrics") or {}).items():
-            if isinstance(value, int | float) and not name.endswith(_TIMES) and name != "epoch":
+            if isinstance(value, int | float) and not name.endswith(TIMES) and name != "epoch":
                 self._logged[name] = float(value)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
