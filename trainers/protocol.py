@@ -107,6 +107,10 @@ class TrialSpec:
     proposed: Mapping[str, Asked] | None = None
     diagnostics: Diagnostics = Diagnostics()
 
+    def is_tested_at(self, epoch: int, *, is_last: bool) -> bool:
+        """Return whether the measurement after `epoch` has test metrics. `is_last` if the training ends there."""
+        return epoch in self.test_at or (is_last and (self.test_at_end or bool(self.test_at)))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankAssignment:

@@ -39,7 +39,7 @@ def _functions(tmp_path: Path) -> None:
 
 @pytest.mark.large
 def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confirmed(place: Workplace) -> None:
-    summary = place.json("launch", place.spec(SPEC))
+    summary = place.json("launch", place.spec(SPEC, task_options={"test": True}))
     assert summary["trials"]["complete"] >= 1
     assert summary["trials"]["pruned"] >= 1
     record = place.record("function")
@@ -49,6 +49,10 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confir
     assert outcomes <= {"complete", "pruned", "paused"}
     assert not [charge for charge in record.charges if charge.kind == "lost"]
     assert {trial.world_size for trial in record.started} == {1, 2}
+    (tested,) = record.tests
+    taken = summary["recommendation"]
+    assert (tested.trial, tested.epoch) == (taken["trial"], taken["epoch"])
+    assert tested.metrics["test.seen"] == 45
     place.audit("function")
     best = min((trial for trial in record.started if trial.state == "complete"), key=lambda one: one.epochs[-1].epoch)
     done = place.json("export", "function", str(best.number), "--out", "model.pt")
@@ -57,6 +61,7 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confir
     assert exported["epoch"] == done["epoch"]
     confirmed = place.json("confirm", "function", str(best.number), "--seeds", "1")
     assert "val_error" in json.dumps(confirmed)
+    assert confirmed["measured_on"] == "test"
     assert any(charge.kind == "confirm" for charge in place.record("function").charges)
 
 

@@ -17,7 +17,7 @@ def blobs(samples, seed):
     return TensorDataset(torch.randn(samples, 4, generator=generator) + targets[:, None], targets)
 
 
-def train(trial: automl.Trial, *, step_seconds: float = 0.0, samples: int = 50) -> None:
+def train(trial: automl.Trial, *, step_seconds: float = 0.0, samples: int = 50, test: bool = False) -> None:
     """Three noisy classes, with dropout, so that random numbers matter."""
     width = int(trial.params.get("width", 16))
     net = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, 3))
@@ -26,6 +26,18 @@ def train(trial: automl.Trial, *, step_seconds: float = 0.0, samples: int = 50) 
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     train_set, validation_set = blobs(samples, 0), blobs(31, 1)
     training, validation = trial.loader(train_set), trial.loader(validation_set, shuffle=False)
+
+    def measured(batches):
+        model.eval()
+        wrong = seen = 0
+        with torch.no_grad():
+            for inputs, targets in batches:
+                wrong += int((net(inputs).argmax(dim=1) != targets).sum())
+                seen += len(targets)
+        return {"val_error": trial.mean(wrong / max(seen, 1), weight=seen), "seen": trial.mean(seen) * trial.world_size}
+
+    if test:
+        trial.test(lambda: measured(trial.loader(blobs(45, 2), shuffle=False)))
     for _ in trial.epochs(model=model, optimizer=optimizer, schedule=schedule):
         model.train()
         for inputs, targets in training:
@@ -34,13 +46,7 @@ def train(trial: automl.Trial, *, step_seconds: float = 0.0, samples: int = 50) 
             optimizer.step()
             time.sleep(step_seconds)
         schedule.step()
-        model.eval()
-        wrong = seen = 0
-        with torch.no_grad():
-            for inputs, targets in validation:
-                wrong += int((net(inputs).argmax(dim=1) != targets).sum())
-                seen += len(targets)
-        trial.report(val_error=trial.mean(wrong / max(seen, 1), weight=seen), seen=trial.mean(seen) * trial.world_size)
+        trial.report(**measured(validation))
 
 
 def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901, PLR0912 - a list of faults

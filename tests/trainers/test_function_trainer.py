@@ -59,6 +59,26 @@ def test_a_function_that_stops_after_each_epoch_ends_with_the_bits_of_one_that_d
     assert whole["measurements"][-1].metrics["seen"] == 31
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_saved_model_is_measured_on_data_for_testing_without_training(ranks, tmp_path, world_size):
+    spec = spec_of(world_size=world_size, checkpoint_folder=str(tmp_path), milestones=(2, 4))
+    without = on(ranks, spec)[0]
+    spec = replace(spec, task_options={"test": True}, test_at_end=True)
+    whole = on(ranks, spec)[0]
+    assert (without["facts"].has_test_part, whole["facts"].has_test_part) == (False, True)
+    names = [sorted(name for name in one.metrics if name.startswith("test.")) for one in whole["measurements"]]
+    assert names == [[], [], [], ["test.seen", "test.val_error"]]
+    assert whole["measurements"][-1].metrics["test.seen"] == 45
+    for name, value in without["weights"].items():
+        assert torch.equal(value, whole["weights"][name])
+    second, last = (replace(spec, attempt=2, resume_from=whole["measurements"][n - 1].checkpoint) for n in (2, 4))
+    (measured,) = on(ranks, replace(second, test_at=(2,)))[0]["measurements"]
+    (again,) = on(ranks, replace(last, test_at=(4,)))[0]["measurements"]
+    assert (measured.epoch, measured.complete, measured.checkpoint) == (2, True, None)
+    assert measured.metrics["val_error"] == whole["measurements"][1].metrics["val_error"]
+    assert again.metrics == whole["measurements"][-1].metrics
+
+
 class Ahead(Granted):
     """Does not wait for files before the next epoch."""
 

@@ -26,7 +26,7 @@ from trainers.functions.state_to_save import KeptState
 from trainers.functions.trial import Trial, TrialOver
 from trainers.loop.step_counter import StepCounter
 from trainers.model.precision import set_fast_math
-from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.protocol import TEST_PREFIX, Measurement, TaskError, TrialSpec
 from trainers.ranks.out_of_step import Arrivals, Place, Verdict
 from trainers.ranks.process import PeakMemory, Remains, use_device
 from trainers.ranks.process_group import Group, copy_buffers_from_rank_0, destroy_group
@@ -120,9 +120,20 @@ class FunctionTrainer:
         kept = KeptState(state)
         self._own.follow(one for one in state.values() if isinstance(one, Optimizer))
         self._trial.scaled_rate = self._own.learning_rate
-        epoch = self._trial.epoch = self._resumed(kept)
-        files, resuming = code_files(self._spec.python_path), self._resuming(kept)
-        course.begin(self._own.facts(epoch, files, self._model_parameters(), kept.models, resuming))
+        epoch, metrics = self._resumed(kept)
+        self._trial.epoch = epoch
+        files, resuming, has_test = code_files(self._spec.python_path), self._resuming(kept), self._trial.has_test
+        course.begin(
+            self._own.facts(epoch, files, self._model_parameters(), kept.models, resuming, has_test_part=has_test)
+        )
+        if has_test and epoch in self._spec.test_at:  # it resumed there
+            started = time.perf_counter()
+            metrics |= self._tested()
+            seconds = time.perf_counter() - started
+            course.measured(
+                Pending(news=Measurement(epoch=epoch, metrics=metrics, wall_seconds=seconds, complete=True))
+            )
+            raise TrialOver
         return self._loop(epoch, kept, course)
 
     def _resuming(self, kept: KeptState) -> str:
@@ -171,6 +182,8 @@ class FunctionTrainer:
             copy_buffers_from_rank_0(model, self._group)
         saves = ends or complete or is_due or epoch in self._spec.milestones
         metrics = self._metrics()
+        if self._spec.is_tested_at(epoch, is_last=complete or epoch == self._settings.epochs):
+            metrics |= self._tested()
         goes_on = self._goes_on and not (ends or complete)
         path, write = self._write(epoch, kept, metrics, goes_on=goes_on) if saves and kept else (None, None)
         measurement = Measurement(
@@ -184,6 +197,10 @@ class FunctionTrainer:
         course.measured(Pending(news=measurement, write=write))
         self._counter.done()
         return ends
+
+    def _tested(self) -> dict[str, float]:
+        self._counter.begin("test data")
+        return {TEST_PREFIX + name: value for name, value in self._trial.tested().items()}
 
     def _metrics(self) -> dict[str, float]:
         own: dict[str, float] = {"peak_memory_bytes": self._memory.peak_bytes()}
@@ -208,17 +225,18 @@ class FunctionTrainer:
         self._counter.done()
         return path, write
 
-    def _resumed(self, kept: KeptState) -> int:
+    def _resumed(self, kept: KeptState) -> tuple[int, dict[str, float]]:
+        """Restore the state. Returns the number of epochs done, and the metrics of the last of them."""
         path = self._spec.resume_from
         if path is None:
-            return 0
+            return 0, {}
         with self._memory.without_counting():
             content = self._checkpoints.read(path, together=self._trial.is_sharded)
             kept.restore(content.get("function"), path)
             self._trial.steps.precision.load_state_dict(content.get("engine", {}).get("precision", {}))
-            epoch = int(content["position"]["epoch"])
+            epoch, metrics = int(content["position"]["epoch"]), dict(content["metrics"])
             del content
-        return epoch
+        return epoch, metrics
 
 
 def _exit_in_words(error: SystemExit) -> str:

@@ -109,6 +109,7 @@ class OwnLoop:
         resuming: str = "",
         *,
         is_scaled: bool = True,
+        has_test_part: bool = False,
     ) -> TrialFacts:
         """Return the facts known before the first epoch. `model_parameters` is 0 if unknown; commands have no `models`.
 
@@ -128,6 +129,7 @@ class OwnLoop:
             model_parameters=model_parameters,
             start_epoch=epoch,
             code_files=code_files,
+            has_test_part=has_test_part,
         )
         if models is None:
             return RestartedFacts(**asdict(facts), resuming=resuming) if resuming else facts

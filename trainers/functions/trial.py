@@ -50,6 +50,7 @@ class TrialOver(BaseException):
 
 
 Epochs = Callable[[Mapping[str, Any]], Iterator[int]]
+Test = Callable[[], Mapping[str, float | Tensor]]
 
 
 class Trial:
@@ -89,6 +90,7 @@ class Trial:
         self.epoch = 0
         self.modules: list[nn.Module] = []
         self.loop: Epochs | None = None
+        self._test: Test | None = None
 
     if not TYPE_CHECKING:
 
@@ -259,6 +261,24 @@ class Trial:
                 raise TaskError(f"trial.report: {name!r} was reported twice in epoch {self.epoch}. Report it once")
             self.reported[name] = _number(name, value)
         self._counter.tick()
+
+    def test(self, measure: Test) -> Test:
+        """Name the function that measures the model on data for testing; call this before `epochs`.
+
+        The search never calls `measure`. A study calls it once at its end, with the recommended model's restored state,
+        on every rank, and `automl confirm` after each training. It returns metrics under the names used in `report`.
+        """
+        self._test = measure
+        return measure
+
+    @property
+    def has_test(self) -> bool:
+        """Return whether the training function called `test`."""
+        return self._test is not None
+
+    def tested(self) -> dict[str, float]:
+        """Measure the model on data for testing. Returns {} without a function for it; TaskError for a wrong value."""
+        return {name: _number(name, value) for name, value in self._test().items()} if self._test else {}
 
     def mean(self, value: float | Tensor, weight: float = 1.0) -> float:
         """Return the mean of all ranks' values, weighted by, say, their numbers of samples. All ranks must call it."""

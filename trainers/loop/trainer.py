@@ -255,7 +255,7 @@ class Trainer:
                 raise DivergedError(f"the training loss of epoch {epoch} is {train_loss}")
             state.metrics = self._epoch_end.metrics(result)
             complete = state.patience.runs_out(result.averages["val_loss"])
-            if _is_tested(self._spec, epoch, is_last=complete or epoch == self._settings.epochs):
+            if self._spec.is_tested_at(epoch, is_last=complete or epoch == self._settings.epochs):
                 state.metrics |= self._epoch_end.test_metrics()
             is_kept = epoch in self._spec.milestones
             saves = result.ends or complete or result.checkpoint_is_due or is_kept
@@ -348,7 +348,3 @@ class Trainer:
             has_test_part=has_test_part(self._task),
             can_explain=can_explain(self._task),
         )
-
-
-def _is_tested(spec: TrialSpec, epoch: int, *, is_last: bool) -> bool:
-    return epoch in spec.test_at or (is_last and (spec.test_at_end or bool(spec.test_at)))
