@@ -344,9 +344,9 @@ def hypervolume(study: StudyRecord) -> Figure:
 
 
 def hypervolume_in_words(study: StudyRecord) -> str:
-    """Describe the hypervolume figure, as in `half of the money reached 93 % of it; usual trees alone 61 %`."""
+    """Describe the figure for several objectives: `half of the money reached 93 % of it; usual trees alone 61 %`."""
     curve = analysis.hypervolume_curve(study)
-    if not curve or not curve[-1].hypervolume > 0:
+    if len(study.objectives) == 1 or not curve or not curve[-1].hypervolume > 0:
         return ""
     known, half = curve[-1].hypervolume, curve[-1].cost_usd / 2
     by_half = max(one.hypervolume for one in curve if one.cost_usd <= half)

@@ -21,7 +21,8 @@ def complete(live: LiveStudy, trial: Trial) -> None:
     done, planned = trial.epochs_done, live.setup.epochs
     stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
     trial.expect_end_of(done, constraints.columns(live.setup.objectives, live.setup.constraints))
-    _finish(live, trial, "complete", stopped if done < planned else f"trained all {planned} epochs")
+    whole = "trained its only epoch" if planned == 1 else f"trained all {planned} epochs"
+    _finish(live, trial, "complete", stopped if done < planned else whole)
     if live.registry.count("complete") >= COMPLETE_FOR_REFERENCE:
         live.freeze_reference()
 
