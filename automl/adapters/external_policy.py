@@ -33,12 +33,11 @@ class ExternalPolicy:
     Args:
         objectives: Objectives of the search. `cost_usd` is the cost of a trial so far, in dollars.
         epochs: Number of epochs of a full training. The last epoch is not judged.
-        constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
-        pruner: Value of `search.pruner` of a spec.
+        constraints: As in a spec: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: As `search.pruner` of a spec.
         space: Space that trials are drawn from, needed by `break_even` and `suggestion`.
-        sampler: Value of `search.sampler` of a spec.
+        sampler: As `search.sampler` of a spec.
         slots: Number of trials that run at the same time.
-        usd_per_slot_hour: Price of a slot in dollars per hour.
 
     Raises:
         SpecError: An argument is wrong.
