@@ -149,7 +149,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Record a report, also at the decision epochs that it has skipped, because pruners wait for values there."""
+        """Record a report, also at the decision epochs that it has skipped."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}

@@ -69,7 +69,7 @@ Found = TypeVar("Found")
 
 
 class ReadOnlyError(RuntimeError):
-    """Optuna's copy of a study is read-only here, because only the study's controller writes it."""
+    """Optuna's copy of a study is read-only here."""
 
 
 class ProjectStorage(BaseStorage):
