@@ -120,7 +120,7 @@ class Study:
         """Return the saved model that is best in one objective; without arguments the recommended model.
 
         Args:
-            metric: Name of the objective; by default the first objective that is no cost of training.
+            metric: Objective; by default the first that is no cost of training.
             under: Largest allowed values of minimized objectives, by name.
             over: Smallest allowed values of maximized objectives, by name.
 
@@ -144,12 +144,12 @@ class Study:
 
     @property
     def recommendation(self) -> Recommendation | None:
-        """Return the recommended model, compared with its neighbours on the Pareto front; None if no model is saved."""
+        """Return the recommended model and its neighbours on the Pareto front; None if no model is saved."""
         return recommended(self.record)
 
     @property
     def figures(self) -> Mapping[str, go.Figure]:
-        """Return the report's figures as a mapping by name, such as `study.figures["trade_off"]`."""
+        """Return the report's figures by name, such as `study.figures["trade_off"]`."""
         return Gallery(self.record)
 
     @property
@@ -161,7 +161,7 @@ class Study:
         return f"<study {self._name}: {self.record.state}, {len(self.trials)} trials>"
 
     def __str__(self) -> str:
-        """Return the summary that `automl launch` prints at its end: the study's state and the recommended model."""
+        """Return the summary that `automl launch` prints at its end."""
         return "\n".join([repr(self)[1:-1], *(recommendation_lines(self.record) or [study_sentence(self.record)])])
 
     def _repr_html_(self) -> str:
@@ -251,7 +251,7 @@ def search(
             spec). Not needed for a function with a space (`space` beside it, or its attribute), nor for an Optuna
             objective: literal `suggest_...` calls are read from its source, and other parameters are learned as trials
             run. Ray Tune's `param_space` also works, with its constants.
-        study: Name of the study; by default the function's name.
+        study: Name; by default the function's name.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
 

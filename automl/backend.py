@@ -71,7 +71,7 @@ class StoreBackend:
         return rows_of(list_studies(self.store))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the running jobs, then the waiting jobs in the order in which they will start."""
+        """Return the running jobs, then the waiting jobs in their order."""
         from automl.service.team_studies import plain_job
         from studies.queueing.job_queue import JobQueue
 
@@ -79,7 +79,7 @@ class StoreBackend:
         return [plain_job(job) for job in (*queue.jobs(states=("running",)), *queue.waiting())]
 
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
-        """Add the study of a spec file to the queue. Returns the queued job."""
+        """Queue the study of a spec file."""
         del code  # the user's own code is found by its path
         from automl.service.team_studies import plain_job
         from automl.service.workers.local_submission import submit_file
@@ -99,7 +99,7 @@ class StoreBackend:
         return stop_study(self.store, study, wait_seconds=wait_seconds)
 
     def cancel(self, study: str) -> dict[str, Any]:
-        """Cancel a queued study permanently. Returns the study's job in the queue."""
+        """Cancel a queued study permanently. Returns its job."""
         from automl.service.team_studies import plain_job
         from studies.queueing.job_queue import JobQueue
 
@@ -115,7 +115,7 @@ class StoreBackend:
         return cancel_trial(self.store, study, trial, wait_seconds=wait_seconds)
 
     def deletion(self, study: str, *, keep_files: bool) -> Deletion:
-        """Return a text that says what deleting a study removes, and a function that deletes the study."""
+        """Return what the deletion removes, in words, and a function that deletes."""
         from automl.stored.study_deletion import delete_study, doomed
 
         what = doomed(self.store, study, keep_files=keep_files)
@@ -164,19 +164,19 @@ class ServiceBackend:
         return lambda: patiently(lambda: self.record(study))
 
     def report_path(self, record: StudyRecord) -> Path:
-        """Return the path on this machine to which a study's report is written."""
+        """Return the path of a study's report on this machine."""
         return Path.cwd() / f"{record.name}.html"
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the rows of `automl list --json` that the user may see, oldest first."""
+        """Return the rows of `automl list --json` that the user may see."""
         return list(self.client.get("/lines"))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the running jobs, then the waiting jobs in the order in which they will start."""
+        """Return the running jobs, then the waiting jobs in their order."""
         return [*(job for job in self.jobs() if job["state"] == "running"), *self.client.get("/queue")]
 
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
-        """Send the study of a spec file to the service's queue. Returns the queued job."""
+        """Queue the study of a spec file at the service."""
         return self.submit(_read(spec, overrides), code, priority)
 
     def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class ServiceBackend:
         return {"study": name, "state": state, "driven": driven, "message": going if driven else f"{name} is {state}"}
 
     def cancel(self, study: str) -> dict[str, Any]:
-        """Cancel a study permanently. Returns the study's job in the queue."""
+        """Cancel a study permanently. Returns its job."""
         return self._post(study, "cancel")
 
     def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class ServiceBackend:
         return self._post(study, "trials", trial, "cancel")
 
     def deletion(self, study: str, *, keep_files: bool) -> Deletion:
-        """Return a text that says what deleting a study removes, and a function that deletes the study."""
+        """Return what the deletion removes, in words, and a function that deletes."""
         del keep_files
         job = self.status(study)["job"]
         words = f"{job['study']} is {job['state']} at {self.client.url}"
@@ -233,15 +233,15 @@ class ServiceBackend:
         return list(self.client.get("/accounts"))
 
     def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
-        """Return the plan and the expected cost of a study, without queueing the study."""
+        """Return a study's plan and expected cost, without queueing it."""
         return dict(self.client.post("/studies/check", {"spec": spec, "code": code}))
 
     def check_file(self, spec: Path, overrides: Sequence[str], *, code: str | None) -> dict[str, Any]:
-        """Return the plan and the expected cost of a spec file's study, without queueing the study."""
+        """Check the study of a spec file, without queueing it."""
         return self.check(_read(spec, overrides), code)
 
     def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
-        """Send a study to the service's queue. Returns the queued job."""
+        """Queue a study at the service."""
         return dict(self.client.post("/studies", {"spec": spec, "code": code, "priority": priority}))
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -249,7 +249,7 @@ class ServiceBackend:
         return list(self.client.get("/studies"))
 
     def status(self, study: str) -> dict[str, Any]:
-        """Return the study's job in the queue; its key `study` has a summary, or None before the study starts."""
+        """Return the job; its key `study` has a summary, or None before the study starts."""
         return dict(self.client.get(_path(study)))
 
     def trials(self, study: str) -> list[dict[str, Any]]:
@@ -261,23 +261,23 @@ class ServiceBackend:
         return dict(self.client.get(_path(study, "trials", trial)))
 
     def stop(self, study: str) -> dict[str, Any]:
-        """Ask a study to save its running trials and stop. Returns the study's job in the queue."""
+        """Ask a study to save its running trials and stop. Returns its job."""
         return self._post(study, "stop")
 
     def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Put a study that has ended back into the queue. Returns the study's job."""
+        """Queue an ended study again. Returns its job."""
         return self._post(study, "resume", overrides=list(overrides))
 
     def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-        """Return the trainings that a confirmation would run, and their cost, without queueing them."""
+        """Return a confirmation's trainings and cost, without queueing them."""
         return self._post(study, "confirm", "check", points=list(points), seeds=seeds)
 
     def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
-        """Queue new trainings of saved models with other seeds. Returns the queued job."""
+        """Queue new trainings of saved models with other seeds."""
         return self._post(study, "confirm", points=list(points), seeds=seeds, usd=usd)
 
     def why_no_training_here(self, *, own_code: bool) -> str:
-        """Return an empty text: this process runs on the user's own machine, where the user may always train."""
+        """Return an empty text: users may always train on their own machine."""
         del own_code
         return ""
 
@@ -298,13 +298,13 @@ class QueueBackend:
         return [plain_account(one) for one in self._studies.accounts()]
 
     def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
-        """Return the plan and the expected cost of a study, without queueing the study."""
+        """Return a study's plan and expected cost, without queueing it."""
         from automl.service.subprocess_questions import plan
 
         return plan(*self._studies.admitted(spec, code=code))
 
     def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
-        """Add a study to the queue. Returns the queued job."""
+        """Queue a study."""
         return self._plain(self._studies.submit(spec, code=code, priority=priority))
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -312,7 +312,7 @@ class QueueBackend:
         return [self._plain(job) for job in self._studies.jobs()]
 
     def status(self, study: str) -> dict[str, Any]:
-        """Return the study's job in the queue; its key `study` has a summary, or None before the study starts."""
+        """Return the job; its key `study` has a summary, or None before the study starts."""
         return self._studies.status(study)
 
     def trials(self, study: str) -> list[dict[str, Any]]:
@@ -324,7 +324,7 @@ class QueueBackend:
         return self._studies.explain(study, trial)
 
     def stop(self, study: str) -> dict[str, Any]:
-        """Ask a study to save its running trials and stop. Returns the study's job in the queue."""
+        """Ask a study to save its running trials and stop. Returns its job."""
         return self._plain(self._studies.stop(study))
 
     def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,17 +332,17 @@ class QueueBackend:
         return self._studies.enqueue(study, params)
 
     def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Put a study that has ended back into the queue. Returns the study's job."""
+        """Queue an ended study again. Returns its job."""
         return self._plain(self._studies.resume(study, overrides))
 
     def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-        """Return the trainings that a confirmation would run, and their cost, without queueing them."""
+        """Return a confirmation's trainings and cost, without queueing them."""
         from automl.service.workers.confirm_jobs import check
 
         return check(self._studies, study, points, seeds)
 
     def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
-        """Queue new trainings of saved models with other seeds. Returns the queued job."""
+        """Queue new trainings of saved models with other seeds."""
         from automl.service.workers.confirm_jobs import submit
 
         return self._plain(submit(self._studies, study, points, seeds, usd))

@@ -81,7 +81,7 @@ MODULES: Mapping[str, str] = {
     "prune-checkpoints": "prune_checkpoints",
     "serve-model": "serve_model",
 }
-"""Commands whose module and function have another name, because of a dash or to avoid hiding a built-in function."""
+"""Commands whose module and function have another name."""
 OVER_HTTP = frozenset(
     {"cancel", "confirm", "delete", "enqueue", "explain", "export", "launch", "list", "logs", "mcp", "queue", "report",
      "resume", "status", "stop", "submit", "train", "trials"}

@@ -278,7 +278,7 @@ def optuna_dashboard_of(storage: Any) -> Application:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A server with one thread per request, because a page of the dashboard sends several requests at once."""
+    """A server with one thread per request."""
 
     daemon_threads = True
 

@@ -197,7 +197,6 @@ def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchiveP
 
 
 def _best_in_plane(points: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[ArchivePoint]:
-    """Return the points that no other point dominates in two of a study's objectives."""
     values = [(first.signed(p.values[first.metric]), second.signed(p.values[second.metric])) for p in points]
     return [points[i] for i in pareto.archive(values)]
 

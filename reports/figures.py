@@ -146,7 +146,6 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
 
 
 def _look(name: str) -> dict[str, object]:
-    """Return how a group's marks look: faint for pruned trials, open for infeasible trials."""
     faint: dict[str, object] = {"opacity": 0.55, "size": 6} if name.startswith("pruned") else {}
     return {**faint, "symbol": "circle-open"} if name.endswith(INFEASIBLE) else faint
 

@@ -66,7 +66,7 @@ def figures_of_page(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> Groups:
-    """Return the page's figures by group and id. Ids are numbers, because metric names may contain any character."""
+    """Return the page's figures by group and id. Ids are numbers."""
     drawn: Groups = {}
     for one in _entries(study, archive, known, taken).values():
         if one.group and (plain := one.draw()) is not None:

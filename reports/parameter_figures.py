@@ -42,7 +42,7 @@ def parameter_names(study: StudyRecord) -> list[str]:
 
 
 def parameter_panel(study: StudyRecord, name: str, objective: Objective) -> Figure:
-    """Plot an objective against one parameter. Pruned trials are faint, because they trained for fewer epochs."""
+    """Plot an objective against one parameter. Pruned trials are faint."""
     trained = sampled([t for t in study.started if math.isfinite(_value(t, objective))], MOST_DOTS)
     y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
     return _panel(study, name, objective, trained, y_axis)

@@ -18,7 +18,7 @@ _OF_DISTANCES = re.compile(r"(?i)(?<![a-z])(squared?|absolute|abs|r?mse|mae)(?![
 
 
 def number(value: object, digits: int = 4) -> str:
-    """Format a number with `digits` significant digits, and other values as text. Whole numbers have no fraction."""
+    """Format a number with `digits` significant digits (whole numbers: no fraction), and other values as text."""
     if value is None:
         return NOTHING
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -81,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 def metric(name: str, value: object) -> str:
-    """Format a metric's value with the unit that its name implies: dollars, time, bytes, counts or percent."""
+    """Format a metric's value with the unit that its name implies."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return number(value)
     for ending, in_words in _UNITS.items():
@@ -117,13 +117,13 @@ def has_unit(name: str, value: float) -> bool:
 
 
 def root_of(name: str, value: float) -> float | None:
-    """Return the root of a mean squared error, in the target's unit, or None for other metrics."""
+    """Return the root of a mean squared error, or None for other metrics."""
     is_squared = name.lower().split("_")[-1] == "mse"
     return math.sqrt(value) if is_squared and math.isfinite(value) and value >= 0 else None
 
 
 def milliseconds(value: float) -> str:
-    """Return milliseconds with three significant digits."""
+    """Format milliseconds with three significant digits."""
     return f"{number(value, 3)} ms"
 
 
@@ -154,7 +154,7 @@ def count(value: float) -> str:
 
 
 def size_in_bytes(value: float) -> str:
-    """Format an amount of memory in the unit that keeps it between 1 and 1,000, if there is such a unit."""
+    """Format an amount of memory in GB, MB, kB or B."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= size:
             shown = value / size
@@ -188,7 +188,7 @@ def mapping(value: object) -> Mapping[str, object]:
 
 
 def budget_amount(name: str, value: float) -> str:
-    """Format an amount of the budget's `usd`, `hours` or `trials`. Trials have no unit."""
+    """Format an amount of the budget's `usd`, `hours` or `trials`."""
     return usd(value) if name == "usd" else duration(value * 3600) if name == "hours" else number(value)
 
 
@@ -210,7 +210,7 @@ def state_text(name: str, state: StudyState | str, *, driven: bool, why: str = "
 
 
 def study_sentence(study: StudyRecord, subject: str = "") -> str:
-    """Return a study's state as a clause, such as `moons is closed: there was nothing left to try`."""
+    """Return a clause such as `moons is closed: there was nothing left to try`."""
     text = state_text(study.name, study.state, driven=study.driven, why=study.why_ended)
     return f"{subject or study.name} {_VERBS[study.state]} {text}"
 

@@ -115,7 +115,6 @@ def _within_noise(study: StudyRecord, found: Recommendation) -> list[str]:
 
 
 def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) -> list[str]:
-    """Compare a model's other objectives with the recommended model's, as in `3 times smaller`."""
     rest = [one for one in study.objectives if one != found.judged]
     words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
     return [
@@ -128,7 +127,6 @@ def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) ->
 
 
 def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
-    """Describe each model that is better in another objective, with both models' deciding objective."""
     judged = found.judged
     only_costs = all(one.metric in SUNK for one in study.objectives if one != judged)
     lines = []

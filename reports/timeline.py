@@ -218,7 +218,6 @@ def _faults(study: StudyRecord, clock: _Clock, unit: float) -> list[Trace]:
 
 
 def _why(trial: TrialRecord, attempt: AttemptRecord) -> str:
-    """Describe how an attempt ended. Only a trial's last failure has a message."""
     is_last = attempt is next((one for one in reversed(trial.attempts) if one.outcome in FAULTS), None)
     message = last_line(trial.error) if is_last and trial.error else ""
     outcome = trial.failure if attempt.outcome == "failed" and trial.failure else attempt.outcome

@@ -58,7 +58,7 @@ def shown(value: object) -> str:
 
 
 def cut(text: str) -> str:
-    """Cut a text after `LONGEST_VALUE` characters."""
+    """Cut a text to `LONGEST_VALUE` characters."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
 
 
@@ -106,12 +106,12 @@ def meant(name: object, names: Iterable[str]) -> str:
 
 
 def near_file(path: Path, pattern: str = "*") -> str:
-    """Return `; did you mean 'wine.yaml'?` for the existing file most similar to a missing file, else an empty text."""
+    """Return `; did you mean 'wine.yaml'?` for the existing file with the most similar name, else an empty text."""
     return meant(path.name, [one.name for one in path.absolute().parent.glob(pattern)])
 
 
 def found(value: object, allowed: str, suggestion: str | None = None) -> str:
-    """Return the message for a refused value: the value, the allowed values, and the most similar valid name."""
+    """Return the message for a refused value."""
     hint = f"; did you mean '{suggestion}'?" if suggestion is not None and suggestion != value else ""
     return f"found {shown(value)}, allowed: {allowed}{hint}"
 

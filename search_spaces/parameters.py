@@ -41,7 +41,7 @@ class SpaceError(UserError, ValueError):
         return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
 
     def under(self, *names: str) -> "SpaceError":
-        """Return the same error with these names in front of its path in the space."""
+        """Return the same error with these names in front of its path."""
         return SpaceError(self.problem, (*names, *self.path))
 
 
@@ -75,7 +75,7 @@ class Prior:
             raise SpaceError(found(self.confidence, listed(get_args(Confidence))), ("confidence",))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the prior in YAML form, without default values."""
+        """Return the YAML form, without default values."""
         form: dict[str, object] = {"center": self.center}
         return form if self.confidence == "medium" else form | {"confidence": self.confidence}
 
@@ -138,7 +138,7 @@ class Float(_WithWhen):
         return f"a number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the parameter in YAML form, without default values."""
+        """Return the YAML form, without default values."""
         return {"type": "float", **_range_dict(self)}
 
 
@@ -184,7 +184,7 @@ class Int(_WithWhen):
         return f"a whole number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the parameter in YAML form, without default values."""
+        """Return the YAML form, without default values."""
         return {"type": "int", **_range_dict(self)}
 
 
@@ -255,7 +255,7 @@ class Conditional:
 
 
 def refusal(parameter: Parameter, value: object) -> str:
-    """Return the message for a value that the parameter does not allow."""
+    """Return the message for a value that is not allowed."""
     choices = parameter.choices if isinstance(parameter, Categorical) else ()
     return found(value, parameter.allowed(), nearest(value, [c for c in choices if isinstance(c, str)]))
 

@@ -33,12 +33,11 @@ class ExternalPolicy:
     Args:
         objectives: Objectives of the search. `cost_usd` is the cost of a trial so far, in dollars.
         epochs: Number of epochs of a full training. The last epoch is not judged.
-        constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
-        pruner: Value of `search.pruner` of a spec.
+        constraints: As in a spec: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: As `search.pruner` of a spec.
         space: Space that trials are drawn from, needed by `break_even` and `suggestion`.
-        sampler: Value of `search.sampler` of a spec.
+        sampler: As `search.sampler` of a spec.
         slots: Number of trials that run at the same time.
-        usd_per_slot_hour: Price of a slot in dollars per hour.
 
     Raises:
         SpecError: An argument is wrong.
@@ -150,7 +149,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Record a report, also at the decision epochs that it has skipped, because pruners wait for values there."""
+        """Record a report, also at the decision epochs that it has skipped."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}

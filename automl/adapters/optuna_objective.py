@@ -65,12 +65,8 @@ def of_trial(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
 class ObjectiveTrial:
     """The `trial` argument of an Optuna objective: has the methods of `optuna.Trial` that objectives call.
 
-    Args:
-        metrics: Names of the reported values, in their order.
-        epochs: Number of epochs of a full training.
-
     Attributes:
-        params: Parameters of this trial by name, chosen by the search or requested by the objective.
+        params: Parameters by name, chosen by the search or requested by the objective.
     """
 
     def __init__(self, trial: Trial, metrics: Sequence[str], epochs: int) -> None:

@@ -81,7 +81,6 @@ def as_training_function(
         train: Function of a `config`, which reports `epochs` times; a mapping that it returns is its last report. Or a
             class that inherits from `tune.Trainable`.
         constants: Entries of `config` besides the trial's parameters.
-        epochs: Number of epochs of a full training.
         has_checkpoints: Whether the function continues from `get_checkpoint()`.
         may_go_on: Whether a report after the last epoch ends the function. Otherwise a further report fails the
             trial, since `epochs` may be a default that is too small.

@@ -36,7 +36,7 @@ def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_file
 
 
 def _consents(question: str) -> bool:
-    """Ask for consent on stderr, because stdout is for the result alone."""
+    """Ask for consent on stderr."""
     try:
         return click.confirm(escaped(question), err=True)
     except click.Abort:

@@ -76,7 +76,6 @@ def ensemble(  # noqa: PLR0917 - click passes each option by name
 
 
 def _use(form: str, out: str) -> str:
-    """Return the commands that predict rows with the ensemble that was written."""
     if form == "mlflow":
         return f"mlflow models serve --model-uri {out}"
     return f"docker build {out}" if form == "docker" else f"automl predict {out} DATA, or automl serve-model {out}"

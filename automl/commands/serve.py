@@ -104,7 +104,6 @@ def _named(text: str) -> tuple[str, Path]:
 
 
 def _server(url: str | None) -> str:
-    """Return a server's URL without the path, or an empty text for None."""
     parts = urlsplit(url or "")
     if url and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query):
         raise UserError(

@@ -160,7 +160,6 @@ def _submit(
     *,
     as_json: bool,
 ) -> None:
-    """Queue the training on a service, and print its progress unless --detach is given."""
     from automl.remote.following import Telling, take_leave_or_follow
 
     body = {"task": task, "params": params, "task_options": task_options}

@@ -106,7 +106,7 @@ def _meant(name: str, columns: Sequence[str]) -> str | None:
 
 
 def _key(value: object) -> tuple[int, float, str]:
-    """Return a sort key that puts numbers before texts, because a parameter's choices may have both."""
+    """Return a sort key that puts numbers before texts."""
     if isinstance(value, int | float):
         return 0, float(value), ""
     return 1, 0.0, str(value)

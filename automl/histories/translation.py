@@ -238,7 +238,7 @@ class Translator:
 
 
 def _typed(parameter: Parameter, value: object) -> Any:
-    """Convert a value to the parameter's type, because sources such as CSV files and MLflow have only text."""
+    """Convert a value to the parameter's type."""
     if isinstance(parameter, Categorical):
         return next((one for one in parameter.choices if _is_same(one, value)), value)
     try:

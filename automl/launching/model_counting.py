@@ -57,7 +57,7 @@ class Counting:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End the counting process and its children, because a study that has ended needs no counts."""
+        """End the counting process and its children."""
         self._is_over = True
         if self.process is not None and self._thread is not None and self._thread.is_alive():
             # The thread reads until the last process of the group, such as a worker of the task, has closed the pipes.
@@ -98,7 +98,7 @@ def _started() -> subprocess.Popen[str]:
 
 
 def _read(out: str, err: str) -> list[Counted]:
-    """Return the counts that the process printed. Empty if the process died, because counts are optional."""
+    """Return the counts that the process printed. Empty if the process died."""
     try:
         answer = json.loads(out)
     except ValueError:

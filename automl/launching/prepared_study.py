@@ -55,7 +55,6 @@ class TaskFacts:
     Attributes:
         parameters: The task's own parameters. None for a training function or a command, which accept any.
         metrics: Metrics that the task measures. None for a training function or a command, which report any.
-        space: The task's own search space, or None.
         reported: Metrics found in the source of a training function, which may report others.
         baselines: Baselines of the task's models, as `trainers.contract.task.baselines_of` returns them.
         data_check: Findings of a built-in task in its files: `findings`, one line each, and `columns`.
@@ -85,9 +84,6 @@ def facts_of(
 
     A built-in task that declares its metrics answers in this process, without torch. Other tasks are tried out in
     another process: they build data and a model, and measure a few samples.
-
-    Args:
-        task: Name of a built-in task, or `module:Class`.
 
     Raises:
         SpecError: The task cannot be loaded, or fails when it is tried out.
@@ -189,7 +185,6 @@ class Prepared:
         base_folder: Base of relative paths and of the user's own task.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
         has_countable_models: False for a training function or a command, whose models cannot be inspected.
-        data_check: Findings in the data, as `TaskFacts` holds them.
     """
 
     spec: StudySpec

@@ -110,7 +110,6 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
     """Return a commented example spec for a task.
 
     Args:
-        task: Name of a built-in task, or `module:Class`.
         facts: Parameters, metrics and space of the task. None if unknown: not written yet, or dependent on its data.
 
     Raises:

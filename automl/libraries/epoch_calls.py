@@ -53,6 +53,6 @@ class EpochCalls:
 
 
 def check_one_rank(trial: Trial, library: str) -> None:
-    """Raise TaskError if a trial has several ranks, because the library trains in one process."""
+    """Raise TaskError if a trial has several ranks."""
     if trial.world_size > 1:
         raise TaskError(f"world_size is {trial.world_size}, but {library} trains in one process. Set world_size to 1")

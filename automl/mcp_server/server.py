@@ -101,7 +101,6 @@ def serve_stdio(backend: Backend, *, read_only: bool) -> None:
 
 
 def _problem(tool: Tool, error: BaseException) -> ToolProblem:
-    """Return the answer to a call of a tool that failed or did nothing."""
     if isinstance(error, ToolProblem):
         return error
     if isinstance(error, ValidationError):

@@ -98,10 +98,7 @@ def numbers_of(versions: Sequence[Version]) -> str:
 def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
     """Return the registry at the given URI, else the study's registry, else the default of `automl models`.
 
-    Args:
-        given: Tracking URI of the command line; a relative file starts in the current folder.
-        of_study: Tracking URI of the study, or None if its `mlflow` is off.
-        base_folder: Folder of relative files in the study's URI.
+    A relative file in `given` starts in the current folder, and in `of_study` in `base_folder`.
 
     Raises:
         ExportError: The URI is invalid, or does not answer.

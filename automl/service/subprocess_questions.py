@@ -142,7 +142,7 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
 
 
 def end_programs() -> None:
-    """Kill all running programs, because the service ends."""
+    """Kill all running programs."""
     for process in list(_programs):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -103,7 +103,7 @@ class TeamStudies:
         raise MissingError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")
 
     def accounts(self) -> list[Account]:
-        """Return the spending accounts that the caller may see. Admins see all accounts."""
+        """Return the caller's spending accounts; for admins, all accounts."""
         mine = {("user", self.identity.user), ("project", self.identity.project)}
         return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
 
@@ -186,8 +186,7 @@ class TeamStudies:
     def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
         """Queue an ended study again.
 
-        Args:
-            overrides: `path=value` each, as for `--set`; budget and faults may be changed.
+        `overrides` may change the budget and faults.
 
         Raises:
             ForbiddenError: The caller may only read, or may not change another user's budget.
@@ -243,7 +242,7 @@ class TeamStudies:
         return {"study": job.study, "message": f"{job.study} {ended}"}
 
     def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
-        """Limit the spending of a user or a project over all studies. None removes the limit. Admins only."""
+        """Limit spending over all studies; None removes the limit. Admins only."""
         if not self.identity.is_admin:
             raise ForbiddenError("limits: only an admin may set them")
         self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
@@ -273,7 +272,7 @@ _TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slo
 
 
 def plain_job(job: Job) -> dict[str, Any]:
-    """Return a job as plain data, with its limit and its cost in dollars."""
+    """Return a job as plain data, with amounts in dollars."""
     limit = None if job.limit_nano_usd is None else job.limit_nano_usd / NANO
     plain = {name: getattr(job, name) for name in _TOLD}
     worker = None if job.run is None else job.run.worker
@@ -317,10 +316,7 @@ def _not_started(job: Job) -> MissingError:
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
-    """Change the spec of a study. Returns the study's budget in nano-dollars, or None without a limit.
-
-    Args:
-        overrides: `path=value` each, as for `--set`.
+    """Apply overrides (`path=value`) to a spec. Returns the budget in nano-dollars, or None without a limit.
 
     Raises:
         ForbiddenError: The caller may not change the budget.

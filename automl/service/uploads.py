@@ -119,7 +119,7 @@ class Uploads:
                 view = view[file.write(view) :]
 
     def _check_room(self, name: str, more: int) -> None:
-        """Refuse bytes that exceed the limit. A file to be replaced still counts, because it may be read until then."""
+        """Refuse bytes that exceed the limit. A file to be replaced still counts."""
         there = list(self._entries())
         files = sum(entry.name != name for entry, _ in there)
         if files > MOST_FILES:

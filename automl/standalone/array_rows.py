@@ -64,6 +64,5 @@ def _is_finite(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Shorten a value for a message. Python refuses to print very large integers."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return "a whole number beyond any float" if is_whole else repr(str(value)[:80])

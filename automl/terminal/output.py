@@ -39,7 +39,7 @@ def warn(line: str) -> None:
 
 
 def say_on_stderr(line: str) -> None:
-    """Print a line of progress on stderr, because stdout is for the result."""
+    """Print a line of progress on stderr."""
     echo(line, err=True)
 
 

@@ -209,7 +209,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _ask_for_token(scope: Scope) -> Response:
-    """Redirect a browser to the login page. Answer other programs with status 401."""
     accept = header(scope, "accept")
     if scope["method"] == "GET" and "text/html" in accept:
         return RedirectResponse("/login", status_code=303)

@@ -103,5 +103,5 @@ def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
 
 @router.get("/metrics", tags=["health"])
 def metrics(request: Request, context: Annotated[ServiceContext, Depends(admin_context)]) -> Response:
-    """Return figures for Prometheus. For admins only, because the figures cover all projects."""
+    """Return figures for Prometheus. For admins only."""
     return Response(request.app.state.metrics.exposition(context.store), media_type=CONTENT_TYPE)

@@ -34,9 +34,9 @@ class Listening:
 
     Attributes:
         host: Address; if other machines can reach it, a token is needed.
-        port: Port; 0 takes a free port.
+        port: 0 takes a free port.
         is_open: Whether every user of the machine is an admin, with tokens too.
-        worker_slots: Number of slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
+        worker_slots: Slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
     """
 
     host: str

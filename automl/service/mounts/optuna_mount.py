@@ -69,11 +69,11 @@ Found = TypeVar("Found")
 
 
 class ReadOnlyError(RuntimeError):
-    """Optuna's copy of a study is read-only here, because only the study's controller writes it."""
+    """Optuna's copy of a study is read-only here."""
 
 
 class ProjectStorage(BaseStorage):
-    """Optuna storage that hides other projects' studies. `ids` maps ids, shared by all caches of the process."""
+    """Optuna storage that raises KeyError for other projects' studies. All caches of the process share `ids`."""
 
     def __init__(self, inner: BaseStorage, visible: Callable[[], Container[str]], ids: LastingIds) -> None:
         self._inner, self._visible, self._ids = inner, visible, ids
@@ -96,32 +96,32 @@ class ProjectStorage(BaseStorage):
         return sorted(own, key=_id_of)
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        """Return the id of a study, if the caller may see it."""
+        """Return a visible study's id."""
         if study_name not in self._visible():
             raise KeyError(study_name)
         inner = self._inner.get_study_id_from_name(study_name)
         return self._ids.told(inner, _mark(study_name, self._inner.get_study_user_attrs(inner)))
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        """Return the name of a study, if the caller may see it."""
+        """Return a visible study's name."""
         return self._read(study_id, self._inner.get_study_name_from_id)
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        """Return the directions of a study, if the caller may see it."""
+        """Return a visible study's directions."""
         return self._read(study_id, self._inner.get_study_directions)
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return the user attributes of a study, if the caller may see it."""
+        """Return a visible study's user attributes."""
         return self._read(study_id, self._inner.get_study_user_attrs)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return the system attributes of a study, if the caller may see it."""
+        """Return a visible study's system attributes."""
         return self._read(study_id, self._inner.get_study_system_attrs)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return the trials of a study, if the caller may see it."""
+        """Return a visible study's trials."""
         return self._read(study_id, lambda inner: self._inner.get_all_trials(inner, deepcopy=deepcopy, states=states))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
