@@ -54,6 +54,8 @@ def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901, PLR0912 - a 
     model = trial.prepare(nn.Linear(1, 1))
     if how == "no loop":
         return
+    if how == "tests without a name":
+        trial.test(lambda: 0.5)
     state = {"object": {"model": object()}, "path": {"extra": (lambda: {"a path": Path()}, lambda _: None)}}
     for epoch in trial.epochs(**state.get(how, {"model": model})):
         if how == "no report":
@@ -78,6 +80,8 @@ def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901, PLR0912 - a 
         trial.report(val_error=float("nan") if how == "nan" else 0.5)
         if how == "second loop":
             trial.epochs()
+        if how == "tests too late":
+            trial.test(lambda: {"val_error": 0.5})
     if how == "report after":
         trial.report(test_error=0.5)
     if how == "raises after":

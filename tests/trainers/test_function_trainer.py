@@ -200,6 +200,8 @@ def test_a_loop_as_people_write_it_ends_in_step(ranks, tmp_path):
         ("no report", "epoch 1 ended without trial.report(...) on rank 0"),
         ("leaves", "left epoch 1 without trial.report(...) on rank 0, and returned; call trial.report before break"),
         ("breaks before", "call trial.report before break"),
+        ("tests too late", "trial.test was called after trial.epochs. Call it before the loop over the epochs"),
+        ("tests without a name", "trial.test: its function returned 0.5, allowed: metrics, {'val_error': 0.1}"),
         ("report after", "trial.report: test_error reported outside the loop"),
         ("raises after", "the user's own mistake at the end"),
         ("raises after a report", "the user's own mistake"),
@@ -212,14 +214,17 @@ def test_a_loop_as_people_write_it_ends_in_step(ranks, tmp_path):
     ],
 )
 def test_what_a_function_must_not_do_is_said_in_one_line(tmp_path, how, words):
-    spec = spec_of("fails", task_options={"how": how}, checkpoint_folder=str(tmp_path), milestones=(1,))
+    spec = spec_of(
+        "fails", task_options={"how": how}, checkpoint_folder=str(tmp_path), milestones=(1,), test_at_end=True
+    )
     function = load_trainable(spec.task, spec.task_options, spec.python_path)
     course = Granted()
     with pytest.raises(TaskError) as refused:
         FunctionTrainer(spec, function, group=Group()).run(course)
     assert words in str(refused.value)
-    expected = {"raises after a report": [1], "report after": [1, 2, 3], "raises after": [1, 2, 3]}.get(how, [])
-    assert [one.epoch for one in course.measurements] == expected
+    ends_late = how in {"report after", "raises after", "tests without a name"}
+    expected = 3 if ends_late else int(how == "raises after a report")
+    assert [one.epoch for one in course.measurements] == [*range(1, expected + 1)]
 
 
 def test_checkpoints_and_names_of_something_else_are_refused(tmp_path):

@@ -268,6 +268,8 @@ class Trial:
         The search never calls `measure`. A study calls it once at its end, with the recommended model's restored state,
         on every rank, and `automl confirm` after each training. It returns metrics under the names used in `report`.
         """
+        if self.loop is None:
+            raise TaskError("trial.test was called after trial.epochs. Call it before the loop over the epochs")
         self._test = measure
         return measure
 
@@ -278,7 +280,10 @@ class Trial:
 
     def tested(self) -> dict[str, float]:
         """Measure the model on data for testing. Returns {} without a function for it; TaskError for a wrong value."""
-        return {name: _number(name, value) for name, value in self._test().items()} if self._test else {}
+        found = self._test() if self._test else {}
+        if not isinstance(found, Mapping):
+            raise TaskError(f"trial.test: its function returned {found!r:.80}, allowed: metrics, {{'val_error': 0.1}}")
+        return {name: _number(name, value) for name, value in found.items()}
 
     def mean(self, value: float | Tensor, weight: float = 1.0) -> float:
         """Return the mean of all ranks' values, weighted by, say, their numbers of samples. All ranks must call it."""
