@@ -22,6 +22,8 @@ class EpochCalls:
 
     def __init__(self, trial: Trial, **state: Any) -> None:
         self._trial = trial
+        if trial.has_test:  # libraries load a checkpoint's weights only when they train
+            raise TaskError("trial.test needs a loop over trial.epochs; a library that trains by itself has none")
         self._loop = trial.epochs(**state)
         self.done = trial.epoch
 

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset, TensorDataset
 
 import automl
+from automl.libraries.epoch_calls import EpochCalls
 
 
 def blobs(samples, seed):
@@ -56,6 +57,11 @@ def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901, PLR0912 - a 
         return
     if how == "tests without a name":
         trial.test(lambda: 0.5)
+    if how == "tests another name":
+        trial.test(lambda: {"test_error": 0.5})
+    if how == "tests a library's training":
+        trial.test(lambda: {"val_error": 0.5})
+        EpochCalls(trial, model=model)
     state = {"object": {"model": object()}, "path": {"extra": (lambda: {"a path": Path()}, lambda _: None)}}
     for epoch in trial.epochs(**state.get(how, {"model": model})):
         if how == "no report":
@@ -130,6 +136,28 @@ def normalises(trial: automl.Trial) -> None:
             trial.report(val_loss=sum(losses) / len(losses))
         if epoch == 3:
             break
+
+
+def normalises_once(trial: automl.Trial, *, test: bool) -> None:
+    """Calls train() once, so that a test in the middle must leave the model as it was."""
+    model = trial.prepare(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def measured():
+        losses = [cross_entropy(model(x), y).item() for x, y in trial.loader(blobs(30, 2), shuffle=False)]
+        model.eval()
+        return {"val_loss": sum(losses) / len(losses)}
+
+    if test:
+        trial.test(measured)
+    model.train()
+    for _ in trial.epochs(model=model, optimizer=optimizer):
+        for inputs, targets in trial.loader(blobs(48, 0)):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+        trial.report(val_loss=loss.item())
 
 
 def keeps_nothing(trial: automl.Trial, *, step_seconds: float = 0.0) -> None:

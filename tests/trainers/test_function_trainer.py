@@ -79,6 +79,14 @@ def test_a_saved_model_is_measured_on_data_for_testing_without_training(ranks, t
     assert again.metrics == whole["measurements"][-1].metrics
 
 
+def test_a_measurement_for_testing_changes_neither_buffers_nor_modes(ranks, tmp_path):
+    spec = spec_of("normalises_once", checkpoint_folder=str(tmp_path), test_at=(1,))
+    without, tested = (on(ranks, replace(spec, task_options={"test": test}))[0] for test in (False, True))
+    assert "test.val_loss" in tested["measurements"][0].metrics
+    for name, value in without["weights"].items():
+        assert torch.equal(value, tested["weights"][name]), name
+
+
 class Ahead(Granted):
     """Does not wait for files before the next epoch."""
 
@@ -201,6 +209,8 @@ def test_a_loop_as_people_write_it_ends_in_step(ranks, tmp_path):
         ("leaves", "left epoch 1 without trial.report(...) on rank 0, and returned; call trial.report before break"),
         ("breaks before", "call trial.report before break"),
         ("tests too late", "trial.test was called after trial.epochs. Call it before the loop over the epochs"),
+        ("tests another name", "trial.test: its function returned 'test_error', which no epoch reports"),
+        ("tests a library's training", "trial.test needs a loop over trial.epochs"),
         ("tests without a name", "trial.test: its function returned 0.5, allowed: metrics, {'val_error': 0.1}"),
         ("report after", "trial.report: test_error reported outside the loop"),
         ("raises after", "the user's own mistake at the end"),
@@ -222,7 +232,7 @@ def test_what_a_function_must_not_do_is_said_in_one_line(tmp_path, how, words):
     with pytest.raises(TaskError) as refused:
         FunctionTrainer(spec, function, group=Group()).run(course)
     assert words in str(refused.value)
-    ends_late = how in {"report after", "raises after", "tests without a name"}
+    ends_late = how in {"report after", "raises after", "tests without a name", "tests another name"}
     expected = 3 if ends_late else int(how == "raises after a report")
     assert [one.epoch for one in course.measurements] == [*range(1, expected + 1)]
 

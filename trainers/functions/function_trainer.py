@@ -122,13 +122,14 @@ class FunctionTrainer:
         self._trial.scaled_rate = self._own.learning_rate
         epoch, metrics = self._resumed(kept)
         self._trial.epoch = epoch
-        files, resuming, has_test = code_files(self._spec.python_path), self._resuming(kept), self._trial.has_test
+        files, resuming = code_files(self._spec.python_path), self._resuming(kept)
+        has_test = self._trial.has_test and bool(kept)  # only a saved model can be tested
         course.begin(
             self._own.facts(epoch, files, self._model_parameters(), kept.models, resuming, has_test_part=has_test)
         )
-        if has_test and epoch in self._spec.test_at:  # it resumed there
+        if epoch in self._spec.test_at:  # it resumed there
             started = time.perf_counter()
-            metrics |= self._tested()
+            metrics |= self._tested(metrics)
             seconds = time.perf_counter() - started
             course.measured(
                 Pending(news=Measurement(epoch=epoch, metrics=metrics, wall_seconds=seconds, complete=True))
@@ -183,7 +184,7 @@ class FunctionTrainer:
         saves = ends or complete or is_due or epoch in self._spec.milestones
         metrics = self._metrics()
         if self._spec.is_tested_at(epoch, is_last=complete or epoch == self._settings.epochs):
-            metrics |= self._tested()
+            metrics |= self._tested(metrics)
         goes_on = self._goes_on and not (ends or complete)
         path, write = self._write(epoch, kept, metrics, goes_on=goes_on) if saves and kept else (None, None)
         measurement = Measurement(
@@ -198,9 +199,14 @@ class FunctionTrainer:
         self._counter.done()
         return ends
 
-    def _tested(self) -> dict[str, float]:
+    def _tested(self, reported: Mapping[str, float]) -> dict[str, float]:
         self._counter.begin("test data")
-        return {TEST_PREFIX + name: value for name, value in self._trial.tested().items()}
+        found = self._trial.tested()
+        if unknown := found.keys() - reported.keys():
+            raise TaskError(
+                f"trial.test: its function returned {min(unknown)!r}, which no epoch reports. Use names of trial.report"
+            )
+        return {TEST_PREFIX + name: value for name, value in found.items()}
 
     def _metrics(self) -> dict[str, float]:
         own: dict[str, float] = {"peak_memory_bytes": self._memory.peak_bytes()}

@@ -279,8 +279,19 @@ class Trial:
         return self._test is not None
 
     def tested(self) -> dict[str, float]:
-        """Measure the model on data for testing. Returns {} without a function for it; TaskError for a wrong value."""
+        """Measure the model on data for testing. Returns {} without a function for it; TaskError for a wrong value.
+
+        The models' buffers, and whether they train or evaluate, are as before.
+        """
+        parts = [part for model in self.modules for part in model.modules()]
+        modes = [part.training for part in parts]
+        buffers = [(one, one.detach().clone()) for model in self.modules for one in model.buffers()]
         found = self._test() if self._test else {}
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
+        with torch.no_grad():
+            for one, before in buffers:
+                one.copy_(before)
         if not isinstance(found, Mapping):
             raise TaskError(f"trial.test: its function returned {found!r:.80}, allowed: metrics, {{'val_error': 0.1}}")
         return {name: _number(name, value) for name, value in found.items()}
