@@ -24,7 +24,7 @@ SLOTS = 2
 SHARES = (0.25, 0.5, 1.0)
 
 
-def regrets(table: CurveTable, study: SimulatedStudy, budget_usd: float) -> list[tuple[float, ...]]:
+def regrets(table: CurveTable, study: SimulatedStudy) -> list[tuple[float, ...]]:
     """Return the regrets of validation and test error of the model with the lowest validation error, by `SHARES`."""
     metric = objectives_of(table, "none")[0].metric
     scales = []
@@ -34,7 +34,7 @@ def regrets(table: CurveTable, study: SimulatedStudy, budget_usd: float) -> list
         scales.append((best, float(np.nanmedian(values[:, -1])) - best))
     found: list[tuple[float, ...]] = []
     for share in SHARES:
-        known = [one for one in study.milestones if one.spent_usd <= share * budget_usd]
+        known = [one for one in study.milestones if one.spent_usd <= share * study.budget_usd]
         if not known:
             found.append((1.0, 1.0))
             continue
@@ -65,7 +65,7 @@ def main() -> None:
                         table, objectives=objectives_of(table, second), slots=SLOTS, budget_full_trials=full_trials,
                         seed=seed,
                     )  # fmt: skip
-                    rows[second].append(regrets(table, study, study.budget_usd))
+                    rows[second].append(regrets(table, study))
             lost = [two[-1][0] - one[-1][0] for one, two in zip(rows["none"], rows["dollars"], strict=True)]
             gains += lost
             for second, found in rows.items():

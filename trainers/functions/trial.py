@@ -30,7 +30,7 @@ from trainers.data.epoch_plan import SingleSamples
 from trainers.functions.trial_loader import Loader, Loaders
 from trainers.functions.trial_steps import Steps
 from trainers.loop.step_counter import StepCounter
-from trainers.model.network import NamingDDP, shards_fully
+from trainers.model.network import NamingDDP, keeping_modes, shards_fully
 from trainers.model.precision import format_of
 from trainers.model.sharding import has_values, shard_fully
 from trainers.protocol import TaskError, TrialSpec
@@ -283,12 +283,12 @@ class Trial:
 
         The models' buffers, and whether they train or evaluate, are as before.
         """
-        parts = [part for model in self.modules for part in model.modules()]
-        modes = [part.training for part in parts]
-        buffers = [(one, one.detach().clone()) for model in self.modules for one in model.buffers()]
-        found = self._test() if self._test else {}
-        for part, mode in zip(parts, modes, strict=True):
-            part.training = mode
+        if self._test is None:
+            return {}
+        models = nn.ModuleList(self.modules)
+        buffers = [(one, one.detach().clone()) for one in models.buffers()]
+        with keeping_modes(models):
+            found = self._test()
         with torch.no_grad():
             for one, before in buffers:
                 one.copy_(before)

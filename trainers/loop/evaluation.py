@@ -25,6 +25,7 @@ from trainers.data.samples import Samples, few_of, load_samples
 from trainers.data.streams import Sharing, StreamSamples
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.whole_set_metrics import WholeMetrics
+from trainers.model.network import keeping_modes
 from trainers.protocol import STDERR, TaskError
 from trainers.ranks.process_group import Group
 
@@ -204,15 +205,9 @@ def evaluation_sums(
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluate the model without gradients in the block, then restore the mode of each layer."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, is_training in modes:  # parents first, since `train` sets their children too
-            if part.training != is_training:
-                part.train(is_training)
+    with keeping_modes(model), torch.no_grad():
+        model.eval()
+        yield
 
 
 def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> range | Sharing:

@@ -292,6 +292,18 @@ def shards_fully(settings: Settings, group: Group) -> bool:
     return group.world_size > 1 and settings.shard == "full"
 
 
+@contextmanager
+def keeping_modes(model: nn.Module) -> Iterator[None]:
+    """Restore after the block whether each layer trains or evaluates."""
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for part, is_training in modes:  # parents first, since `train` sets their children too
+            if part.training != is_training:
+                part.train(is_training)
+
+
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
     """Normalise by running statistics, and take part in the other ranks' exchanges without contributing samples."""
     # Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the
