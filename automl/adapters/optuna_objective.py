@@ -11,25 +11,28 @@
         return error                                                 the measurement of the last epoch
 
 Optuna is not needed. Such trials have no checkpoints. All ranks get the same values, and only reports of rank 0 count.
+A trial that raises `TrialPruned` by itself ends early: its last reported values count for the epoch that had begun.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.parameters import SpaceError
 from search_spaces.suggestions import Domain, choice_domain, float_domain, in_words, int_domain
-from trainers.functions.trial import no_member
+from trainers.functions.trial import CONTROLLERS_METRICS, no_member
 from trainers.protocol import ParameterValue, TaskError
 
 if TYPE_CHECKING:
     from trainers.functions.trial import Trial
 
+_PRUNED = "TrialPruned"  # Optuna's exception, whose class need not be installed
 PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepare", "rank", "seed", "world_size"})
 """Members of a `Trial` that an objective may use as well."""
 
@@ -48,7 +51,13 @@ def as_training_function(
     @functools.wraps(objective)
     def run(trial: Trial) -> None:
         shown_trial = ObjectiveTrial(trial, metrics, int(trial.params.get("epochs") or epochs))
-        shown_trial.end(objective(shown_trial))
+        try:
+            result = objective(shown_trial)
+        except Exception as error:
+            if type(error).__name__ != _PRUNED:
+                raise
+            result = shown_trial.last_values
+        shown_trial.end(result)
 
     return of_trial(run)
 
@@ -67,20 +76,25 @@ class ObjectiveTrial:
 
     Attributes:
         params: Parameters by name, chosen by the search or requested by the objective.
+        user_attrs: Values that the objective has set, by name.
     """
 
     def __init__(self, trial: Trial, metrics: Sequence[str], epochs: int) -> None:
         self.params: dict[str, ParameterValue] = dict(trial.params)
+        self.user_attrs: dict[str, Any] = {}
         self._declared = frozenset(self.params)
         self._trial, self._metrics, self._planned = trial, tuple(metrics), epochs
         self._epochs = trial.epochs()
         self._pending: dict[str, float] | None = None
+        self._last: dict[str, float] | None = None
         next(self._epochs)
 
     def __getattr__(self, name: str) -> Any:
         if name in PASSED_ON:
             return getattr(self._trial, name)
-        allowed = listed(["params", "report", "should_prune", "suggest_*", *sorted(PASSED_ON)])
+        allowed = listed(
+            ["params", "report", "set_user_attr", "should_prune", "suggest_*", "user_attrs", *sorted(PASSED_ON)]
+        )
         raise no_member(name, f"for an objective in automl.search, which has {allowed}")
 
     def suggest_float(
@@ -113,13 +127,26 @@ class ObjectiveTrial:
             raise TaskError(
                 f"trial.report() was called more than {self._planned} times. Set training.epochs to the number of calls"
             )
-        self._pending = self._named("trial.report", value)
+        self._pending = self._last = self._named("trial.report", value)
 
     def should_prune(self) -> bool:
         """Wait for the decision about the last report. Returns False if the trial continues, else ends the trial."""
         if self._pending is not None:
             self._advanced()
         return False
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Store a value: a number as a metric of the epochs from now on, and anything else as a line of the log."""
+        self.user_attrs[key] = value
+        if not _is_number(value):
+            print(f"{key}: {value}")
+
+    @property
+    def last_values(self) -> list[float]:
+        """Values of the last report. Raises TaskError without a report, which leaves a pruned trial without a value."""
+        if self._last is None:
+            raise TaskError("the objective raised TrialPruned before its first report. Report a value before")
+        return list(self._last.values())
 
     def end(self, result: object) -> None:
         """Record the objective's return value, as the measurement of the last epoch.
@@ -128,15 +155,20 @@ class ObjectiveTrial:
             TaskError: The value is None, or the number of values differs from the number of metrics.
         """
         if result is None and self._pending is not None:
-            self._trial.report(**self._pending)
+            self._report(self._pending)
         else:
-            self._trial.report(**self._named("the objective's result", result))
+            self._report(self._named("the objective's result", result))
+
+    def _report(self, metrics: Mapping[str, float]) -> None:
+        taken = CONTROLLERS_METRICS.union(self._metrics)
+        numbers = {name: one for name, one in self.user_attrs.items() if _is_number(one) and name not in taken}
+        self._trial.report(**numbers, **metrics)
 
     def _advanced(self) -> bool:
         """End the reported epoch and begin the next one. Returns False in the last epoch, which `end` completes."""
         if self._trial.epoch >= self._planned:
             return False
-        self._trial.report(**(self._pending or {}))
+        self._report(self._pending or {})
         self._pending = None
         next(self._epochs)
         return True
@@ -169,3 +201,7 @@ class ObjectiveTrial:
             asked = f"this call allows only {in_words(domain)}"
             raise TaskError(f"trial.{call}: the space sets {name} to {shown(value)}, but {asked}")
         return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

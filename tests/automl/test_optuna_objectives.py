@@ -76,7 +76,8 @@ def test_reports_are_epochs_which_wait_for_a_decision_or_are_measured_where_nobo
             {},
             "the space sets rate to 0.5, but this call allows only a number from 0.0 to 0.1",
         ),
-        (objectives.keeps_notes, {}, "trial.set_user_attr does not exist for an objective in automl.search"),
+        (objectives.asks_for_data, {}, "trial.storage does not exist for an objective in automl.search"),
+        (objectives.prunes_at_once, {}, "raised TrialPruned before its first report"),
         (
             objectives.reports_without_asking,
             {"epochs": 2},
@@ -87,6 +88,21 @@ def test_reports_are_epochs_which_wait_for_a_decision_or_are_measured_where_nobo
 def test_what_does_not_fit_fails_the_trial_with_one_line(objective: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(TaskError, match=words):
         trained(objective, RATE, **settings)
+
+
+def test_a_trial_that_prunes_itself_ends_with_its_last_values() -> None:
+    first, last = trained(objectives.prunes_itself, RATE)
+    assert (first.metrics["error"], last.metrics["error"], last.complete) == (0.5, 0.5, True)
+    (only,) = trained(objectives.prunes_without_asking, RATE)
+    assert (only.metrics["error"], only.complete) == (0.5, True)
+
+
+def test_numbers_of_a_trial_are_metrics_and_texts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    first, last = trained(objectives.keeps_notes, RATE)
+    assert first.metrics["half"] == last.metrics["half"] == 0.25
+    assert "size" not in first.metrics
+    assert (last.metrics["size"], last.metrics["error"]) == (3.0, 0.5)
+    assert capsys.readouterr().out == "note: small\nis_wide: True\n"
 
 
 @pytest.mark.parametrize(

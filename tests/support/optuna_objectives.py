@@ -38,8 +38,38 @@ def asks_for_less(trial):
 
 
 def keeps_notes(trial):
-    trial.set_user_attr("note", trial.suggest_float("rate", 0.0, 1.0))
-    return 0.5
+    rate = trial.suggest_float("rate", 0.0, 1.0)
+    trial.set_user_attr("note", "small")
+    trial.set_user_attr("is_wide", True)
+    trial.set_user_attr("half", rate / 2)
+    trial.report(rate, 0)
+    trial.should_prune()
+    trial.set_user_attr("size", 3)
+    assert trial.user_attrs == {"note": "small", "is_wide": True, "half": rate / 2, "size": 3}
+    return rate
+
+
+def asks_for_data(trial):
+    return trial.storage
+
+
+class TrialPruned(Exception):
+    """Stands for Optuna's, which is known by its name."""
+
+
+def prunes_at_once(trial):
+    raise TrialPruned
+
+
+def prunes_itself(trial):
+    trial.report(trial.suggest_float("rate", 0.0, 1.0), 0)
+    trial.should_prune()
+    raise TrialPruned
+
+
+def prunes_without_asking(trial):
+    trial.report(trial.suggest_float("rate", 0.0, 1.0), 0)
+    raise TrialPruned
 
 
 def reports_without_asking(trial):
