@@ -102,11 +102,9 @@ def training_spec(
 
 def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> None:
     """Raise SpecError, which names the option, if a training cannot write the requested diagnostic files."""
-    for option, path in (("--profile", wanted.trace), ("--rank-logs", wanted.rank_logs)):
-        if is_function and path is not None:
-            raise SpecError(
-                option, (), f"{task!r} is a training function, and this option works only for tasks. Name a task"
-            )
+    if is_function and wanted.rank_logs is not None:
+        problem = f"{task!r} is a training function, whose batches have no known loss. Leave the option out"
+        raise SpecError("--rank-logs", (), problem)
     if wanted.tensorboard is not None and find_spec("tensorboard") is None:
         cure = f"the package tensorboard is not installed. Install it: {install_command('tensorboard')}"
         raise SpecError("--tensorboard", (), f"found {wanted.tensorboard!r}, but {cure}")

@@ -60,6 +60,18 @@ class Mine(BaseTask):
         metrics = super().metrics(outputs, targets)
         return metrics | {"cost_usd": metrics["val_error"]} if self.fault == "reserved" else metrics
 """
+FUNCTION = """
+import torch
+
+def train(trial):
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for epoch in trial.epochs():
+        for _ in range({steps}):
+            (weight ** 2).sum().backward()
+            optimizer.step()
+        trial.report(val_error=float(epoch))
+"""
 STEADY = ("--param", "schedule=constant", "--param", "warmup_epochs=0", "--json")
 RAISES_AT = next(n for n, line in enumerate(TASK.splitlines(), 1) if "no loss" in line)
 
@@ -309,6 +321,19 @@ def test_a_profile_is_a_trace_and_the_dearest_operations(place: InProcess) -> No
     assert profile["steps"] == 11, "24 samples make 4 steps; one step warms the profiler up"
     _, table, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--profile")
     assert f"  {operations[0]['name']}" in table or " calls  " in table
+
+
+@pytest.mark.parametrize(("steps", "recorded"), [(40, 20), (5, 3), (2, None)])
+def test_a_profile_of_a_function_counts_the_steps_of_its_optimizers(
+    steps: int, recorded: int | None, place: InProcess
+) -> None:
+    (place.folder / "loops.py").write_text(FUNCTION.format(steps=steps))
+    code, out, err = place.run("train", "loops:train", "--epochs", "1", "--profile", "--json")
+    assert code == 0, err
+    profile = json.loads(out)["profile"]
+    assert (profile and profile["steps"]) == recorded
+    assert (place.folder / "trace.json").exists() == (recorded is not None)
+    assert ("--profile needs more than 2 optimizer steps: no trace" in err) == (recorded is None)
 
 
 def test_tensorboard_gets_every_epochs_metrics_learning_rate_gradient_norm_and_throughput(place: InProcess) -> None:

@@ -8,12 +8,16 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.support.function_trials import Granted
 from tests.support.trainer_pool import run_trial, spec_of, weights_of
 from trainers.contract.task_loading import load_task
+from trainers.contract.training_function import TrainingFunction
+from trainers.functions.function_trainer import FunctionTrainer
 from trainers.loop.step_counter import ExchangeTimes, GradientNorms
 from trainers.loop.trainer import Trainer
 from trainers.model import network
 from trainers.model.network import Compression
+from trainers.protocol import TrialSpec
 from trainers.ranks import process
 from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
@@ -199,3 +203,26 @@ def test_a_cpu_counts_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.passes("training", 8, 900.0)
     gpu.passes("training", 8, 500.0)
     assert gpu.memory.peak_bytes() == 900.0
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1e-3], ids=["unclipped", "clipped"])
+def test_a_training_function_has_the_rate_of_its_last_step_and_the_norm_where_it_clips(clip_norm):
+    def train(trial):
+        weight = torch.nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([weight], lr=trial.learning_rate)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        for epoch in trial.epochs(optimizer=optimizer):
+            for factor in (3.0, 4.0):
+                trial.backward(epoch * factor * weight[0])
+                trial.step(optimizer)
+            schedule.step()
+            trial.report(error=float(epoch))
+
+    params = {"learning_rate": 0.1, "clip_norm": clip_norm, "accumulate": 1}
+    spec = TrialSpec(study="s", trial=0, task="x:y", params=params, training={"epochs": 2})
+    course = Granted()
+    FunctionTrainer(spec, TrainingFunction(function=train), group=Group()).run(course)
+    norm = math.sqrt((9 + 16) / 2)
+    for epoch, one in enumerate(course.measurements, 1):
+        norms = {} if clip_norm is None else {"gradient_norm": pytest.approx(epoch * norm)}
+        assert one.optimizer == {"learning_rate": pytest.approx(0.1 / epoch)} | norms

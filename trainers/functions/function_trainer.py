@@ -25,6 +25,7 @@ from trainers.functions.own_loop import Course, OwnLoop
 from trainers.functions.state_to_save import KeptState
 from trainers.functions.trial import Trial, TrialOver
 from trainers.loop.step_counter import StepCounter
+from trainers.model.optimizers import scheduled_rate
 from trainers.model.precision import set_fast_math
 from trainers.protocol import TEST_PREFIX, Measurement, TaskError, TrialSpec
 from trainers.ranks.out_of_step import Arrivals, Place, Verdict
@@ -61,6 +62,7 @@ class FunctionTrainer:
                 spec, settings, group, self._counter.tick, memory=self._memory, is_shared=self._trial.is_sharded
             )
             self._is_whole = self._goes_on = False
+            self._rates = dict[str, float]()
             name = f"{spec.study}/{spec.trial}/{spec.attempt}"
             self._arrivals = Arrivals(name, group, self._counter)
             self._left: Callable[[], object] | None = None
@@ -118,7 +120,10 @@ class FunctionTrainer:
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
         kept = KeptState(state)
-        self._own.follow(one for one in state.values() if isinstance(one, Optimizer))
+        optimizers = [one for one in state.values() if isinstance(one, Optimizer)]
+        self._own.follow(optimizers)
+        for one in optimizers[:1]:
+            one.register_step_post_hook(self._note_rate)
         self._trial.scaled_rate = self._own.learning_rate
         epoch, metrics = self._resumed(kept)
         self._trial.epoch = epoch
@@ -194,6 +199,7 @@ class FunctionTrainer:
             wall_seconds=time.perf_counter() - started,
             ended=ends,
             complete=complete,
+            optimizer=self._optimizer_figures(),
         )
         course.measured(Pending(news=measurement, write=write))
         self._counter.done()
@@ -213,6 +219,14 @@ class FunctionTrainer:
         if self._trial.modules:
             own["model_parameters"] = float(self._model_parameters())
         return own | self._trial.reported
+
+    def _optimizer_figures(self) -> dict[str, float]:
+        """Return the first optimizer's learning rate in its last step, and the gradient norm if steps clip it."""
+        norm = self._trial.steps.gradient_norm()
+        return self._rates if norm is None else self._rates | {"gradient_norm": norm}
+
+    def _note_rate(self, optimizer: Optimizer, *_: object) -> None:
+        self._rates = {"learning_rate": scheduled_rate(optimizer.param_groups)}  # schedules may change it later
 
     def _model_parameters(self) -> int:
         return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
+import torch
 from torch import Tensor, nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +26,7 @@ class Steps:
         self._passes: dict[optim.Optimizer, int] = {}
         self._stepped: set[optim.Optimizer] = set()
         self._scaled_for: optim.Optimizer | None = None
+        self._squared_norms: list[Tensor] = []
 
     def add(self, network: nn.Module) -> None:
         """Add a model that the ranks train together in DDP."""
@@ -71,7 +73,9 @@ class Steps:
             return False
         self._check_scale_is_of(optimizer)
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        self.precision.step(optimizer, _Parameters(parameters), self._settings.clip_norm)
+        norm = self.precision.step(optimizer, _Parameters(parameters), self._settings.clip_norm)
+        if norm is not None:
+            self._squared_norms.append(norm.detach() ** 2)
         optimizer.zero_grad()
         self._stepped.add(optimizer)
         return True
@@ -88,6 +92,11 @@ class Steps:
                 optimizer.zero_grad()
                 self._passes[optimizer] = 0
         self._stepped.clear()
+
+    def gradient_norm(self) -> float | None:
+        """Return the root mean square of the gradient norms since the last call; None unless gradients are clipped."""
+        squares, self._squared_norms = self._squared_norms, []
+        return float(torch.stack(squares).mean().sqrt()) if squares else None
 
     def _ends_step(self, network: nn.Module) -> bool:
         own = {id(parameter) for parameter in network.parameters()}

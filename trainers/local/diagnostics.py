@@ -1,6 +1,7 @@
 """Writes diagnostics of a single training: a profile, logs of batches, TensorBoard files."""
 
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from trainers.local.batch_log import BatchLog, batch_log_path
@@ -21,11 +23,17 @@ from trainers.ranks.process_group import Group
 def diagnosed(
     wanted: Diagnostics, group: Group, trainer: Trainer | None = None
 ) -> Iterator[Callable[[Measurement], None]]:
-    """Write the wanted diagnostics while the block trains. Raises TaskError if a file cannot be written."""
+    """Write the wanted diagnostics while the block trains. Raises TaskError if a file cannot be written.
+
+    A training function has no `trainer`: its steps are those of all torch optimizers in this process.
+    """
     with ExitStack() as stack:
-        if trainer is not None and wanted.trace is not None and group.rank == 0:
-            profiler = stack.enter_context(Profiler(wanted.trace, trainer.steps_left, group.device))
-            trainer.training.on_step = profiler.step
+        if wanted.trace is not None and group.rank == 0:
+            profiler = stack.enter_context(Profiler(wanted.trace, trainer and trainer.steps_left, group.device))
+            if trainer is None:
+                stack.callback(register_optimizer_step_post_hook(lambda *_: profiler.step()).remove)
+            else:
+                trainer.training.on_step = profiler.step
         if trainer is not None and wanted.rank_logs is not None:
             trainer.training.log = stack.enter_context(_rank_log(wanted.rank_logs, trainer, group))
         if wanted.tensorboard is None or group.rank != 0:
@@ -63,6 +71,7 @@ def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], No
 MOST_OPERATIONS = 10
 _STEPS = 20
 _SKIPPED_STEPS = 5
+_SKIPPED_OF_UNKNOWN = 1  # of a training whose number of steps is unknown, and may be small
 _OUR_MARK = "ProfilerStep"
 _OF_THE_PROFILER = {
     "Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Driver Compiler", "Instrumentation",
@@ -72,17 +81,24 @@ _OF_THE_PROFILER = {
 
 
 class Profiler:
-    """Profiles 20 steps after the first few: a trace for chrome://tracing or ui.perfetto.dev, and `operations_path`."""
+    """Profiles 20 steps after the first few: a trace for chrome://tracing or ui.perfetto.dev, and `operations_path`.
 
-    def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
+    `steps` is the number of steps of the training, or None if it is unknown; then the training may end earlier.
+    """
+
+    def __init__(self, trace: str | Path, steps: int | None, device: torch.device) -> None:
         self._trace, self._on_gpu = Path(trace), device.type == "cuda"
-        self._warm_up = min(1, steps - 1)
-        self._steps = min(_STEPS, steps - self._warm_up)
+        warm_up, self._most_steps = 1, _STEPS
+        if steps is not None:
+            warm_up = min(1, steps - 1)
+            self._most_steps = min(_STEPS, steps - warm_up)
+        self._steps = 0
+        skipped = _SKIPPED_OF_UNKNOWN if steps is None else min(_SKIPPED_STEPS, steps - warm_up - self._most_steps)
+        self._before = skipped + warm_up
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
-        skipped = min(_SKIPPED_STEPS, steps - self._warm_up - self._steps)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a single step without a warm-up
-            plan = schedule(wait=skipped, warmup=self._warm_up, active=self._steps, repeat=1)
+            plan = schedule(wait=skipped, warmup=warm_up, active=self._most_steps, repeat=1)
         self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep, acc_events=True)
 
     def __enter__(self) -> "Profiler":
@@ -93,15 +109,21 @@ class Profiler:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._profile.__exit__(kind, error, where)
+        if self._steps <= self._before:
+            print(f"warning: --profile needs more than {self._before} optimizer steps: no trace", file=sys.stderr)
 
     def step(self) -> None:
         """Count an optimizer step."""
+        self._steps += 1
         self._profile.step()
 
     def _keep(self, found: Any) -> None:
+        if self._steps <= self._before:
+            return
         self._trace.parent.mkdir(parents=True, exist_ok=True)
         found.export_chrome_trace(str(self._trace))
-        plain = {"trace": str(self._trace), "steps": self._steps, "operations": self._operations(found.key_averages())}
+        steps = min(self._steps - self._before, self._most_steps)
+        plain = {"trace": str(self._trace), "steps": steps, "operations": self._operations(found.key_averages())}
         operations_path(self._trace).write_text(json.dumps(plain), encoding="utf-8")
 
     def _operations(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
