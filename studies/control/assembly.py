@@ -63,10 +63,10 @@ def assemble(
 ) -> Assembled:
     """Build policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be built."""
     problem = problem_of(spec, pool, earlier, counted)
+    kept = functools.partial(kept_epochs, every=spec.checkpoints.every_epochs)
     return assemble_search(
-        spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept_epochs,
-        advisor=advisor,
-    )  # fmt: skip
+        spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept, advisor=advisor
+    )
 
 
 def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
@@ -81,9 +81,10 @@ def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
     return Advisor(spec.space or Space({}), program, seed=spec.search.seed)
 
 
-def kept_epochs(pruner: Pruner, epochs: int) -> tuple[int, ...]:
-    """Return the epochs whose models are saved, for this pruner and `epochs` in a full training."""
-    return milestones(epochs, getattr(pruner, "grace", DEFAULT_GRACE), pruner.rungs(epochs))
+def kept_epochs(pruner: Pruner, epochs: int, *, every: int | None) -> tuple[int, ...]:
+    """Return the epochs whose models are saved: the pruner's own, and each multiple of `every`."""
+    own = milestones(epochs, getattr(pruner, "grace", DEFAULT_GRACE), pruner.rungs(epochs))
+    return own if every is None else tuple(sorted({*own, *range(every, epochs, every)}))
 
 
 def assemble_search(
@@ -227,7 +228,7 @@ def setup_of(
         task_options=dict(spec.task_options),
         training=spec.training.model_dump(),
         epochs=epochs,
-        milestones=kept_epochs(policy.pruner, epochs),
+        milestones=kept_epochs(policy.pruner, epochs, every=spec.checkpoints.every_epochs),
         policy=policy,
         limits=Limits(**spec.budget.model_dump()),
         slots=pool.slots,

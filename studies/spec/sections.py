@@ -423,12 +423,14 @@ class CheckpointsSpec(Section):
 
     Attributes:
         every_seconds: Least seconds between two checkpoints for resuming; long epochs are also saved within.
+        every_epochs: Epochs between two models that are kept, besides the epochs that the pruner keeps.
         most_paused: Number of paused trials beyond which the least valuable is pruned; null is no limit.
         max_gib: GiB of checkpoints beyond which paused trials are pruned in the same way; null is no limit.
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"
     every_seconds: Positive = 60.0
+    every_epochs: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
     most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
     max_gib: PositiveOrNull = None
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from automl.launching.template import template
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
+from studies.control.assembly import kept_epochs
 from studies.records.records import Constraint, Objective
 from studies.results.extrapolation import milestones
+from studies.search.pruners.none import NoPruner
 from studies.spec.checks import check_against_task, check_world_sizes
 from studies.spec.sections import TrainingSpec
 from studies.spec.spec_errors import SpecError
@@ -583,6 +585,9 @@ def test_milestones_are_those_of_the_design_and_the_template_mentions_every_key(
     assert milestones(50) == (3, 4, 6, 9, 13, 19, 28, 41, 50)
     assert milestones(50, 3, [9, 27]) == (3, 4, 6, 9, 13, 19, 27, 28, 41, 50)
     assert (milestones(1), milestones(2)) == ((1,), (2,))
+    every_eighth = kept_epochs(NoPruner(), 50, every=8)
+    assert every_eighth == (3, 4, 6, 8, 9, 13, 16, 19, 24, 28, 32, 40, 41, 48, 50)
+    assert kept_epochs(NoPruner(), 50, every=None) == kept_epochs(NoPruner(), 50, every=50) == milestones(50)
     assert milestones(20, 3, [3, 9, 27]) == (3, 4, 6, 9, 13, 20)
     with pytest.raises(ValueError, match="must be at least 1"):
         milestones(0)
