@@ -53,7 +53,7 @@ def asks_for_data(trial):
     return trial.storage
 
 
-class TrialPruned(Exception):
+class TrialPruned(Exception):  # noqa: N818 - Optuna calls it so
     """Stands for Optuna's, which is known by its name."""
 
 

@@ -32,9 +32,10 @@ _FLAG = re.compile(r"(--?)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 """An argument that has a parameter's name: --{amp}, or --{use-amp} for the parameter use_amp."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _METRICS = (
-    "report, json, {json_file: a file of JSON lines}, or {pattern: a regular expression with a named group for each "
-    "metric, or a list of them}"
+    "report, json, {json_file: a file of JSON lines}, {pattern: a regular expression with a named group for each "
+    "metric, or a list of them}, or {wandb: NAMES} or {tensorboard: NAMES} with a list of logged names"
 )
+LOGGERS = ("wandb", "tensorboard")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,8 @@ class Command:
     Attributes:
         parts: Program and arguments with names in braces; a nested list is left out if the trial lacks its parameter.
         metrics: "report" (`automl.report`), "json" (lines of JSON in rank 0's output), or a mapping with a file of such
-            lines (`json_file`), or with the regular expression or expressions `pattern` for lines of the output.
+            lines (`json_file`), with the regular expression or expressions `pattern` for lines of the output, or with
+            the names that complete an epoch when they are logged to W&B or TensorBoard (`wandb`, `tensorboard`).
         epoch_from: Expression for the epoch of a line, see `EpochNumber`; None means that the line's `epoch` is right.
         folder: Working folder, relative to the spec's folder, with names in braces.
         end_seconds: Time for the program to end by itself, after a request or its last report.
@@ -72,6 +74,17 @@ class Command:
         return (given,) if isinstance(given, str) else tuple(given)
 
     @property
+    def logged(self) -> dict[str, str]:
+        """Metrics by the names under which the program logs them to W&B or TensorBoard; empty without such names."""
+        given = self.metrics if isinstance(self.metrics, Mapping) else {}
+        return {name: metric_of(name) for key in LOGGERS for name in given.get(key, ())}
+
+    @property
+    def calls_us(self) -> bool:
+        """Return whether the program's reports are calls of `automl.report`, its own or those of a watched logger."""
+        return self.metrics == "report" or bool(self.logged)
+
+    @property
     def json_file(self) -> str:
         """File of JSON lines, relative to the working folder, with names in braces; empty if there is none."""
         return str(self.metrics.get("json_file", "")) if isinstance(self.metrics, Mapping) else ""
@@ -93,6 +106,8 @@ class Command:
     @property
     def numbers_epochs(self) -> bool:
         """Return whether the program's reports contain an epoch number."""
+        if self.logged:
+            return self.epoch_from is not None
         return not self.patterns or any(self.epoch_name in re.compile(one).groupindex for one in self.patterns)
 
     def report_limit(self, *, is_first: bool) -> tuple[str, float]:
@@ -217,6 +232,9 @@ def _problems_of_metrics(metrics: object, epoch_from: object) -> Iterator[Proble
             )
         case "report" | "json" | {"json_file": str()}:
             pass
+        case {"wandb": [str(), *_] as names, **rest} | {"tensorboard": [str(), *_] as names, **rest} if not rest:
+            if problem := _problem_of_logged(names):
+                yield ("metrics", next(iter(metrics))), problem
         case _:
             yield ("metrics",), found(metrics, _METRICS)
 
@@ -236,6 +254,18 @@ def _problems_of_patterns(patterns: Sequence[str], epoch_name: str, epoch_from: 
         yield ("metrics", "pattern"), f"found {listed(patterns)}, without a metric. Add a group, (?P<val_error>...)"
     if epoch_from is not None and epoch_name not in names:
         yield ("epoch_from",), f"found {epoch_from!r}, but no pattern has a group (?P<{epoch_name}>...)"
+
+
+def metric_of(logged: str) -> str:
+    """Return the metric's name for a logged name: val/loss gives val_loss."""
+    return re.sub(r"\W+", "_", logged).strip("_")
+
+
+def _problem_of_logged(names: Sequence[object]) -> str:
+    metrics = [metric_of(name) if isinstance(name, str) else "" for name in names]
+    if not all(metrics) or len(set(metrics)) < len(metrics):
+        return found(names, "different names, such as [val/loss, val/error]")
+    return ""
 
 
 def _is_text(value: object) -> bool:

@@ -359,8 +359,8 @@ class CommandTrainer:
         complete = reported.last or epoch == self._settings.epochs
         ends = drains and not complete and self._book.may_end
         # The program must not change its files now, nor go on where it has to wait.
-        can_keep = question is not None or (self._program.hold() and self._is_of_latest_line())
-        saves = can_keep and self._book.saves(self._spec, ends=ends or complete)
+        is_latest = question is not None or (self._program.hold() and not self._events.has_report())
+        saves = is_latest and self._command.numbers_epochs and self._book.saves(self._spec, ends=ends or complete)
         measurement = self._measurement(epoch, metrics, saves=saves, ends=ends)
         if complete:
             is_early = epoch < self._settings.epochs
@@ -374,10 +374,6 @@ class CommandTrainer:
         end = self._wait(_FOREVER if measurement.ended else measurement.epoch, course, question)
         self._counter.begin_epoch(measurement.epoch + 1, 0.0)
         return end
-
-    def _is_of_latest_line(self) -> bool:
-        """Return whether a stopped program's files belong to the reported epoch: it is numbered and the latest."""
-        return self._command.numbers_epochs and not self._events.has_report()
 
     def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:
         if course.until(epoch) is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from search_spaces.messages import listed
 from trainers.commands.command import Command, EpochNumber
 from trainers.failures import UnreadablePartError
 from trainers.functions.trial import CONTROLLERS_METRICS
@@ -31,8 +32,8 @@ Reader = Callable[[str], Reported | None]
 
 
 def reader_of(command: Command) -> Reader | None:
-    """Return the function that reads metrics from lines; None if the program calls `automl.report`."""
-    if command.metrics == "report":
+    """Return the function that reads metrics from lines; None if reports are calls."""
+    if command.calls_us:
         return None
     number = None if command.epoch_from is None else EpochNumber.of(command.epoch_from)
     if command.patterns:
@@ -47,6 +48,8 @@ def way_to_report(command: Command) -> str:
             "a report of each epoch by automl.report, or task.metrics: json or {pattern: ...} for a program that "
             "prints its metrics"
         )
+    if command.logged:
+        return f"values of {listed(command.logged)} for each epoch, which a Python program logs"
     if command.patterns:
         matching = " and one that matches ".join(f"`{one}`" for one in command.patterns)
         return f"a line for each epoch that matches {matching}"[:300]

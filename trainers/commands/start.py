@@ -13,10 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from trainers.commands.command import Command, arguments, as_text, filled, names_in, search_path
+from trainers.commands.command import Command, EpochNumber, arguments, as_text, filled, names_in, search_path
 from trainers.contract.user_code import hash_of
 from trainers.functions.own_loop import OwnLoop
 from trainers.ranks.process_state import variables_here
@@ -82,6 +82,7 @@ _VARIABLE_PREFIX = "AUTOML_"
 _WITHHELD_PREFIXES = ("RAY_", _VARIABLE_PREFIX)
 """Variables that the program does not get, because they configure the rank's own Ray and processes."""
 _MOST_SCRIPT_BYTES = 2**24
+_LOGGED = Path(__file__).parent / "logged"
 
 
 def start_of(
@@ -126,6 +127,10 @@ def start_of(
         **ours,
         **{name: filled(text, values) for name, text in command.environment.items()},
     }
+    if command.logged:
+        number = None if command.epoch_from is None else astuple(EpochNumber.of(command.epoch_from))
+        environment[f"{_VARIABLE_PREFIX}LOGGED"] = json.dumps({"names": command.logged, "epoch_from": number})
+        environment["PYTHONPATH"] = os.pathsep.join([str(_LOGGED), *filter(None, [environment.get("PYTHONPATH")])])
     base = Path(spec.python_path[0] if spec.python_path else ".").absolute()
     where = base / filled(command.folder, values)
     argv = arguments(command.parts, values)

@@ -1,0 +1,108 @@
+"""Reports the values that a trial's program logs to Weights & Biases or TensorBoard, as calls of `automl.report`.
+
+The variable AUTOML_LOGGED is JSON: `names` maps logged names to metrics, and `epoch_from` is null or [name, first,
+divisor, last] for the epoch (n + first) / divisor + last. An epoch is complete once each name was logged; n is the
+number logged under `name`, or else the step. Uses the standard library only, as it may run in another environment.
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve()
+_INSIDE_TRIAL = _HERE.parents[3] / "automl" / "inside_trial.py"
+_METHODS = {
+    "wandb.sdk.wandb_run": ("Run", "log"),
+    "torch.utils.tensorboard.writer": ("SummaryWriter", "add_scalar"),
+    "tensorboardX.writer": ("SummaryWriter", "add_scalar"),
+}
+"""Class and method that logs values, by module."""
+
+
+class _Epochs:
+    """Collects logged values, and reports each complete epoch."""
+
+    def __init__(self, names: dict[str, str], epoch_from: list[Any] | None) -> None:
+        self._names, self._epoch_from = names, epoch_from
+        self._values: dict[str, Any] = {}
+        self._count = 0
+        spec: Any = importlib.util.spec_from_file_location("_automl_inside_trial", _INSIDE_TRIAL)
+        self._trial = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self._trial)
+
+    def add(self, logged: Any, step: Any = None) -> None:
+        self._values |= {self._names[name]: value for name, value in logged.items() if name in self._names}
+        if len(self._values) < len(self._names):
+            return
+        values, self._values = self._values, {}
+        epoch = self._epoch(logged, step)
+        if epoch is not None:
+            self._trial.report(epoch, **values)
+
+    def _epoch(self, logged: Any, step: Any) -> int | None:
+        if self._epoch_from is None:
+            self._count += 1
+            return self._count
+        name, first, divisor, last = self._epoch_from
+        number = logged.get(name, step)
+        epoch = 0.0 if number is None else (float(number) + first) / divisor + last
+        return int(epoch) if epoch >= 1 and epoch.is_integer() else None
+
+
+def _watch(module: Any, epochs: _Epochs) -> None:
+    """Let the module's logging method report its values, after it has logged them."""
+    owner, method = _METHODS[module.__name__]
+    log = getattr(getattr(module, owner), method)
+
+    @functools.wraps(log)
+    def wandb_log(self: Any, data: Any, step: Any = None, *more: Any, **named: Any) -> Any:
+        done = log(self, data, step, *more, **named)
+        epochs.add(data, step)
+        return done
+
+    @functools.wraps(log)
+    def add_scalar(self: Any, tag: Any, scalar_value: Any, global_step: Any = None, *more: Any, **named: Any) -> Any:
+        done = log(self, tag, scalar_value, global_step, *more, **named)
+        epochs.add({tag: scalar_value}, global_step)
+        return done
+
+    setattr(getattr(module, owner), method, wandb_log if method == "log" else add_scalar)
+
+
+class _Finder:
+    """Finds the modules of loggers as Python does, and watches them once they are loaded."""
+
+    def __init__(self, epochs: _Epochs) -> None:
+        self._epochs = epochs
+
+    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
+        spec: Any = PathFinder.find_spec(name, path) if name in _METHODS else None
+        if spec is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                load(module)
+                _watch(module, self._epochs)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def _import_hidden() -> None:
+    """Import the `sitecustomize` that this one hides, if there is one."""
+    hidden: Any = PathFinder.find_spec(
+        "sitecustomize", [one for one in sys.path if Path(one).resolve() != _HERE.parent]
+    )
+    if hidden is not None:
+        hidden.loader.exec_module(importlib.util.module_from_spec(hidden))
+
+
+if __name__ == "sitecustomize":
+    _import_hidden()
+    if "AUTOML_LOGGED" in os.environ:
+        sys.meta_path.insert(0, _Finder(_Epochs(**json.loads(os.environ["AUTOML_LOGGED"]))))
