@@ -1,5 +1,6 @@
 """`automl launch train.py:train`: chooses a spec for the user's own training function or task; `--set` changes it."""
 
+import ast
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -96,7 +97,30 @@ def _in_file(file: Path, name: str, text: str) -> Code:
     if not all(part.isidentifier() for part in parts):
         allowed = "a file that can be imported, with only letters, digits and _ in its name"
         raise SpecError(f"launch {text}", (), found(str(file), allowed))
+    _refuse_foreign(path, name, text)
     return Code(task=f"{'.'.join(parts)}:{name}", folder=folder, given=text)
+
+
+def _refuse_foreign(path: Path, name: str, text: str) -> None:
+    """Refuse a function that only `automl.search` can run: an Optuna objective, or a trainable of Ray Tune."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):  # importing the file reports it
+        return
+    function = next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+    if function is None:
+        return
+    called = {one.attr for one in ast.walk(function) if isinstance(one, ast.Attribute)}
+    takes = [one.arg for one in function.args.args[:1]]
+    if any(one.startswith("suggest_") for one in called):
+        kind, more = "an Optuna objective", "objectives={'value': 'min'}"
+    elif takes == ["config"] and "report" in called:
+        kind, more = "a trainable of Ray Tune", "space=param_space, objectives={'loss': 'min'}"
+    else:
+        return
+    call = f"automl.search({name}, {more})"
+    problem = f"{name} is {kind}, which only Python code can search. Call {call} in {path.name}, and run the file"
+    raise SpecError(f"launch {text}", (), problem)
 
 
 def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFacts:

@@ -43,14 +43,12 @@ def compare(
 
     The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks accumulate more passes. So
     only the number of passes and communication differ. Medians of several epochs leave out the first, as a warm-up.
+    A training function must use `trial.accumulate` or `trial.step`; its speed-up is the ratio of epoch times.
     """
     if "RANK" in os.environ:
         problem = "RANK is set, as under torchrun. Run `automl compare` without torchrun: it starts its own ranks"
         raise SpecError("automl compare", (), problem)
     asked = asked_for(task, given, task_options=task_options, device=device)
-    if asked.is_function:
-        problem = f"{task!r} is a training function, and `automl compare` works only for tasks. Name a task"
-        raise SpecError("automl compare", (), problem)
     if "world_size" in asked.params:
         raise SpecError(
             "--param", ("world_size",), "`automl compare` varies world_size itself. Give its values with --world-sizes"
@@ -114,9 +112,13 @@ def _rows(
         checkpoint = history[-1].checkpoint or ""
         if not first:
             first, first_checkpoint = row, checkpoint
-        row["speed_up"] = row["samples_per_second"] / first["samples_per_second"]
+        if row["samples_per_second"] is None:
+            row["speed_up"] = first["epoch_seconds"] / row["epoch_seconds"]
+        else:
+            row["speed_up"] = row["samples_per_second"] / first["samples_per_second"]
         row["efficiency"] = row["speed_up"] * first["world_size"] / world_size
-        row["weight_difference"] = largest_difference(first_checkpoint, checkpoint)
+        is_saved = first_checkpoint and checkpoint
+        row["weight_difference"] = largest_difference(first_checkpoint, checkpoint) if is_saved else None
         yield row
 
 
@@ -146,10 +148,11 @@ def _measured(history: Sequence[Measurement], world_size: int, usd_per_slot_hour
         return statistics.median(figure(one) for one in warm)
 
     has_share = "communication_seconds" in warm[0].metrics
+    has_rate = "samples_per_second" in warm[0].metrics  # a training function's samples are not counted
     epoch_seconds = median(lambda one: one.wall_seconds)
     return {
         "world_size": world_size,
-        "samples_per_second": median(lambda one: one.metrics["samples_per_second"]),
+        "samples_per_second": median(lambda one: one.metrics["samples_per_second"]) if has_rate else None,
         "communication_share": (
             median(lambda one: one.metrics["communication_seconds"] / one.metrics["train_seconds"])
             if has_share
@@ -157,7 +160,7 @@ def _measured(history: Sequence[Measurement], world_size: int, usd_per_slot_hour
         ),
         "epoch_seconds": epoch_seconds,
         "usd_per_epoch": cost_nano_usd(world_size, epoch_seconds, usd_per_slot_hour) / NANO,
-        "val_loss": history[-1].metrics["val_loss"],
+        "val_loss": history[-1].metrics.get("val_loss"),
     }
 
 
@@ -175,14 +178,16 @@ def table(compared: Mapping[str, Any]) -> Table:
     for name in names:
         made.add_column(name, no_wrap=True, justify="right")
     for row in compared["world_sizes"]:
-        share = row["communication_share"]
+        share, rate, difference = (
+            row[key] for key in ("communication_share", "samples_per_second", "weight_difference")
+        )
         made.add_row(
             str(row["world_size"]),
-            f"{row['samples_per_second']:,.0f}",
+            "" if rate is None else f"{rate:,.0f}",
             f"{row['speed_up']:.2f}",
             f"{row['efficiency']:.0%}",
             "" if share is None else f"{share:.0%}",
-            f"{row['weight_difference']:.1e}",
+            "" if difference is None else f"{difference:.1e}",
             f"{row['usd_per_epoch']:.3g}",
         )
     return made

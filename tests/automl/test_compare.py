@@ -43,9 +43,30 @@ class Read(Mine):
 """
 
 
+FUNCTION = """
+
+def train(trial):
+    torch.manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(48, 3))
+    model = trial.prepare(nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in trial.epochs(model=model):
+        for (inputs,) in trial.loader(data):
+            with trial.autocast():
+                loss = (model(inputs) ** 2).mean()
+            trial.backward(loss)
+            trial.step(optimizer)
+        trial.report(error=loss.detach())
+
+def ignoring(trial):
+    for epoch in trial.epochs():
+        trial.report(error=float(epoch))
+"""
+
+
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    (tmp_path / "mine.py").write_text(TASK + READ)
+    (tmp_path / "mine.py").write_text(TASK + READ + FUNCTION)
     monkeypatch.syspath_prepend(tmp_path)
     # On any machine: two ranks find room, three do not.
     monkeypatch.setattr(request, "find_slots", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=2))
@@ -59,6 +80,24 @@ def test_data_may_be_read_by_other_processes(place: InProcess) -> None:
     assert code == 0, err
     one, two = json.loads(out)["world_sizes"]
     assert two["val_loss"] == pytest.approx(one["val_loss"], abs=1e-5)
+
+
+@pytest.mark.large
+def test_a_function_that_accumulates_takes_the_same_steps_too(place: InProcess) -> None:
+    arguments = ["--world-sizes", "1,2", "--epochs", "2", "--param", "batch_per_rank=6"]
+    code, out, err = place.run("compare", "mine:train", *arguments, "--json")
+    assert code == 0, err
+    one, two = json.loads(out)["world_sizes"]
+    assert [(row["accumulate"], row["samples_per_second"], row["val_loss"]) for row in (one, two)] == [
+        (2, None, None), (1, None, None),
+    ]  # fmt: skip
+    assert two["weight_difference"] < 1e-5
+    assert two["speed_up"] == pytest.approx(one["epoch_seconds"] / two["epoch_seconds"])
+    code, out, err = place.run("compare", "mine:train", "--world-sizes", "1", "--epochs", "1")
+    assert code == 0, err
+    assert "100%" in out
+    code, _, err = place.run("compare", "mine:ignoring", *arguments)
+    assert (code, "accumulate is 2, but the training function ignores it" in err) == (1, True)
 
 
 @pytest.mark.slow

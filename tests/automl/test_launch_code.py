@@ -46,6 +46,12 @@ FUNCTION = """
 
     def helper(x):
         return x
+
+    def objective(trial):
+        return trial.suggest_float("x", 0.0, 1.0)
+
+    def trainable(config):
+        tune.report({"loss": config["x"]})
 """
 WITHOUT_SPACE = """
     def train(trial):
@@ -207,6 +213,18 @@ def test_mistakes_are_one_line_and_exit_code_2(place, arguments, words):
     said = place.refused(*arguments, "--dry-run")
     for word in words:
         assert word in said, said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("objective", "objective is an Optuna objective, which only Python code can search"),
+        ("trainable", "trainable is a trainable of Ray Tune, which only Python code can search"),
+    ],
+)
+def test_functions_for_other_libraries_are_refused_with_the_call_that_searches_them(place, name, words):
+    code, _, err = place.run(f"loops.py:{name}", "--dry-run")
+    assert (code, words in err, f"automl.search({name}, " in err) == (2, True, True)
 
 
 def test_search_takes_the_space_that_a_function_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

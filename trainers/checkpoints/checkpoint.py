@@ -339,8 +339,11 @@ def _what(value: Any) -> Any:
 
 
 def largest_difference(one: str | Path, other: str | Path) -> float:
-    """Return the largest absolute difference between two checkpoints' weights. CheckpointError if the models differ."""
-    mine, theirs = (open_checkpoint(path)["model"] for path in (one, other))
+    """Return the largest absolute difference between two checkpoints' weights. CheckpointError if the models differ.
+
+    For a training function, all tensors of the state that it saved count as weights.
+    """
+    mine, theirs = (_weights_in(open_checkpoint(path)) for path in (one, other))
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
         raise CheckpointError(f"checkpoints {one} and {other} have different models")
     differences = [
@@ -349,6 +352,21 @@ def largest_difference(one: str | Path, other: str | Path) -> float:
         if value.numel()
     ]
     return float(max(differences, default=0.0))
+
+
+def _weights_in(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "function" not in content:
+        weights: Mapping[str, Any] = content["model"]
+        return weights
+    found, waiting = dict[str, Any](), [("", content["function"])]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, Mapping | list | tuple):
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            waiting += [(f"{place}.{name}", one) for name, one in items]
+        elif isinstance(value, torch.Tensor):
+            found[place] = value
+    return found
 
 
 def load_model(path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()) -> nn.Module:
