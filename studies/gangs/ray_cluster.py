@@ -1,4 +1,4 @@
-"""Joins or starts a Ray cluster, and counts the slots that it can hold."""
+"""Joins or starts a Ray cluster, and counts its slots."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ from studies.gangs.pool_protocol import PoolError
 from studies.storage.leases.processes import started_at
 
 _VITAL = ("raylet", "gcs_server")
-"""Processes without which a local cluster is dead, which Ray itself notices only after minutes, or never."""
+"""Processes whose end kills a local cluster; Ray notices this only after minutes, or never."""
 
 
 class OwnCluster:
@@ -30,7 +30,7 @@ class OwnCluster:
                 self._started[name, pid] = start
 
     def what_died(self) -> str:
-        """Return the name of a vital process that died; empty while all are running."""
+        """Return the name of a vital process that died; empty if all are running."""
         for (name, pid), start in self._started.items():
             if started_at(pid) != start:
                 return f"{name} (process {pid})"
@@ -38,7 +38,7 @@ class OwnCluster:
 
 
 def end_vital_processes() -> None:
-    """Kill the vital processes of a cluster that failed to start; Ray's other processes end with them."""
+    """Kill the vital processes of a cluster that failed to start, and so Ray's other processes."""
     for pid in _children():
         if _name(pid) in _VITAL:
             with contextlib.suppress(ProcessLookupError):
@@ -73,7 +73,7 @@ _JOIN_LOOK_SECONDS = 0.05
 
 
 def init(address: str | None, **options: Any) -> None:
-    """Call `ray.init` silently, and keep this process's signal handlers. Address None starts a cluster here."""
+    """Call `ray.init` silently, without its signal handlers. Address None starts a cluster here."""
     import ray
 
     if address is None:
@@ -93,7 +93,7 @@ def init(address: str | None, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _loopback_stays() -> Iterator[None]:
-    """Keep Ray on 127.0.0.1. With the host's address, Ray's processes would accept connections from any machine."""
+    """Keep Ray on 127.0.0.1. Otherwise, Ray's processes would accept connections from any machine."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER
@@ -106,7 +106,7 @@ def _loopback_stays() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _vital_processes_only() -> Iterator[None]:
-    """Keep Ray from starting dashboard, autoscaler monitor and log copier, for which `ray.init` would wait."""
+    """Keep `ray.init` from starting, and waiting for, dashboard, autoscaler monitor and log copier."""
     from ray._private.node import Node
 
     unused = ("start_api_server", "start_monitor", "start_log_monitor")
@@ -121,7 +121,7 @@ def _vital_processes_only() -> Iterator[None]:
 
 
 def _without_its_signals(start: Callable[[], None]) -> None:
-    """Call `start` in a thread: Ray then keeps our signal handlers, and its processes survive a closed terminal."""
+    """Call `start` in a thread, so that Ray keeps our signal handlers and survives a closed terminal."""
     # In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP
     # is blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
     if threading.current_thread() is not threading.main_thread():
@@ -170,7 +170,7 @@ SETTINGS: Mapping[str, str] = {
     # At Ray's default niceness of 15, one busy process leaves a rank 3 % of its core.
     "RAY_worker_niceness": "0",
 }
-"""Settings that Ray reads from the environment before its first start."""
+"""Environment variables that Ray reads at import."""
 _LOOK_SECONDS = 0.5
 
 
@@ -183,7 +183,7 @@ def join_or_start(
     temp_folder: str | None,
     must_fit: bool = True,
 ) -> bool:
-    """Join a cluster, or start one if address is None; returns whether it was started. Raises PoolError on failure."""
+    """Join a cluster, or start one if address is None. Returns whether it was started; raises PoolError."""
     ray = import_ray()
     starts = address is None and not ray.is_initialized()
     options: dict[str, Any] = {
@@ -200,7 +200,7 @@ def join_or_start(
 
 
 def connect(address: str | None, **options: Any) -> None:
-    """Join a cluster, or start a local one with the options. Raises PoolError with the reason in one line."""
+    """Join a cluster, or start a local cluster. Raises PoolError with the reason in one line."""
     ray = import_ray()
     if ray.is_initialized():
         return
@@ -220,13 +220,13 @@ def connect(address: str | None, **options: Any) -> None:
 
 
 def hide_token() -> None:
-    """Make Ray's token readable for this user only, since other users could run code in the cluster with it."""
+    """Make Ray's token readable for this user only, since it allows running code in the cluster."""
     with contextlib.suppress(OSError, RuntimeError):  # it is elsewhere
         (Path("~/.ray").expanduser() / "auth_token").chmod(0o600)
 
 
 def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
-    """Call `init`, and retry if a busy machine did not start Ray within its limit of 30 s."""
+    """Call `init`, and retry if a busy machine did not start Ray within Ray's 30 s."""
     for left in reversed(range(STARTS)):
         try:
             init(address, **options)
@@ -240,7 +240,7 @@ def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
-    """Connect to a starting cluster and wait until it has `nodes` nodes. Raises PoolError after `seconds`."""
+    """Connect to a starting cluster and wait for `nodes` nodes. Raises PoolError after `seconds`."""
     deadline, found, problem = time.monotonic() + seconds, 0, ""
     while time.monotonic() < deadline:
         try:
@@ -255,7 +255,7 @@ def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
 
 
 def import_ray() -> Any:
-    """Return the Ray module, after setting the environment variables that it reads at import."""
+    """Set `SETTINGS`, then import Ray."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray
@@ -264,7 +264,7 @@ def import_ray() -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """Raise PoolError if nothing answers at the address. Ray itself would try for minutes, then kill this process."""
+    """Raise PoolError if nothing answers at the address; Ray would try for minutes, then kill this process."""
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if address in {"auto", "local"}:
         return
@@ -290,7 +290,7 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
-    """Return the number of CPU slots of a cluster and the names of its GPUs. Raises PoolError if unreachable."""
+    """Return a cluster's number of CPU slots and its GPUs' names. Raises PoolError if unreachable."""
     import ray
 
     connect(address)

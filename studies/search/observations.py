@@ -1,4 +1,4 @@
-"""Trials as the search sees them: a `Snapshot` for pruners and models, an `Observation` for samplers."""
+"""Trials as the search sees them: `Snapshot` for pruners and models, `Observation` for samplers."""
 
 import math
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ class Snapshot:
     def at_rung(self, rung: int) -> Columns | None:
         """Return the values at a decision epoch (rung); None if the trial has not reached it.
 
-        A training that completed before the rung keeps its last values; otherwise, late rungs would learn only from
-        trainings that improve for long.
+        A training that completed earlier keeps its last values; otherwise late rungs would learn only from trainings
+        that improve for long.
         """
         if rung not in self.at and self.last_model is not None and rung > self.last_model:
             return self.at[self.last_model]
@@ -55,10 +55,9 @@ class Observation:
     """A trial with its results so far, for samplers.
 
     `outcome` is "running", "finished" with values, "infeasible" (out of memory, or the user's code raised), or
-    "failed", which teaches the search nothing. `values` are the objectives in the spec's order, each in its own
+    "failed", from which the search learns nothing. `values` are the objectives in the spec's order, each in its own
     direction, with cumulative objectives extrapolated to the last epoch; not finite for a diverged trial. `excesses`
-    are violations of bounds as fractions of the bound, 0 or negative where the bound is kept, since Optuna's samplers
-    add them up; None before the first epoch.
+    are violations as fractions of the bound, at most 0 where it is kept; None before the first epoch.
     """
 
     trial_id: int  # identity of the trial; a history is sorted by it
@@ -75,11 +74,11 @@ class Observation:
 RUNG_RATIO = 2.2
 """Ratio of a rung to the previous rung."""
 FIRST_RUNG = 2
-"""Smallest epoch that may be a rung before the first trials are known, unless the full training is shorter."""
+"""Smallest rung before the first trials are known, unless the full training is shorter."""
 
 
 def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RUNG) -> tuple[int, ...]:
-    """Return the epochs at which forecasts are made: from `least` to the last epoch, growing by a constant ratio."""
+    """Return the epochs of forecasts, from `least` to the last epoch, growing by a constant ratio."""
     found, epoch = [epochs], float(epochs)
     while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
         found.append(max(round(epoch), 1))
@@ -88,13 +87,13 @@ def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RU
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialLimits:
-    """Limits of dollars and seconds for each trial, infinite by default."""
+    """Limits of dollars and seconds for each trial."""
 
     usd: float = math.inf
     seconds: float = math.inf
 
     def most_usd(self, seconds_per_usd: Array) -> Array:
-        """Return the dollars at which trials must end by either limit, from their seconds per dollar [m]."""
+        """Return the dollars at which either limit ends trials, from their seconds per dollar [m]."""
         most: Array = np.minimum(self.usd, self.seconds / seconds_per_usd)
         return most
 

@@ -1,7 +1,6 @@
 """Simulates studies on recorded learning curves in virtual time, with the real controller, search and budget.
 
-Only the training is replayed, with the table's times and metrics. The search sees validation metrics; the same epochs
-are later scored with test metrics.
+Only training is replayed, from a table. The search sees validation metrics; its models are scored on test metrics.
 """
 
 import time
@@ -68,14 +67,14 @@ from studies.storage.study_store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedParts:
-    """The settings and the suggester of a simulated study, which measure how long the search takes."""
+    """Settings and suggester of a simulated study."""
 
     setup: StudySetup
     suggester: Suggester
 
 
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
-    """Return the spec to record for the study. Raises SpecError for an unknown sampler, pruner or option."""
+    """Return the spec to record. Raises SpecError for an unknown sampler, pruner or option."""
     search = {
         "sampler": sampler if isinstance(sampler, str) else "random",
         "pruner": "none" if callable(pruner) else pruner,
@@ -115,7 +114,7 @@ def wired(
     on_decision: DecisionListener | None,
     advice: AdviceChoice | None = None,
 ) -> SimulatedParts:
-    """Return the parts of a simulated study, which runs in one thread. Raises SpecError if a part cannot be built."""
+    """Return the parts of a simulated study. Raises SpecError if a part cannot be built."""
     pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
     candidates = setting.candidates
     assembled = assemble_search(
@@ -141,7 +140,7 @@ def wired(
 
 
 def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequence[EarlierStudy]) -> Problem:
-    """Return the search's problem, with the table's constants, such as parameter counts, as known metrics."""
+    """Return the search's problem, with the table's constants as known metrics."""
     candidates = setting.candidates
     return replace(
         problem_of(spec, pool, earlier),
@@ -156,7 +155,7 @@ def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequenc
 
 
 def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) -> StudySetup:
-    """Return the study's settings without a limit for silent trials, since simulated epochs may be very long."""
+    """Return the study's settings, without a limit for silent trials, since simulated epochs may be long."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
         # A trial that pauses needs a checkpoint at its rung.
@@ -171,10 +170,7 @@ LOST_ATTEMPTS = 2  # largest number of faults of a configuration, since a third 
 
 
 def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
-    """Return a simulated pool whose trials replay the table's curves; virtual time begins at `opened_at`.
-
-    Each of a configuration's first attempts fails with probability `fault_rate`.
-    """
+    """Return a pool that replays the table's curves; the first `LOST_ATTEMPTS` fail with probability `fault_rate`."""
     return SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=opened_at)
 
 
@@ -201,7 +197,7 @@ def _values(table: CurveTable, row: int, metric: str) -> list[float]:
 
 
 def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, Any]]:
-    """Return the epoch and kind of each fault, by the number of the attempt."""
+    """Return the epoch and kind of each fault by attempt."""
     if not rate:
         return {}
     rng = np.random.default_rng(derived_seed("fault", setting.seed, row))
@@ -214,7 +210,7 @@ def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedMilestone:
-    """A saved model that a simulated study could have delivered; it keeps the search's constraints."""
+    """A feasible saved model of a simulated study."""
 
     spent_usd: float  # cost of the study when the model was measured, including idle slots
     trial: int
@@ -263,13 +259,11 @@ def simulate(
     Args:
         table: Recorded curves. A configuration's `world_size`, if any, is its number of slots.
         objectives: Validation metrics, constants of the table, `cost_usd` or `wall_seconds`.
-        sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
-        pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
         start_epochs: Cost of starting or resuming a trial, in mean epochs of its configuration.
         fault_rate: Probability of a fault in each of a trial's first two attempts, at a random epoch of the full
-            training; an attempt that ends before that epoch has no fault.
+            training; an attempt that ends earlier has no fault.
         constraints: Bounds on possible objectives; models that violate them do not count.
-        advice: Function that makes the source of an advisor's proposals, for the sampler `cokriging`.
+        advice: Source of an advisor's proposals, for the sampler `cokriging`.
     """
     began = time.perf_counter()
     check_objectives(table, objectives)

@@ -1,4 +1,4 @@
-"""Batches of candidates: configurations that are at the same rung or not started, and what is known of them."""
+"""Batches of candidates: configurations at the same rung, or not started, with their features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ from trainers.protocol import ParameterValue
 
 
 class CandidateInputs:
-    """Points of candidates, with the cached posterior of each Gaussian process at these points."""
+    """Points of candidates, with cached posteriors of Gaussian processes."""
 
     def __init__(self, x: Array) -> None:
         self.x = x
         self._kept: dict[int, tuple[Posterior, ConditionedPosterior]] = {}
 
     def at(self, process: int, posterior: Posterior) -> ConditionedPosterior:
-        """Return the posterior of a Gaussian process at the candidates."""
+        """Return a process's posterior at the candidates."""
         kept = self._kept.get(process)
         if kept is None or kept[0] is not posterior:
             kept = self._kept[process] = (posterior, posterior.at(self.x))
         return kept[1]
 
     def rows(self, chosen: Rows) -> "CandidateInputs":
-        """Return some of the candidates, with their cached posteriors."""
+        """Return some of the candidates."""
         some = CandidateInputs(self.x[chosen])
         some._kept = {key: (posterior, at.rows(chosen)) for key, (posterior, at) in self._kept.items()}
         return some
@@ -36,7 +36,7 @@ class CandidateInputs:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFeatures:
-    """Features of configurations that are known without training them."""
+    """Features of configurations that need no training."""
 
     x: Array
     covariates: Array
@@ -51,7 +51,7 @@ class CandidateFeatures:
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """Configurations that are all at the same rung, or all not started."""
+    """Configurations at the same rung, or not started."""
 
     inputs: CandidateInputs
     rung_index: int
@@ -85,14 +85,14 @@ class CandidateBatch:
 
 
 class FeatureExtractor:
-    """Computes features that need no training; `static` lists the metrics that never change during a trial."""
+    """Computes features that need no training; `static`: columns that never change during a trial."""
 
     def __init__(self, problem: Problem, encoder: Encoder, columns: Sequence[Objective], static: Sequence[int]) -> None:
         self._problem, self._known, self._transfer = problem, problem.known, problem.transfer
         self._encoder, self._columns, self._static = encoder, columns, static
 
     def of(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
-        """Return the features of configurations, from their parameters."""
+        """Return the features of configurations."""
         x = np.array([self._encoder.encode(params) for params in configurations])
         world_sizes = np.array([float(params.get("world_size") or 1) for params in configurations])
         return self._extracted(x, world_sizes, configurations)
