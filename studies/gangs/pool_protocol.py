@@ -86,8 +86,7 @@ class Progress:
     attempt: int
     epoch: int  # the running epoch, from 1; 0 before the first one
     fraction: float  # part of that epoch's work that rank 0 has done, from 0 to 1
-    # Whether a rank does an action for the first time, which may involve compiling and take as long as a start
-    is_first: bool = False
+    is_first: bool = False  # whether a rank does an action for the first time, which may compile for as long as a start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,22 +148,9 @@ class Tick:
 
 
 Event = (
-    SlotsReady
-    | SlotsLost
-    | SlotsLeaving
-    | GangStarted
-    | Measured
-    | ParameterAsked
-    | PartSaved
-    | Progress
-    | GangFailed
-    | TrialQueued
-    | CancelRequested
-    | PriceSet
-    | SuggestionFailed
-    | DrainRequested
-    | Tick
-)
+    SlotsReady | SlotsLost | SlotsLeaving | GangStarted | Measured | ParameterAsked | PartSaved | Progress | GangFailed
+    | TrialQueued | CancelRequested | PriceSet | SuggestionFailed | DrainRequested | Tick
+)  # fmt: skip
 
 
 class GangPool(Protocol):

@@ -35,8 +35,7 @@ class Gang:
     actors: list[Any]
     reports: list[Any] = field(default_factory=list)  # rank 0's stream and the other ranks' results, by rank
     spoke_at: float = field(default_factory=time.monotonic)  # start or latest report of rank 0, on the monotonic clock
-    # Set once the pool has taken the slots; later reports are ignored
-    over: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)  # set when the pool takes the slots
     changing: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, spec: TrialSpec, first: RankAssignment, until: int) -> bool:

@@ -93,9 +93,9 @@ class GroupStore:
 
 
 def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[], bool]) -> list[int]:
-    """Make slots' processes leave a process group together, and wait for them until `is_hopeless()` is true.
+    """Make slots' processes leave a process group together, and wait for them until `is_hopeless()`.
 
-    Returns the slots whose processes are still in the group, which they can never leave after a member died.
+    Returns slots whose processes are still in the group: after a member died, the others can never leave.
     """
     import ray
 

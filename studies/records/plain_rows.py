@@ -1,6 +1,6 @@
 """A study as tables for other programs: trials, epochs and charges, which join by `trial` and `attempt`.
 
-Columns have the names of `trials --json`; amounts are in dollars.
+Columns are named as in `trials --json`; amounts are in dollars.
 """
 
 import csv

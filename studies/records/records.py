@@ -23,8 +23,7 @@ class Forecast:
 
     epochs: tuple[int, ...]  # ascending: the next rungs
     mean: tuple[float, ...]  # expected value at each epoch, of its logarithm if `is_log`
-    # Standard deviation at each epoch, of the logarithm if `is_log`; 0 where the value is known
-    deviation: tuple[float, ...]
+    deviation: tuple[float, ...]  # standard deviation like `mean`; 0 for a known value
     is_log: bool = False  # the logarithm of the value is normally distributed
 
     def median(self, place: int) -> float:
@@ -203,8 +202,7 @@ class AttemptRecord:
     outcome: str  # "running", "complete", "paused", "pruned", "lost", "failed", ...
     started_at: datetime
     ended_at: datetime | None = None
-    # The trainer's `TrialFacts` as a mapping, empty before the first step
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)  # the trainer's `TrialFacts`; empty before the first step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,14 +227,12 @@ class ConfirmationRecord:
     trial: int
     seed: int
     epoch: int
-    # Number trained; fewer than `epoch` if this training stopped improving earlier, 0 if a saved model was tested
-    epochs: int
+    epochs: int  # number trained; below `epoch` if the training stopped improving earlier, 0 for a test
     metrics: Mapping[str, float]  # of the last epoch, test metrics with their prefix
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of a kept model of this seed, from this or an earlier training
     confirmed_at: datetime
-    # See `trainers.loop.epoch_metrics`; None unless a recommended model was described at the study's end
-    answers: Mapping[str, Any] | None = None
+    answers: Mapping[str, Any] | None = None  # of a recommended model at the end; see `trainers.loop.epoch_metrics`
 
     @property
     def is_test(self) -> bool:
@@ -342,10 +338,8 @@ class StudyRecord:
     constraints: tuple[Constraint, ...] = ()
     views: tuple[ViewRecord, ...] = ()
     slots_there: int | None = None  # number of slots that cost money now; None if no pool is open
-    # Measurements with fresh seeds, the latest of each trial, epoch and seed
-    confirmations: tuple[ConfirmationRecord, ...] = ()
-    # Saved models measured at the study's end, on the test part if there is one
-    tests: tuple[ConfirmationRecord, ...] = ()
+    confirmations: tuple[ConfirmationRecord, ...] = ()  # with fresh seeds, the latest of each trial, epoch and seed
+    tests: tuple[ConfirmationRecord, ...] = ()  # saved models at the end, on the test part if there is one
     created_at: datetime
     ended_at: datetime | None = None
 

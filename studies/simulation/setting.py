@@ -84,10 +84,9 @@ START_EPOCHS = 0.3  # default cost of starting or thawing a gang, in mean epochs
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:
-    """Return the epochs at which simulated studies save models, the same for all pruners, which are scored on them.
+    """Return the epochs at which simulated studies save models, equal for all pruners, so that scores are comparable.
 
-    They are the epochs without a pruner, and default rungs of `break_even` and `mo_asha`; for 52 epochs 2 3 4 5 6 9 11
-    13 19 24 27 28 41 52.
+    They are the epochs without a pruner, and default rungs of `break_even` and `mo_asha`.
     """
     return milestones(epochs, rungs=(*decision_rungs(epochs), *MoAsha().rungs(epochs)))
 

@@ -141,8 +141,7 @@ class SampledImprovement:
     def over(archive: Array, reference: Array) -> "SampledImprovement":
         """Return the improvement over points [n, m], at least one of which must be inside the box.
 
-        Each objective is divided by its range in the box, since otherwise the objective with the smallest numbers
-        would decide.
+        Objectives are divided by their ranges in the box; otherwise the objective of the smallest numbers would decide.
         """
         directions = _directions(len(reference))
         inside = archive[(archive < reference).all(axis=1)]

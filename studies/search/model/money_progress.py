@@ -17,10 +17,9 @@ GROWTH = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """The dollars spent so far, and the hypervolume when it last grew noticeably.
+    """Dollars spent, and the hypervolume when it last grew noticeably.
 
-    Volumes are compared with `grown_to` even after an automatic reference point has moved; docs/search-experiments.md
-    explains the reason.
+    `grown_to` stays unchanged if an automatic reference point moves later (docs/search-experiments.md).
     """
 
     spent_usd: float = 0.0

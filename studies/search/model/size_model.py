@@ -1,6 +1,6 @@
 """Forecasts sizes and operations of models from examples that were counted without training.
 
-They predict `model_parameters` before any trial has run, and are covariates of the cost: [E log parameters, E log
+Forecasts predict `model_parameters` before any trial has run. They are covariates of the cost: [E log parameters, E log
 (FLOPs per sample x samples per epoch)].
 """
 

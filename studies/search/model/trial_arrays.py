@@ -19,8 +19,8 @@ _FIRST_ROWS = 64
 class TrialTable:
     """Arrays with one row per trial, in the given order of trials.
 
-    `known` returns covariates that need no training; `earlier` returns more covariates [m, L] at points [m, D], from
-    earlier studies.
+    `known` returns covariates that need no training. `earlier` returns covariates [m, L] at points [m, D] from earlier
+    studies.
     """
 
     def __init__(

@@ -202,7 +202,7 @@ class BreakEven:
 
     def _is_random_continuation(self, number: int, rung: int, *, is_stagnating: bool) -> bool:
         at_rung = min(self._model.rungs.index(rung), len(STAGNATION_CONTINUATION) - 1)
-        # Depends on the trial and its rung only, so a resumed study, or another order of events, decides the same.
+        # Depends only on the trial and its rung, so that a resumed study decides the same.
         share = STAGNATION_CONTINUATION[at_rung] if is_stagnating else RANDOM_CONTINUATION
         return derived_uniform(self._seed, number, rung) < share
 

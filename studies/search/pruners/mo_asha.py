@@ -34,10 +34,8 @@ class MoAsha:
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Stop unless the rank is at most max(1, floor(n / eta)); with "promotion", pause.
-
-        The reason says "place" for the rank, since users know "rank" as a process of a trial.
-        """
+        """Stop unless the rank is at most max(1, floor(n / eta)); with "promotion", pause."""
+        # Reasons call the rank a place, since users know "rank" as a process of a trial.
         numbers_at_rung, values = _in_order(history.at_rung[rung])
         violations = history.violations_of(numbers_at_rung, rung)
         place, count = numbers_at_rung.index(number), len(values)

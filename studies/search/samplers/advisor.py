@@ -38,7 +38,7 @@ MOST_FAILURES = 3
 MOST_BYTES, _SHOWN = 2**20, 300
 _LOOK_SECONDS = 0.05
 _NICE = 10
-# The alarm ends a program whose study was killed, since execvp keeps it.
+# The alarm ends a program whose study was killed; it survives `execv`.
 _LIMITED = (
     "import os, signal, sys; os.nice(int(sys.argv[1])); signal.alarm(int(sys.argv[2])); "
     "os.execv(sys.argv[3], sys.argv[3:])"
@@ -134,7 +134,7 @@ class AdvisorProgram:
     def answer(self, history: Sequence[Observation]) -> object:
         """Run the program on a history and return its printed JSON. Raises AdvisorError if it fails."""
         question = {**self._about, "trials": [self._told(one) for one in history]}
-        # Files, since pipes would block: a program need not read, and may print without end.
+        # Pipes would block: the program may not read its input, and may print without end.
         with TemporaryFile() as told, TemporaryFile() as out, TemporaryFile() as err:
             told.write(json.dumps(question).encode())
             told.seek(0)

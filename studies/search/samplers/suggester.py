@@ -28,10 +28,8 @@ class Suggestion:
     """Parameters for the next trial; used unchanged if the spec names them (`is_named`)."""
 
     params: Params
-    # JSON data that the sampler gets back with this trial's observation
-    trial_attributes: Mapping[str, Any] = field(default_factory=dict)
-    # JSON data that the sampler gets back when the study is resumed
-    study_attributes: Mapping[str, Any] = field(default_factory=dict)
+    trial_attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON data, returned with its observation
+    study_attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON data, returned when the study is resumed
     is_named: bool = False
 
 
@@ -66,16 +64,13 @@ def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], spa
 MOST_CHOICES = 8
 """Largest number of choices of a parameter in the start design."""
 DESIGN_SHARE = 0.25
-"""Largest share of the budget for the rest of the start design."""
+"""Largest share of the budget for the rest of the start design, after the initial trials."""
 
 Untried = Mapping[str, Sequence[ParameterValue]]
 
 
 def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
-    """Return the choices of each parameter that early trials still have to try.
-
-    After the initial trials, the start design continues only while `DESIGN_SHARE` pays for it up to the first rung.
-    """
+    """Return each parameter's choices to try early, while `DESIGN_SHARE` pays for them up to the first rung."""
     untried = untried_in(problem.space, (trial.params for trial in trials))
     is_paid = (
         len(trials) < INITIAL_TRIALS or _expected_usd(problem, trials, untried) <= DESIGN_SHARE * problem.budget_usd
