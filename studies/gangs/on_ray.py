@@ -307,7 +307,7 @@ class RayPool:
         for actor in gang.actors:
             actor.call.remote("close", gang.key)
         if retire:
-            log.info("slots %s get new processes: the old ones trained many trials or grew too much", list(retire))
+            log.info("slots %s get new processes: the old processes trained many trials or grew too much", list(retire))
             self._threads.start("retire", self._end_processes, retire, self._rank_slots.replace)
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)
@@ -437,7 +437,8 @@ class PoolCluster:
     def open(self, slots: int, *, must_fit: bool = True) -> None:
         """Join or start the cluster. Raises PoolError on failure, or if it is too small."""
         if self._address is None:
-            self._environment.enter_context(_environment({GROUP_INTERFACE: _loopback_interface()}))
+            self._environment.callback(_set_variable, GROUP_INTERFACE, os.environ.get(GROUP_INTERFACE))
+            _set_variable(GROUP_INTERFACE, _loopback_interface())
         self.is_own = join_or_start(
             self._address,
             slots=slots,
@@ -467,15 +468,8 @@ def _loopback_interface() -> str:
     return next((name for name, addresses in found if any(one.address == LOOPBACK for one in addresses)), "")
 
 
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

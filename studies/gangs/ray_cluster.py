@@ -70,6 +70,8 @@ def own_node() -> str:
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = frozenset({LOOPBACK, "localhost", "::1"})
 _JOIN_LOOK_SECONDS = 0.05
+_UNUSED_STARTS = ("start_api_server", "start_monitor", "start_log_monitor")
+"""Ray's methods that start dashboard, autoscaler monitor and log copier."""
 
 
 def init(address: str | None, **options: Any) -> None:
@@ -81,8 +83,15 @@ def init(address: str | None, **options: Any) -> None:
     on_loopback = address is None or address.removeprefix("ray://").rpartition(":")[0].strip("[]") in _LOOPBACK_NAMES
 
     def start() -> None:
-        starts_here = _vital_processes_only() if address is None else contextlib.nullcontext()
-        with starts_here, _loopback_stays() if on_loopback else contextlib.nullcontext():
+        from ray._private import ray_constants
+        from ray._private.node import Node
+
+        with contextlib.ExitStack() as replaced:
+            if address is None:  # without processes that the pool does not need: `ray.init` would wait for them
+                unused = [name for name in _UNUSED_STARTS if hasattr(Node, name)]
+                replaced.enter_context(_replaced(Node, dict.fromkeys(unused, lambda _node, **_options: None)))
+            if on_loopback:  # otherwise Ray moves to the host's address, and accepts connections from any machine
+                replaced.enter_context(_replaced(ray_constants, {"ENABLE_RAY_CLUSTER": False}))
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
 
     # `ray.init` warns that it cannot set the handler of SIGTERM, which is intended here.
@@ -92,32 +101,15 @@ def init(address: str | None, **options: Any) -> None:
 
 
 @contextlib.contextmanager
-def _loopback_stays() -> Iterator[None]:
-    """Keep Ray on 127.0.0.1. Otherwise, Ray's processes would accept connections from any machine."""
-    from ray._private import ray_constants
-
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
+def _replaced(owner: Any, attributes: Mapping[str, object]) -> Iterator[None]:
+    before = {name: getattr(owner, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextlib.contextmanager
-def _vital_processes_only() -> Iterator[None]:
-    """Keep `ray.init` from starting, and waiting for, dashboard, autoscaler monitor and log copier."""
-    from ray._private.node import Node
-
-    unused = ("start_api_server", "start_monitor", "start_log_monitor")
-    before = {name: getattr(Node, name) for name in unused if hasattr(Node, name)}
-    for name in before:
-        setattr(Node, name, lambda _node, **_options: None)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def _without_its_signals(start: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """Starts, watches and replaces the processes of a pool's slots on Ray, in one thread.
 
-An endless Ray call to each process fails when the process dies, so that the pool starts no trial there.
+An endless Ray call to each process fails when the process dies, so that the pool notices it.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -337,7 +337,11 @@ class RaySlots:
     def _look_for_the_late(self) -> None:
         """Add slots for new devices, give up slots without a device, and restart processes that do not answer."""
         now = time.monotonic()
-        late = _without_answer(self.by_number, now - LOST_AFTER_SECONDS)
+        late = {
+            number: slot
+            for number, slot in self.by_number.items()
+            if slot.hello is not None and not slot.is_lost and slot.since < now - LOST_AFTER_SECONDS
+        }
         if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
             return
         self._looked_for_room_at = now
@@ -357,12 +361,3 @@ class RaySlots:
                         self._lose([number])
             elif now - slot.since > WARM_UP_DEADLINE_SECONDS:
                 self._failed(number, slot, TimeoutError(f"no answer within {WARM_UP_DEADLINE_SECONDS:.0f} s"))
-
-
-def _without_answer(slots: Mapping[int, Slot], before: float) -> dict[int, Slot]:
-    """Return slots whose processes started before `before` (monotonic clock) and did not answer."""
-    return {
-        number: slot
-        for number, slot in slots.items()
-        if slot.hello is not None and not slot.is_lost and slot.since < before
-    }

@@ -26,24 +26,19 @@ class Snapshot:
     params: Mapping[str, ParameterValue]
     state: Literal["running", "paused", "ended", "failed"]  # "ended": stopped or complete; "failed": would fail again
     epochs: int = 0  # number of recorded epochs
-    # Values at the epochs that a search uses: rungs, milestones, and the epoch before the first rung
-    at: Mapping[int, Columns] = field(default_factory=dict)
-    # `at` with cumulative metrics extrapolated to the last epoch
-    ends: Mapping[int, Columns] = field(default_factory=dict)
+    at: Mapping[int, Columns] = field(default_factory=dict)  # at rungs, milestones, and the epoch before the first rung
+    ends: Mapping[int, Columns] = field(default_factory=dict)  # `at`, cumulative metrics extrapolated to the last epoch
     usd_per_epoch: float | None = None
     paid_usd: float = 0.0  # start and train charges
     starts: int = 1
     world_size: int = 1
-    # Epoch of a complete training's last model, which may be before the last planned epoch; else None
-    last_model: int | None = None
-    # The user's code saves no state, so that a pause would train the epochs again
-    keeps_nothing: bool = False
+    last_model: int | None = None  # epoch of a complete training's last model, which may be before the planned end
+    keeps_nothing: bool = False  # the user's code saves no state, so that a pause would train the epochs again
 
     def at_rung(self, rung: int) -> Columns | None:
         """Return the values at a decision epoch (rung); None if the trial has not reached it.
 
-        A training that completed earlier keeps its last values; otherwise late rungs would learn only from trainings
-        that improve for long.
+        A completed training keeps its last values, so that late rungs do not learn only from long trainings.
         """
         if rung not in self.at and self.last_model is not None and rung > self.last_model:
             return self.at[self.last_model]
@@ -64,8 +59,7 @@ class Observation:
     params: Mapping[str, ParameterValue]
     outcome: Outcome
     values: tuple[float, ...] | None = None  # None before any measurement
-    # Optuna's system attributes of the trial, as they were after its suggestion
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # Optuna's system attributes after its suggestion
     snapshot: Snapshot | None = None  # `cokriging` learns only from this
     excesses: Mapping[str, float | None] = field(default_factory=dict)
     asked: Mapping[str, Asked] = field(default_factory=dict)
@@ -94,8 +88,7 @@ class TrialLimits:
 
     def most_usd(self, seconds_per_usd: Array) -> Array:
         """Return the dollars at which either limit ends trials, from their seconds per dollar [m]."""
-        most: Array = np.minimum(self.usd, self.seconds / seconds_per_usd)
-        return most
+        return np.minimum(self.usd, self.seconds / seconds_per_usd)
 
 
 UNLIMITED = TrialLimits()

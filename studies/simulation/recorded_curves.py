@@ -73,19 +73,17 @@ class CurveTable:
     @property
     def mean_epoch_seconds(self) -> Array:
         """Return each configuration's mean epoch duration in seconds [n]."""
-        mean: Array = self.seconds[:, -1] / self.epochs
-        return mean
+        return self.seconds[:, -1] / self.epochs
 
     def full_trial_usd(self, usd_per_slot_hour: float) -> Array:
         """Return the dollars of each full training without its start [n]."""
-        cost: Array = self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
-        return cost
+        return self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
 
     def test_metric(self, metric: str) -> str | None:
-        """Return the test metric for a validation metric, such as `test_loss` for `valid_loss`, or None.
+        """Return the test metric for a validation metric, or None.
 
-        Otherwise it is the only test metric with the same last word and direction: `test_balanced_error` for
-        `val_error`.
+        It has the same name (`test_loss` for `valid_loss`), or is the only test metric with the same direction and last
+        word (`test_balanced_error` for `val_error`).
         """
         for prefix in ("val_", "valid_", "validation_"):
             if metric.startswith(prefix) and (name := f"test_{metric.removeprefix(prefix)}") in self.metrics:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from studies.control.controller import Rows
 from studies.records.records import Objective, StudyRecord
@@ -17,23 +17,6 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
-
-
-class Recording(Protocol):
-    """The destination of a simulated study's rows."""
-
-    rows: Rows
-    study_id: int
-    lease_token: str | None  # token that commits check; None if no other controller is possible
-    opened_at: float  # moment at which the study begins, in seconds
-
-    def record(self) -> StudyRecord:
-        """Return the study so far."""
-        ...
-
-    def close(self, now: float) -> None:
-        """Release the study's lease at this virtual time, so that its duration is right."""
-        ...
 
 
 class MemoryRecording:
@@ -74,7 +57,7 @@ class StoreRecording:
         return load_study(self._store, self._name)
 
     def close(self, now: float) -> None:
-        """Release the lease at this virtual time."""
+        """Release the lease at this virtual time, so that the study's duration is right."""
         leases.release(self._store, self._lease, now)
 
 

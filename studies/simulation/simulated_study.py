@@ -40,7 +40,6 @@ from studies.simulation.recorded_curves import CurveTable
 from studies.simulation.recording import (
     Latencies,
     MemoryRecording,
-    Recording,
     StoreRecording,
     TimedPruner,
     TimedSuggester,
@@ -63,14 +62,6 @@ from studies.simulation.setting import (
 from studies.spec.sections import MOST, FaultsSpec
 from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.study_store import Store
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SimulatedParts:
-    """Settings and suggester of a simulated study."""
-
-    setup: StudySetup
-    suggester: Suggester
 
 
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
@@ -113,8 +104,8 @@ def wired(
     latencies: Latencies,
     on_decision: DecisionListener | None,
     advice: AdviceChoice | None = None,
-) -> SimulatedParts:
-    """Return the parts of a simulated study. Raises SpecError if a part cannot be built."""
+) -> tuple[StudySetup, Suggester]:
+    """Return a simulated study's settings and suggester. Raises SpecError if a part cannot be built."""
     pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
     candidates = setting.candidates
     assembled = assemble_search(
@@ -133,10 +124,8 @@ def wired(
         suggester = RandomCandidate(candidates, setting.seed)
     else:
         suggester = NearestCandidate(assembled.suggester, candidates)
-    return SimulatedParts(
-        setup=_setup(setting, spec, pool, Policy(pruner=TimedPruner(chosen, latencies, on_decision))),
-        suggester=TimedSuggester(suggester, latencies),
-    )
+    policy = Policy(pruner=TimedPruner(chosen, latencies, on_decision))
+    return _setup(setting, spec, pool, policy), TimedSuggester(suggester, latencies)
 
 
 def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequence[EarlierStudy]) -> Problem:
@@ -167,11 +156,6 @@ def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) ->
 
 
 LOST_ATTEMPTS = 2  # largest number of faults of a configuration, since a third lost attempt would fail its trial
-
-
-def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
-    """Return a pool that replays the table's curves; the first `LOST_ATTEMPTS` fail with probability `fault_rate`."""
-    return SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=opened_at)
 
 
 def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
@@ -283,18 +267,28 @@ def simulate(
         record=lambda: recording.record(),  # noqa: PLW0108 - `recording` is made later, from this setting
     )
     spec, latencies = spec_of(setting, study, sampler, pruner), Latencies()
-    recording: Recording = (
+    recording: MemoryRecording | StoreRecording = (
         MemoryRecording(study, setting.objectives, recorded_spec(spec))
         if store is None
         else StoreRecording(store, spec)
     )
-    pool = replaying_pool(setting, fault_rate=fault_rate, opened_at=recording.opened_at)
+    pool = SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=recording.opened_at)
     try:
-        parts = wired(
+        setup, suggester = wired(
             setting, spec, sampler=sampler, pruner=pruner, earlier=earlier, latencies=latencies,
             on_decision=on_decision, advice=advice,
         )  # fmt: skip
-        _controller(setting, parts, pool, recording).run()
+        machine = StudyMachine(setup, ResumeState(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
+        Controller(
+            machine=machine,
+            pool=pool,
+            store=recording.rows,
+            suggester=suggester,
+            study_id=recording.study_id,
+            lease_token=recording.lease_token,
+            background=False,
+            tick_seconds=0.5 * float(table.mean_epoch_seconds.mean()),
+        ).run()
     finally:
         recording.close(pool.now())
     record = recording.record()
@@ -307,20 +301,6 @@ def simulate(
         latencies=latencies,
         wall_seconds=pool.now() - recording.opened_at,
         real_seconds=time.perf_counter() - began,
-    )
-
-
-def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, recording: Recording) -> Controller:
-    machine = StudyMachine(parts.setup, ResumeState(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
-    return Controller(
-        machine=machine,
-        pool=pool,
-        store=recording.rows,
-        suggester=parts.suggester,
-        study_id=recording.study_id,
-        lease_token=recording.lease_token,
-        background=False,
-        tick_seconds=0.5 * float(setting.table.mean_epoch_seconds.mean()),
     )
 
 

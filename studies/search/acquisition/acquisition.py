@@ -40,8 +40,8 @@ def hermite_nodes(learned: int) -> tuple[Array, Array]:
 def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array) -> Array:
     """Return the break-even index [m], in gain per dollar, from gains [m, J, H] with weights [J].
 
-    At this price of a dollar, training breaks even, if it may stop after the next rung. `to_next_rung` [m] and `beyond`
-    [m, H] are dollars.
+    The index is the price of a dollar at which training breaks even, if it may stop after the next rung. `to_next_rung`
+    [m] and `beyond` [m, H] are dollars.
     """
     low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
     for _ in range(BISECTIONS):
@@ -71,8 +71,7 @@ def _within(limit: ColumnLimit, mean: Array, sd: Array, kind: Kind) -> Array:
     safe = np.maximum(sd, 1e-12)
     uncertain = ndtr((high - mean) / safe) - ndtr((low - mean) / safe)
     value = np.exp(mean) if kind == "lognormal" else mean
-    probability: Array = np.where(sd > 1e-9, uncertain, (limit.low <= value) & (value <= limit.high))
-    return probability
+    return np.where(sd > 1e-9, uncertain, (limit.low <= value) & (value <= limit.high))
 
 
 def _log(bound: float) -> float:
@@ -185,8 +184,8 @@ class Acquisition:
     def index(self, forecast: BatchForecast, *, exact: bool) -> Array:
         """Return the value of each candidate [m] in hypervolume per dollar: `break_even` if `exact`.
 
-        The approximation, the largest ratio of expected improvement to dollars, ignores the option to stop early. It is
-        much faster and ranks candidates almost equally.
+        The approximation, the largest ratio of improvement to dollars, ignores the option to stop early, is much faster
+        and ranks candidates almost equally.
         """
         usd = _cautious_usd_per_epoch(forecast)
         to_next_rung, beyond = forecast.usd_to_next_rung(usd), forecast.usd_beyond_next_rung(usd)
@@ -200,8 +199,7 @@ class Acquisition:
     def full_training_value(self, forecast: BatchForecast) -> Array:
         """Return the value of fully training each candidate [m], for searches that stagnate.
 
-        The value is the expected hypervolume improvement (EHVI) at the last allowed epoch, with larger variances, per
-        square root of a dollar. It favours late epochs, which the index values least.
+        It is the expected improvement at the last allowed epoch, with larger variances, per square root of a dollar.
         """
         batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
         usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)
@@ -230,8 +228,7 @@ class Acquisition:
 
 def _cautious_usd_per_epoch(forecast: BatchForecast) -> Array:
     """Return dollars per epoch [m]; above the median if the cost is uncertain."""
-    usd: Array = np.exp(forecast.batch.log_usd + CAUTION * forecast.batch.log_usd_sd)
-    return usd
+    return np.exp(forecast.batch.log_usd + CAUTION * forecast.batch.log_usd_sd)
 
 
 def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimits, nodes: Array) -> Array:

@@ -56,8 +56,7 @@ class _Choice:
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         chosen = rng.choice(len(self.probabilities), size=count, p=self.probabilities)
-        units: Array = (chosen + 0.5) / len(self.probabilities)
-        return units
+        return (chosen + 0.5) / len(self.probabilities)
 
     def density(self, units: Array) -> Array:
         chosen = np.clip(np.nan_to_num(units) * len(self.probabilities), 0, len(self.probabilities) - 1).astype(int)
@@ -133,8 +132,7 @@ class UserPrior:
 
 def faded(density: Array, trials: int) -> Array:
     """Return weights [m] of the acquisition function from densities [m]; they approach 1 with more trials."""
-    factors: Array = density ** (BETA / max(trials, 1))
-    return factors
+    return density ** (BETA / max(trials, 1))
 
 
 def _choice(centre: int, count: int, confidence: str) -> _Choice:

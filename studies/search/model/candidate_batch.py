@@ -1,7 +1,7 @@
 """Batches of candidates: configurations at the same rung, or not started, with their features."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -62,22 +62,20 @@ class CandidateBatch:
     done: int  # number of epochs done at that rung
     seconds_per_usd: Array  # seconds of wall time per dollar [m]
     statics: Mapping[int, Marginal]  # marginal distributions of static columns, arrays [m], by column index
-    # Values of z and slope at the rung [m] of each learned column, by column index
-    curves: Mapping[int, tuple[Array, Array]] = field(default_factory=dict)
+    curves: Mapping[int, tuple[Array, Array]] = field(default_factory=dict)  # z and slope [m] by learned column
 
     def __len__(self) -> int:
         return len(self.log_usd)
 
     def rows(self, chosen: Rows) -> "CandidateBatch":
         """Return some of the candidates."""
-        return CandidateBatch(
+        return replace(
+            self,
             inputs=self.inputs.rows(chosen),
-            rung_index=self.rung_index,
             log_usd=self.log_usd[chosen],
             log_usd_sd=self.log_usd_sd[chosen],
             paid_usd=self.paid_usd[chosen],
             start_epochs=self.start_epochs[chosen],
-            done=self.done,
             seconds_per_usd=self.seconds_per_usd[chosen],
             statics={j: (mean[chosen], sd[chosen], kind) for j, (mean, sd, kind) in self.statics.items()},
             curves={j: (z[chosen], slope[chosen]) for j, (z, slope) in self.curves.items()},

@@ -40,17 +40,14 @@ class CostModel:
     def learn(self, table: TrialTable, *, refit: bool) -> None:
         """Learn from costs and sizes of trials; `refit` allows fitting hyperparameters."""
         with _learning:
-            self._learn(table, refit=refit)
-
-    def _learn(self, table: TrialTable, *, refit: bool) -> None:
-        paid = table.rows_with_cost
-        # Measured costs move a little with each epoch, which hardly changes the forecasts of other trials.
-        if _has_grown(self._costs, len(paid), refit=refit):
-            x = table.x[paid]
-            covariates = self._cost_covariates(x, table.covariates[paid])
-            self._costs.learn(x, covariates, table.usd_per_epoch[paid], refit=refit)
-        for j, regression in self._sizes.items():
-            self._learn_size(j, regression, table, refit=refit)
+            paid = table.rows_with_cost
+            # Only new trials count: the costs of known trials change little with each epoch.
+            if _has_grown(self._costs, len(paid), refit=refit):
+                x = table.x[paid]
+                covariates = self._cost_covariates(x, table.covariates[paid])
+                self._costs.learn(x, covariates, table.usd_per_epoch[paid], refit=refit)
+            for j, regression in self._sizes.items():
+                self._learn_size(j, regression, table, refit=refit)
 
     def _learn_size(self, j: int, regression: LogRegression, table: TrialTable, *, refit: bool) -> None:
         values = self._columns[j].signed(1.0) * table.first(j)  # in the metric's own sign, since logarithms are taken

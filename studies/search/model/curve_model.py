@@ -21,7 +21,6 @@ from studies.search.model.encoding import Encoder
 from studies.search.model.gaussian_process import Fits, Posterior, Prior, fit
 from studies.search.model.money_progress import ArchiveTracker, Progress
 from studies.search.model.problem import Problem
-from studies.search.model.size_model import SizeModel
 from studies.search.model.standardisation import Scale
 from studies.search.model.transfer import TransferMean
 from studies.search.model.trial_arrays import TrialTable
@@ -47,7 +46,7 @@ class _Shared:
 
 
 class CurveModel:
-    """Learns from all trials and forecasts candidates. Not thread-safe: another thread uses `sharing_fits`.
+    """Learns from all trials and forecasts candidates. Not thread-safe: other threads use `sharing_fits`.
 
     Columns are the objectives, then other metrics with constraints. Cumulative columns follow from dollars per epoch,
     static columns never change during a trial, and all other columns are learned. `reachable_reference` [objectives] is
@@ -71,7 +70,7 @@ class CurveModel:
             costs=CostModel(self._columns, self._static),
             reach=(None, np.zeros(0)),
         )
-        self._first: Sequence[Snapshot] = ()  # the trials that were last asked whether epoch 1 tells something
+        self._first: Sequence[Snapshot] = ()  # trials of the latest test of epoch 1
         self._use(problem.rungs())
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self.learned}
         self._failures = FailureModel(self._shared.failures)
@@ -132,9 +131,12 @@ class CurveModel:
         for trial in changed:
             self._milestones.add(trial)
         self.archive = self._milestones.archive
-        costs = self._costs_with(counted) if has_come else self._shared.costs
-        costs.learn(self.table, refit=refit)
+        costs = self._shared.costs
         if has_come:
+            examples = None if counted is None else self.features([one.params for one in counted.examples])
+            costs = CostModel(self._columns, self._static, counted, examples)
+        costs.learn(self.table, refit=refit)
+        if has_come:  # only now, since other threads predict with the shared model
             self._shared.costs = costs
         self._learn_starts()
         given, observed = self.problem.reference, np.maximum(self._milestones.reference(), self._reach())
@@ -163,11 +165,6 @@ class CurveModel:
         reach = reach[: len(self.problem.objectives)]
         self._shared.reach = (learned_from, reach)
         return reach
-
-    def _costs_with(self, counted: SizeModel | None) -> CostModel:
-        """Return new regressions, which also learn from counted models."""
-        examples = None if counted is None else self.features([one.params for one in counted.examples])
-        return CostModel(self._columns, self._static, counted, examples)
 
     def _learn_starts(self) -> None:
         table, paid = self.table, self.table.rows_with_cost
@@ -344,10 +341,7 @@ TELLING_TRIALS, TELLING_CORRELATION = 6, 0.7
 
 
 def first_epoch_tells(trials: Sequence[Snapshot], rung: int, column: int) -> bool:
-    """Return whether a metric ranks the first trials at epoch 1 like at the first rung.
-
-    False until all of them have reached the rung or ended. The answer stays the same afterwards.
-    """
+    """Return whether a metric ranks the first trials at epoch 1 like at the rung; False until all reached it or end."""
     first = trials[:TELLING_TRIALS]
     at = [(trial.at.get(1), trial.at_rung(rung)) for trial in first]
     if any(late is None and one.state in {"running", "paused"} for one, (_, late) in zip(first, at, strict=True)):

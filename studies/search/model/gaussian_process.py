@@ -166,8 +166,7 @@ def _squared_distances(a: Array, b: Array) -> Array:
 def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
     """Return the covariance of the smooth part between inputs a [n, D] and b [m, D]."""
     root = np.sqrt(5.0 * _squared_distances(own.scaled(a), own.scaled(b)))
-    smooth: Array = own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
-    return smooth
+    return own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ class Problem:
     positive: frozenset[str] = frozenset()  # metrics of `known` that are always above 0, so logarithms are covariates
     statics: frozenset[str] = STATIC_METRICS  # names of metrics that do not change while a trial trains
     constraints: tuple[Constraint, ...] = ()
-    # Random configurations that show the range of costs and sizes; drawn if empty
-    examples: Sequence[Mapping[str, ParameterValue]] = ()
+    examples: Sequence[Mapping[str, ParameterValue]] = ()  # random, for the ranges of costs and sizes; drawn if empty
     transfer: Transfer | None = None
     counted: Callable[[], SizeModel | None] = nothing_counted  # sizes counted without training; None while unknown
     budget_usd: float = math.inf  # dollars that the whole study may spend; infinite without a limit
@@ -47,8 +46,7 @@ class Problem:
 
     def seconds_per_usd(self, world_sizes: Array) -> Array:
         """Return the seconds that a dollar pays on each number of slots [m]."""
-        seconds: Array = 3600.0 / (self.usd_per_slot_hour * world_sizes)
-        return seconds
+        return 3600.0 / (self.usd_per_slot_hour * world_sizes)
 
     def rungs(self) -> tuple[int, ...]:
         """Return the epochs of forecasts, ascending to the last epoch."""

@@ -65,7 +65,7 @@ def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> S
 
 
 BY_RANK = 0.6
-"""Weight of the rank for many values; the standardised value, which keeps distances, has the other weight."""
+"""Weight of the rank for many values; the standardised value, which keeps distances, has the remaining weight."""
 BY_RANK_FROM = 4
 """Number of values at which half of `BY_RANK` is reached."""
 CLIP_START = (-5.0, 3.0)
@@ -108,8 +108,7 @@ class NormalScores:
 
     def of_z(self, z: Array) -> Array:
         """Return the scores of values [n] within the measured range."""
-        scores: Array = np.interp(z, self.z, self.scores)
-        return scores
+        return np.interp(z, self.z, self.scores)
 
     def to_z(self, scores: Array) -> Array:
         """Return the values for scores [n], at most the worst measured value."""
@@ -170,13 +169,11 @@ class Scale:
         """Return z for values of the metric; the ceiling if larger or not finite."""
         with np.errstate(invalid="ignore", divide="ignore"):
             z = np.log(np.maximum(values, self.low)) if self.kind == "lognormal" else self.standardisation.of(values)
-        bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
-        return bounded
+        return np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
 
     def from_z(self, z: Array) -> Array:
         """Return the metric's values for z."""
-        value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
-        return value
+        return np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
 
     def marginal(self, mean: Array, variance: Array) -> Marginal:
         """Return the distribution of the metric from mean and variance of z."""

@@ -13,7 +13,7 @@ this study's trials is wrong.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,7 @@ class EarlierTrial:
     params: Mapping[str, ParameterValue]
     values: tuple[float, ...]
     usd_per_epoch: float | None = None  # mean; None if unknown
-    # Known values of this study's constrained metrics at the same epoch, by name
-    bounded: Mapping[str, float] = field(default_factory=dict)
+    bounded: Mapping[str, float] = field(default_factory=dict)  # known constrained metrics at its last epoch, by name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,29 +54,13 @@ class EarlierStudy:
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON data for the store."""
-        trials = [
-            {
-                "params": dict(one.params),
-                "values": list(one.values),
-                "usd_per_epoch": one.usd_per_epoch,
-                "bounded": dict(one.bounded),
-            }
-            for one in self.trials
-        ]
+        trials = [{**asdict(one), "values": list(one.values)} for one in self.trials]
         return {"name": self.name, "left_out": self.left_out, "trials": trials}
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> "EarlierStudy":
         """Return the object for JSON data of `to_plain`."""
-        trials = tuple(
-            EarlierTrial(
-                params=one["params"],
-                values=tuple(one["values"]),
-                usd_per_epoch=one["usd_per_epoch"],
-                bounded=one.get("bounded", {}),  # not stored by earlier versions
-            )
-            for one in form["trials"]
-        )
+        trials = tuple(EarlierTrial(**{**one, "values": tuple(one["values"])}) for one in form["trials"])
         return EarlierStudy(name=form["name"], trials=trials, left_out=form["left_out"])
 
 
@@ -311,10 +294,9 @@ def _ranks(values: Array) -> Array:
 
 
 def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float, ...]]) -> list[EarlierTrial]:
-    """Return an earlier study's trials, with values scaled to median and quartiles of this study's values `seen`.
+    """Return an earlier study's trials, scaled to median and quartiles of `ENOUGH_TO_JUDGE` or more values `seen` here.
 
     Otherwise, on a harder or easier data set, all earlier trials would seem better or worse than this study's trials.
-    Values stay unchanged for fewer than `ENOUGH_TO_JUDGE` values `seen`.
     """
     if len(seen) < ENOUGH_TO_JUDGE or len(study.trials) < ENOUGH_TO_FIT:
         return list(study.trials)

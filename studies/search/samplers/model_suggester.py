@@ -110,13 +110,10 @@ class AcquisitionOptimizer:
         distance[[self._row_of[identity(one)] for one in self._known_good]] = np.inf
         return self._candidates[int(np.argmin(distance))]
 
-    def _started_rows(self, trials: Sequence[Snapshot]) -> list[int]:
-        return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
-
     def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
         """Return candidates that were not started; with `untried` choices, only those that contain most of them."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
-        is_free[self._started_rows(trials)] = False
+        is_free[[row for one in trials if (row := self._row_of.get(identity(one.params))) is not None]] = False
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
         if not untried:
             return free
@@ -198,8 +195,7 @@ class AcquisitionOptimizer:
         uniform = rng.random(centres.shape)
         moved = np.clip(centres + NEAR_SD * rng.standard_normal(centres.shape), 0.0, 1.0 - 1e-9)
         is_redrawn = np.isnan(centres) | (rng.random(centres.shape) < REDRAWN_SHARE)
-        near: Array = np.where(is_redrawn, uniform, moved)
-        return near
+        return np.where(is_redrawn, uniform, moved)
 
     def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
         screened = acquisition.where_it_tells(
@@ -239,7 +235,7 @@ class ModelSuggester:
         proposals = [one for one in proposed if identity(one) not in tried]
 
         def draw(redraw: int) -> Params:
-            # The first draw skips the check against tried configurations: in a space of numbers it rarely repeats one.
+            # The first draw skips the check against tried configurations, which spaces of numbers rarely repeat.
             seed = derived_seed("ask", self._seed, number, redraw)
             return self._drawn(snapshots, seed, tried if redraw else (), proposals)
 

@@ -14,7 +14,6 @@ from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, are_compatible
 from studies.records.records import Direction, first_domains
 from studies.search.observations import Observation
-from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:
     from optuna import distributions
@@ -88,9 +87,16 @@ class OptunaMirror:
         self._history = history
 
     def _as_trial(self, observation: Observation) -> optuna.trial.FrozenTrial:
-        params = observation.params
-        distributions = distributions_of(self._space, params, observation.asked, self._first_domains)
+        domains = {name: self._domain_of(name, observation.asked) for name in observation.params}
+        distributions = {name: to_distribution(domain) for name, domain in domains.items() if domain is not None}
         return self._context.as_trial(observation, distributions)
+
+    def _domain_of(self, name: str, asked: Mapping[str, Asked]) -> Parameter | None:
+        if name not in asked:
+            return self._space.parameter(name)
+        # Optuna accepts one kind and scale per name, so that a requested domain has to fit the first one.
+        domain = asked[name].domain
+        return None if isinstance(domain, Constant) or not are_compatible(self._first_domains[name], domain) else domain
 
 
 def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> list[int] | None:
@@ -233,25 +239,3 @@ def to_distribution(parameter: Parameter) -> distributions.BaseDistribution:
             )
         case Categorical():
             return distributions.CategoricalDistribution(tuple(parameter.choices))
-
-
-def distributions_of(
-    space: Space, params: Mapping[str, ParameterValue], asked: Mapping[str, Asked], first: Mapping[str, Domain]
-) -> dict[str, distributions.BaseDistribution]:
-    """Return the Optuna distributions of a trial's parameters by name.
-
-    Domains requested at run time (`asked`) are left out if they contain one value, or do not fit the `first` domain of
-    that name: Optuna accepts one kind and scale per name.
-    """
-    return {
-        name: to_distribution(domain)
-        for name in params
-        if (domain := _domain_of(name, space, asked, first)) is not None
-    }
-
-
-def _domain_of(name: str, space: Space, asked: Mapping[str, Asked], first: Mapping[str, Domain]) -> Parameter | None:
-    if name not in asked:
-        return space.parameter(name)
-    domain = asked[name].domain
-    return None if isinstance(domain, Constant) or not are_compatible(first[name], domain) else domain

@@ -58,7 +58,7 @@ def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
         "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
         "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed),
         "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
-        # By default it warns, for every trial, about each parameter that some trials lack and that it draws at random.
+        # Otherwise it warns in every trial about each conditional parameter, which it draws at random.
         "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
     }
     built_in["auto"] = built_in["tpe"]
@@ -162,7 +162,7 @@ class OptunaSuggester:
 
         if self._mirror is None or self._transfer is not None:
             self._mirror = OptunaMirror(self._space, self._directions, self._study_attributes)
-        # Earlier trials come first, and always in the same number: samplers remember the numbers of trials.
+        # Earlier trials come first, always the same number of them: samplers remember the numbers of trials.
         seen = thinned(history, self._directions, self._seed) if self._is_thinned else history
         self._mirror.follow((*self._earlier(history), *seen))
         return self._mirror.study
@@ -232,5 +232,4 @@ def _drawn(trial: optuna.Trial, name: str, parameter: Domain) -> ParameterValue:
         case Int():
             return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step or 1)
         case Categorical():
-            value: ParameterValue = trial.suggest_categorical(name, list(parameter.choices))
-            return value
+            return trial.suggest_categorical(name, list(parameter.choices))
