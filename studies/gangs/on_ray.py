@@ -193,7 +193,7 @@ class RayPool:
         self._counter = itertools.count()
 
     def open(self, slots: int) -> None:
-        """Connect to the cluster and start the slots' processes. Raises PoolError if it is too small."""
+        """Connect to the cluster and start the slots' processes. Raises PoolError if a fixed cluster is too small."""
         self._cluster.open(slots, must_fit=not self._autoscale)
         self._rank_slots.open(slots)
         if self._has_gangs and (slots > 1 or self._grows):

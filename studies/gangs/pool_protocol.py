@@ -15,7 +15,7 @@ from trainers.protocol import EpochPart, Failure, Measurement, ParameterValue, T
 
 
 class PoolError(UserError):
-    """The pool cannot be opened or is too small; the message has the numbers of slots."""
+    """The pool cannot be opened or is too small; the message gives the cause and the cure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +169,7 @@ class GangPool(Protocol):
         ...
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Give up slots without a trial forever, without further events about them."""
+        """Give up unused slots forever, without further events about them."""
         ...
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:

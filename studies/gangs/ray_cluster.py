@@ -277,7 +277,8 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
     if there < slots:
         raise PoolError(
             f"Ray: {slots} slots x {each:g} {kind} = {slots * each:g} {kind} needed, but the cluster has "
-            f"{resources.get(kind, 0):g}, enough for {there} slots, each on one node"
+            f"{resources.get(kind, 0):g}, enough for {there} slots, each on one node. "
+            "Lower resources.slots or add nodes"
         )
 
 

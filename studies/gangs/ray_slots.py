@@ -277,7 +277,7 @@ class RaySlots:
                 self.by_number[number] = Slot(actor=None, is_lost=True, is_released=True)
 
     def replace_idle(self, unfit: Callable[[], Iterable[int]]) -> None:
-        """Replace the processes of slots in `unfit()` without a trial."""
+        """Replace the processes of unused slots in `unfit()`."""
         with self._changing:
             numbers = tuple(n for n in unfit() if self.by_number[n].ready and not self._is_used(n))
             self.replace(numbers)

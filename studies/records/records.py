@@ -31,7 +31,7 @@ class Forecast:
         return self._value(self.mean[place])
 
     def interval(self, place: int, probability: float = INTERVAL) -> tuple[float, float]:
-        """Return the central interval of this probability."""
+        """Return the central interval of this probability at the epoch with index `place`."""
         reach = _NORMAL.inv_cdf((1 + probability) / 2) * self.deviation[place]
         return self._value(self.mean[place] - reach), self._value(self.mean[place] + reach)
 
@@ -105,7 +105,7 @@ STOP_REASONS: Mapping[StopReason, str] = {
     ),
     "interrupted": "it was interrupted; `automl resume {study}` continues it",
     "stopped": "it was stopped; `automl resume {study}` continues it",
-    "storage": "checkpoints cannot be written; it continues when they can, or with `automl resume {study}`",
+    "storage": "its checkpoints cannot be written; it continues when they can be, or with `automl resume {study}`",
     "error": "an error ended it",
     "imported": "it was imported: another tool ran and paid its trials, so they are in no budget here",
 }

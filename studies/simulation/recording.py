@@ -70,7 +70,7 @@ def recorded_spec(spec: StudySpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Latencies:
-    """Real seconds of each suggestion and decision, with the number of trials then."""
+    """Real seconds of each suggestion and decision, with the number of trials at that time."""
 
     suggest: list[tuple[int, float]] = field(default_factory=list)
     decide: list[tuple[int, float]] = field(default_factory=list)

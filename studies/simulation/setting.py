@@ -120,7 +120,7 @@ DecisionListener = Callable[[Pruner, History, int, int], None]
 
 
 def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None:
-    """Raise `CurvesError` if an objective is no validation metric or constant of the table."""
+    """Raise `CurvesError` unless the objectives are distinct validation metrics or constants of the table."""
     _check_metrics(table, "objective", [objective.metric for objective in objectives])
     if len({objective.metric for objective in objectives}) < len(objectives) or not objectives:
         names = listed(objective.metric for objective in objectives) or "none"
@@ -128,7 +128,7 @@ def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None
 
 
 def check_constraints(table: CurveTable, constraints: Sequence[Constraint]) -> None:
-    """Raise `CurvesError` if a bounded metric is no validation metric or constant of the table."""
+    """Raise `CurvesError` unless all bounded metrics are validation metrics or constants of the table."""
     _check_metrics(table, "constraint", [constraint.metric for constraint in constraints])
 
 

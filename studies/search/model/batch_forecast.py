@@ -39,7 +39,7 @@ class BatchForecast:
         return usd
 
     def inflated(self, factor: float) -> "BatchForecast":
-        """Return this forecast with multiplied variances of learned metrics."""
+        """Return this forecast with variances of learned metrics multiplied by `factor`."""
         curves = {j: replace(one, variance=factor * one.variance) for j, one in self.curves.items()}
         return replace(self, curves=curves)
 

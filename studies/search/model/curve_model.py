@@ -310,7 +310,7 @@ class FailureModel:
         return self._posterior is None
 
     def learn(self, x: Array, failed: Array, *, refit: bool) -> None:
-        """Learn from trials at points x [n, D]; `failed` [n] is 1, or 0 at the first rung."""
+        """Learn from trials at points x [n, D] that failed (1) or reached the first rung (0) [n]."""
         if not failed.any():
             self._posterior = None
             return
@@ -341,7 +341,10 @@ TELLING_TRIALS, TELLING_CORRELATION = 6, 0.7
 
 
 def first_epoch_tells(trials: Sequence[Snapshot], rung: int, column: int) -> bool:
-    """Return whether a metric ranks the first trials at epoch 1 like at the rung; False until all reached it or end."""
+    """Return whether a metric ranks the first trials alike at epoch 1 and at the rung.
+
+    False until all of them have reached the rung or ended. The answer stays the same afterwards.
+    """
     first = trials[:TELLING_TRIALS]
     at = [(trial.at.get(1), trial.at_rung(rung)) for trial in first]
     if any(late is None and one.state in {"running", "paused"} for one, (_, late) in zip(first, at, strict=True)):

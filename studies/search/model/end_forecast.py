@@ -135,7 +135,7 @@ def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
 
 
 def _step(k: int, length: float, usual: Standardisation[float], z: Array, slopes: Array) -> _Step:
-    """Return the regression from rung k to the next; `usual` scales few steps."""
+    """Return the regression from rung k to the next; `usual` is the scale of fewer than `ENOUGH` steps."""
     here, crossed = ~np.isnan(z[:, k]), ~np.isnan(z[:, k + 1])
     steps = z[crossed, k + 1] - z[crossed, k]
     if len(steps) >= ENOUGH:

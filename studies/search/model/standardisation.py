@@ -55,7 +55,7 @@ def by_quartiles(values: Array) -> Standardisation[float]:
 
 
 def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> Standardisation[float]:
-    """Return a scale between a prior scale and the scale of values [n]; `prior_weight` counts like values."""
+    """Return a scale between a prior scale and the scale of values [n]; the prior counts like `prior_weight` values."""
     if not len(values):
         return prior
     share = len(values) / (len(values) + prior_weight)

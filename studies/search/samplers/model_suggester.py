@@ -111,7 +111,7 @@ class AcquisitionOptimizer:
         return self._candidates[int(np.argmin(distance))]
 
     def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
-        """Return candidates that were not started; with `untried` choices, only those that contain most of them."""
+        """Return candidates that were not started; if choices are `untried`, only candidates that contain the most."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
         is_free[[row for one in trials if (row := self._row_of.get(identity(one.params))) is not None]] = False
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
@@ -217,7 +217,7 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the configuration that the model values most, from `candidates` or the space, and the advisor."""
+    """Suggests the configuration that the model values most, of `candidates` (None: the space) and the advisor."""
 
     def __init__(
         self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None,

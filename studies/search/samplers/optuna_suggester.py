@@ -157,7 +157,7 @@ class OptunaSuggester:
         return {**prior, **suggester.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
-        """Return an Optuna study with this history; a new study with earlier studies, whose values change."""
+        """Return an Optuna study with this history, built anew if earlier studies count, since their values change."""
         from studies.search.samplers.optuna_mirror import OptunaMirror
 
         if self._mirror is None or self._transfer is not None:
