@@ -76,7 +76,7 @@ class GangReports:
         pending = list(self._gang.reports)
         while pending and not self._gang.over.is_set():
             if failures := self._failures(pending, 5.0):
-                # Further failures within a short wait, since the first rank to report is not always the cause.
+                # Wait briefly for further failures, since the first rank to report is not always the cause.
                 deadline = time.monotonic() + SECOND_REPORT_SECONDS
                 while pending and (left := deadline - time.monotonic()) > 0:
                     failures += self._failures(pending, left)

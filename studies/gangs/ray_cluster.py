@@ -196,10 +196,10 @@ def connect(address: str | None, **options: Any) -> None:
     ray = import_ray()
     if ray.is_initialized():
         return
-    # Of its messages about token authentication, only the warning that it is off is worth a line.
+    # Hide Ray's message that token authentication is enabled, but not its warning that it is off.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
-    if address == "auto":  # resolved as Ray does, since that address may be on the loopback interface, or be gone
+    if address == "auto":  # resolved as in Ray, since RAY_ADDRESS may be on the loopback interface, or not answer
         address = os.environ.get("RAY_ADDRESS") or address
     if address is not None:
         check_reachable(address)
@@ -213,7 +213,7 @@ def connect(address: str | None, **options: Any) -> None:
 
 def hide_token() -> None:
     """Make Ray's token readable for this user only, since it allows running code in the cluster."""
-    with contextlib.suppress(OSError, RuntimeError):  # it is elsewhere
+    with contextlib.suppress(OSError, RuntimeError):  # the token may be elsewhere
         (Path("~/.ray").expanduser() / "auth_token").chmod(0o600)
 
 
@@ -238,7 +238,7 @@ def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
         try:
             connect(address)
             found = sum(node["Alive"] for node in import_ray().nodes())
-        except PoolError as error:  # its head has not started yet
+        except PoolError as error:  # the cluster's head has not started yet
             problem = f" ({error})"
         if found >= nodes:
             return

@@ -201,7 +201,7 @@ class RaySlots:
             self._failed(number, slot, error)
             return
         with self._changing:
-            if self.by_number[number] is not slot:  # it was given up with its node by now
+            if self.by_number[number] is not slot:  # the slot was given up with its node by now
                 return
             slot.hello, slot.death = None, slot.actor.stay.remote()
             slot.node, slot.host, slot.pid = told["node"], told["host"], told["pid"]
@@ -259,7 +259,7 @@ class RaySlots:
                 return
             stay = [number for number in numbers if not self._nodes.is_leaving(self.by_number[number].node)]
             for number, slot in list(self.by_number.items()) if stay else ():
-                if slot.is_lost and slot.actor is not None:  # it would take the device of a slot that is being replaced
+                if slot.is_lost and slot.actor is not None:  # its process would take the device of a replaced process
                     kill(slot.actor)
                     self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
             for number in stay:
@@ -294,7 +294,7 @@ class RaySlots:
             for number in leaving:
                 there[number].is_leaving = True
             self._lose(number for number in gone if number not in held)
-            if leaving:  # reported before their gangs can return them, which makes them lost
+            if leaving:  # reported before gangs return these slots, which makes them lost
                 log.warning("slots %s: their node will soon be removed from the cluster", list(leaving))
                 self._post(SlotsLeaving(slots=leaving))
 

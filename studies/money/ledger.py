@@ -43,7 +43,7 @@ def charged(
 
 
 class PriceHistory:
-    """Prices of a slot over time, in seconds since 1970."""
+    """Prices of a slot over time; times are in seconds since 1970."""
 
     def __init__(self, usd_per_slot_hour: float) -> None:
         self._prices = [(-math.inf, usd_per_slot_hour)]

@@ -42,13 +42,12 @@ METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
 
 def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext) -> Pruner:
     """Build a pruner. Raises `SearchError` for an unknown pruner or option."""
-    pruner = _made(name, options_with_defaults(name, options), context)
+    pruner: Pruner = _made(name, options_with_defaults(name, options), context)
     missing = [method for method in METHODS if not callable(getattr(pruner, method, None))]
     if missing:
         problem = f"{name!r} returns a {type(pruner).__name__} without {listed(missing)}. Add them"
         raise SearchError(problem, ("pruner",))
-    made: Pruner = pruner
-    return made
+    return pruner
 
 
 def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> Any:
