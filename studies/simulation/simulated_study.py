@@ -162,7 +162,10 @@ def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Cu
     table, row = setting.table, setting.candidates.row_of(params)
     seen = columns(setting.objectives, setting.constraints)
     names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]
-    values_of = [_values(table, row, name) for name in names]
+    values_of = [
+        table.metrics[name][row].tolist() if name in table.metrics else [float(table.statics[name][row])] * table.epochs
+        for name in names
+    ]
     seconds = np.diff(table.seconds[row], prepend=0.0)
     return Curve(
         metrics=tuple(dict(zip(names, values, strict=True)) for values in zip(*values_of, strict=True))
@@ -171,13 +174,6 @@ def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Cu
         fails_at=_faults(setting, row, fault_rate),
         start_seconds=setting.start_epochs * float(table.mean_epoch_seconds[row]),
     )
-
-
-def _values(table: CurveTable, row: int, metric: str) -> list[float]:
-    if metric in table.metrics:
-        values: list[float] = table.metrics[metric][row].tolist()
-        return values
-    return [float(table.statics[metric][row])] * table.epochs
 
 
 def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, Any]]:

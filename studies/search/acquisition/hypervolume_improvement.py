@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 from scipy.special import gamma, ndtr, ndtri
@@ -24,25 +23,6 @@ from studies.search.arrays import Array, Kind, Marginal, sobol_points
 LARGEST_EXPONENT = 700.0
 """Limit of exponents, whose exponential is finite."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
-
-
-class Improvement(Protocol):
-    """Computes the expected improvement over a fixed set of best points."""
-
-    def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """Return the expected hypervolume improvement, from one distribution per objective."""
-        ...
-
-
-def improvement_over(archive: Array, reference: Array) -> Improvement:
-    """Return the expected improvement over points inside the box of the reference point."""
-    if len(reference) == 1:
-        return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
-    if len(reference) == 2:
-        return BoxDecomposition.under(archive, reference)
-    if not (archive < reference).all(axis=1).any():
-        return FreeBox(reference)
-    return SampledImprovement.over(archive, reference)
 
 
 def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
@@ -69,7 +49,7 @@ class FreeBox:
     corner: Array
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """See `Improvement.expected`."""
+        """Return the expected hypervolume improvement, from one distribution per objective."""
         gaps = [expected_below(end, *one) for end, one in zip(self.corner, marginals, strict=True)]
         return math.prod(gaps[1:], start=gaps[0])
 
@@ -90,7 +70,7 @@ class BoxDecomposition:
         return BoxDecomposition(np.append(front[:, 0], reference[0]), np.concatenate(([reference[1]], front[:, 1])))
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """See `Improvement.expected`."""
+        """See `FreeBox.expected`."""
         first, second = marginals
         below_edges = expected_below(self.edges, first[0][..., None], first[1][..., None], first[2])
         widths = np.diff(below_edges, axis=-1, prepend=0.0)
@@ -149,7 +129,7 @@ class SampledImprovement:
         return SampledImprovement(directions, directions.heights(inside, reference, units), reference, units)
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """See `Improvement.expected`. The mean is over one random draw per direction."""
+        """See `FreeBox.expected`. The mean is over one random draw per direction."""
         own, reached = self.directions, None
         for j, (mean, sd, kind) in enumerate(marginals):
             drawn = np.asarray(mean)[..., None] + np.asarray(sd)[..., None] * own.draws[:, j]
@@ -160,3 +140,17 @@ class SampledImprovement:
         gained = np.maximum(reached**own.objectives - self.heights, 0.0).mean(axis=-1)
         result: Array = own.constant * float(np.prod(self.units)) * gained
         return result
+
+
+Improvement = FreeBox | BoxDecomposition | SampledImprovement
+
+
+def improvement_over(archive: Array, reference: Array) -> Improvement:
+    """Return the expected improvement over points inside the box of the reference point."""
+    if len(reference) == 1:
+        return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
+    if len(reference) == 2:
+        return BoxDecomposition.under(archive, reference)
+    if not (archive < reference).all(axis=1).any():
+        return FreeBox(reference)
+    return SampledImprovement.over(archive, reference)

@@ -32,7 +32,7 @@ LEAST_DECADES = 1.5
 
 
 class TrainingRecipe:
-    """Usual rates, optimizers and batch sizes for a space, as coordinates in the unit cube."""
+    """Usual settings as coordinates in the unit cube; false if learning rate or optimizer are unknown."""
 
     def __init__(self, space: Space) -> None:
         self._names = [name for name, _ in space.entries()]
@@ -52,7 +52,6 @@ class TrainingRecipe:
         self._batch = self._names.index("batch_size") if is_free else None
 
     def __bool__(self) -> bool:
-        """Return whether learning rate and optimizer are known."""
         return self.axis is not None and not all(map(math.isnan, self._usual))
 
     def _parameter(self, name: str) -> Parameter | None:
