@@ -17,7 +17,7 @@ _SLICE, _UNKNOWN_SLICE = "MIG-", "GPU (MIG slice)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AvailableSlots:
-    """Devices on which ranks can train; `device_name` is the name of the GPUs, or "CPU"."""
+    """Devices on which ranks can train; `device_name` is the GPUs' name, or "CPU"."""
 
     device: Literal["cpu", "cuda"]
     device_name: str
@@ -27,7 +27,7 @@ class AvailableSlots:
 def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, autoscale: bool = False) -> AvailableSlots:
     """Return the slots of a cluster or of this machine. Raises PoolError if GPUs or the cluster are missing.
 
-    `device` is "cpu", "cuda" or "auto" (GPUs if there are any). With `autoscale` the cluster may get more devices.
+    `device` is "cpu", "cuda" or "auto" (GPUs if there are any). With `autoscale`, GPUs may come later.
     """
     if ray_address is None:
         cpu_slots, gpu_names = int(available_cpus()) // cpus_per_rank, local_gpu_names()
@@ -45,7 +45,7 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, auto
 
 
 def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
-    """Return the CPUs reserved for each slot; empty if some CPUs would be unused, since Linux then schedules better."""
+    """Return each slot's own CPUs; empty if some CPUs would be unused, since Linux then schedules better."""
     if not hasattr(os, "sched_getaffinity"):
         return {}
     cpus = sorted(os.sched_getaffinity(0))
@@ -56,7 +56,7 @@ def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
 
 @cache
 def local_gpu_names() -> tuple[str, ...]:
-    """Return the names of this machine's NVIDIA GPUs that CUDA_VISIBLE_DEVICES allows, from the driver."""
+    """Return the names of this machine's NVIDIA GPUs in CUDA_VISIBLE_DEVICES, from the driver."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()
@@ -76,7 +76,7 @@ def _answer(*command: str) -> list[str]:
 
 
 def _slices(listed: list[str]) -> list[tuple[str, str]]:
-    """Return UUID and torch's name of each slice of a GPU (MIG), from the output lines of `nvidia-smi -L`."""
+    """Return UUID and torch's name of each GPU slice (MIG) from lines of `nvidia-smi -L`."""
     found, gpu = [], ""
     for line in listed:
         if one := re.match(r"GPU \d+: (.+) \(UUID:", line):
@@ -89,10 +89,10 @@ def _slices(listed: list[str]) -> list[tuple[str, str]]:
 def visible_gpu_names(
     gpus: list[tuple[str, str]], visible: str | None, slices: Sequence[tuple[str, str]] = ()
 ) -> tuple[str, ...]:
-    """Return the names of the GPUs that a CUDA process sees, in the process's order.
+    """Return the names of the GPUs that a CUDA process sees, in its order.
 
     `visible` is CUDA_VISIBLE_DEVICES: indices or UUID prefixes, up to the first entry that names no GPU. UUIDs of
-    unlisted MIG slices count as GPUs, because drivers also accept older names of slices.
+    unlisted MIG slices count as GPUs, because drivers accept older names of slices.
     """
     if visible is None:
         return tuple(name for _, name in gpus)

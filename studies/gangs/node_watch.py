@@ -1,7 +1,7 @@
-"""Watches the nodes of a joined cluster: which are dead, which will be preempted, and how many devices are left.
+"""Finds dead and preempted nodes of a joined cluster, and counts the devices that are left.
 
-Ray takes 10 to 40 seconds to notice a silent node, and the study pays for them. This module therefore connects to the
-port of each node's Ray process (raylet). If the process died, its host refuses; if the host died, nothing answers.
+Ray notices a silent node only after 10 to 40 seconds, which the study pays. This module therefore connects to the port
+of each node's Ray process (raylet). If the process died, its host refuses; if the host died, nothing answers.
 """
 
 import errno
@@ -26,7 +26,7 @@ class NodeWatch:
     """Checks every second whether the nodes of a cluster are alive.
 
     A node counts as dead only if it has answered before, since a firewall may block this process. `on_change` is called
-    after each change, and after each later check until it succeeds. Nodes in `draining` will soon be removed.
+    after each change; if it raises, again after the next check. Nodes in `draining` will soon be removed.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -38,12 +38,12 @@ class NodeWatch:
         self._changes = self._answered_changes = 0
 
     def run(self, closing: threading.Event) -> None:
-        """Check the nodes repeatedly until the pool closes."""
+        """Check the nodes until the pool closes."""
         while not closing.wait(LOOK_SECONDS):
             self.try_to_look()
 
     def try_to_look(self) -> None:
-        """Check the nodes once; errors during the check are ignored."""
+        """Check the nodes once, and ignore errors."""
         try:
             self.look()
         except Exception as error:  # noqa: BLE001 - Ray raises many types while a node dies or the pool closes
@@ -67,7 +67,7 @@ class NodeWatch:
         return node in self.dead or node in self.draining
 
     def room(self, cpus_per_slot: int) -> int:
-        """Return how many slots the remaining nodes can hold (see `slots_of_nodes`)."""
+        """Return the number of slots on the remaining nodes; see `slots_of_nodes`."""
         return slots_of_nodes([node for node in _nodes() if not self.is_leaving(node["NodeID"])], cpus_per_slot)
 
     def _dead_of(self, nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -85,14 +85,14 @@ class NodeWatch:
 
 
 def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) -> int:
-    """Return how many slots the living nodes can hold; with `cpus_per_slot` 0, each GPU is a slot."""
+    """Return the number of slots on living nodes; with `cpus_per_slot` 0, each GPU is a slot."""
     kind, each = ("CPU", cpus_per_slot) if cpus_per_slot else ("GPU", 1)
     living = [node["Resources"] for node in nodes if node["Alive"]]
     return sum(int(resources.get(kind, 0) // each) for resources in living if isinstance(resources, Mapping))
 
 
 def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, bool | None]:
-    """Connect to all addresses at once. Returns for each: accepted (True), refused (False) or no answer (None)."""
+    """Connect to all addresses at once. Returns True (accepted), False (refused) or None (no answer) for each."""
     answers: dict[Address, bool | None] = dict.fromkeys(addresses)
     waiting: dict[int, tuple[socket.socket, Address]] = {}
     poll, deadline = select.poll(), time.monotonic() + seconds
@@ -121,7 +121,7 @@ def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, boo
 
 
 _ANSWERS = {0: True, errno.ECONNREFUSED: False}
-"""Result of a connection by socket error: accepted or refused; other errors leave open whether the process lives."""
+"""Result of a connection by socket error; other errors do not show whether the process is alive."""
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -135,13 +135,13 @@ def _address(node: Mapping[str, Any]) -> Address:
 
 
 def _draining() -> frozenset[str]:
-    """Return the nodes that Ray will remove; empty through `ray://`, where Ray does not offer this list."""
+    """Return the nodes that Ray will remove; empty through `ray://`, where Ray lacks this list."""
     client = gcs_client()
     return frozenset() if client is None else frozenset(client.get_draining_nodes(timeout=ANSWER_SECONDS))
 
 
 def gcs_client() -> Any:
-    """Return Ray's client of the cluster's control process; None through `ray://`, where Ray offers no client."""
+    """Return Ray's client of the cluster's control process; None through `ray://`."""
     import ray
 
     return getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001

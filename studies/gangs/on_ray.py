@@ -1,4 +1,4 @@
-"""A pool of devices on Ray: one process that is ready to train for each slot, and a process group for each trial.
+"""A pool of devices on Ray: one process ready to train for each slot, and a process group for each trial.
 
     controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.ranks.rank_process.RankProcess)
          ▲                                             │
@@ -44,7 +44,7 @@ from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, Failure, RankA
 
 
 class EventQueue:
-    """Thread-safe queue of events, in the order of their arrival."""
+    """Thread-safe queue of events."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -54,7 +54,7 @@ class EventQueue:
         self._events.put(event)
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return all events in the queue. If it is empty, wait up to `seconds` for the first."""
+        """Return all events. If there are none, wait up to `seconds` for the first."""
         events = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=seconds))
@@ -64,25 +64,25 @@ class EventQueue:
 
 
 class PoolThreads:
-    """Starts the pool's threads, and waits for them to end."""
+    """Starts and joins the pool's threads."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in its own thread."""
+        """Call a function in a thread."""
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         with self._changing:
             self._threads = [*self.living(), thread]
             thread.start()
 
     def living(self) -> list[threading.Thread]:
-        """Return the threads that are still running."""
+        """Return the running threads."""
         return [thread for thread in self._threads if thread.is_alive()]
 
     def join(self, seconds: float) -> None:
-        """Wait until all threads except the current one have ended, for at most `seconds` in total."""
+        """Wait at most `seconds` for the end of all threads except the current thread."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -90,7 +90,7 @@ class PoolThreads:
 
 
 class RunningGangs:
-    """The running trials' sets of ranks (gangs), by trial and attempt; thread-safe."""
+    """Running gangs by trial and attempt; thread-safe."""
 
     def __init__(self) -> None:
         self._gangs: dict[tuple[int, int], Gang] = {}
@@ -100,16 +100,16 @@ class RunningGangs:
         return iter(list(self._gangs.values()))
 
     def add(self, gang: Gang) -> None:
-        """Add the ranks of a trial."""
+        """Add a gang."""
         with self._changing:
             self._gangs[gang.trial_id, gang.attempt] = gang
 
     def get(self, trial_id: int, attempt: int) -> Gang | None:
-        """Return the ranks of an attempt; None if it is not running."""
+        """Return an attempt's gang; None if it is not running."""
         return self._gangs.get((trial_id, attempt))
 
     def take(self, trial_id: int, attempt: int) -> Gang | None:
-        """Remove and return the ranks of an attempt; None if another thread removed them."""
+        """Remove and return an attempt's gang; None if another thread removed it."""
         with self._changing:
             gang = self._gangs.pop((trial_id, attempt), None)
         if gang is not None:
@@ -117,15 +117,15 @@ class RunningGangs:
         return gang
 
     def remove(self, gang: Gang) -> bool:
-        """Remove the ranks of a trial. Returns False if another thread removed them first."""
+        """Remove a gang. Returns False if another thread removed it first."""
         return self.take(gang.trial_id, gang.attempt) is not None
 
     def take_all(self) -> list[Gang]:
-        """Remove and return the ranks of all trials."""
+        """Remove and return all gangs."""
         return [gang for gang in self if self.remove(gang)]
 
     def has(self, slot: int) -> bool:
-        """Return whether a trial is running on a slot."""
+        """Return whether a gang holds a slot."""
         return any(slot in gang.slots for gang in self)
 
 
@@ -138,14 +138,14 @@ GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
 
 
 class RayPool:
-    """Devices (slots) of a Ray cluster, on which trials train.
+    """Devices (slots) of a Ray cluster, on which trials train; see `GangPool`.
 
     Args:
         device: Kind of slot: a GPU, or `cpus_per_rank` CPUs.
-        address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
-        group_timeout_seconds: Timeout for forming a process group and for collectives.
-        backend: Backend of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
-        has_gangs: Whether trials may train on several ranks; `open` then starts the store that their groups need.
+        address: Address of a cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local cluster.
+        group_timeout_seconds: Timeout of forming process groups and of collectives.
+        backend: Backend of process groups; "auto" is NCCL for GPUs and Gloo for CPUs.
+        has_gangs: Whether trials may train on several ranks, so that `open` starts the store for their groups.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class RayPool:
             self._store.find(self._closed.is_set)
 
     def _look_at_nodes(self) -> None:
-        """End trials on dead nodes, give up the nodes' slots, and stop trials on nodes that will be removed."""
+        """End trials on dead nodes, give up their slots, and report slots on nodes that will be removed."""
         for gang in self._gangs:
             dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
             if dead and self._gangs.remove(gang):
@@ -232,7 +232,7 @@ class RayPool:
         self._rank_slots.look_at_nodes()
 
     def _lose_all(self, died: str) -> None:
-        """End all trials and the study, since the cluster is dead and will not answer."""
+        """End all trials and the study, since the cluster is dead."""
         message = f"the study's own Ray cluster is gone: its {died} died; `automl resume` continues in a new cluster"
         self._cluster.is_dead = True
         log.error("%s", message)
@@ -241,7 +241,7 @@ class RayPool:
         self.post(DrainRequested(reason="error", message=message))
 
     def close(self) -> None:
-        """Kill all processes of slots, and end the cluster if this pool started it."""
+        """Kill the slots' processes, and end the cluster if this pool started it."""
         import ray
 
         with self._changing:
@@ -262,19 +262,19 @@ class RayPool:
         self._cluster.close()
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Return free slots for a trial: with an existing process group, else on one node if possible."""
+        """See `GangPool.pick`."""
         return self._groups.pick({number: self._slots[number].node for number in free}, world_size)
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Return free slots to give up, chosen so that as many nodes as possible become empty."""
+        """See `GangPool.spare`."""
         return least_shared({number: slot.node for number, slot in self._slots.items()}, free, count)
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """End the slots' processes for good, so that the autoscaler can remove their nodes."""
+        """End the slots' processes forever, so that the autoscaler can remove their nodes."""
         self._threads.start("release", self._end_processes, slots, self._rank_slots.release)
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Start a trial on the slots, which trains up to epoch `until`."""
+        """See `GangPool.start`."""
         key = f"{trial_id}-{spec.attempt}-{next(self._counter)}"
         actors = [self._slots[number].actor for number in slots]
         gang = Gang(key=key, trial_id=trial_id, number=spec.trial, attempt=spec.attempt, slots=slots, actors=actors)
@@ -284,42 +284,42 @@ class RayPool:
         self._threads.start(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Let each rank of the trial train up to epoch `until`."""
+        """See `GangPool.grant`."""
         if gang := self._gangs.get(trial_id, attempt):
             for actor in gang.actors:
                 actor.call.remote("grant", gang.key, until)
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Ask rank 0 to stop the trial; rank 0 informs the other ranks between two steps or after the epoch."""
+        """Ask rank 0 to stop the trial; rank 0 informs the other ranks between steps or after the epoch."""
         if gang := self._gangs.get(trial_id, attempt):
             gang.actors[0].call.remote("drain", gang.key, within_seconds)
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return slots whose process needs replacing, since it trained many trials or its memory grew too much."""
+        """Return slots whose process trained many trials or grew too much."""
         most = self._trials_per_process, self._growth_bytes_per_process
         return tuple(number for number in slots if self._slots[number].is_worn(*most))
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Make the ranks drop the trial. Their processes stay for the next trial, except in slots of `retire`."""
+        """Make the ranks drop the trial, and replace the processes of slots in `retire`."""
         gang = self._gangs.take(trial_id, attempt)
         if gang is None:
             return
         for actor in gang.actors:
             actor.call.remote("close", gang.key)
         if retire:
-            log.info("slots %s get new processes: the old ones trained many trials or grew too much", list(retire))
+            log.info("slots %s get new processes: the old processes trained many trials or grew too much", list(retire))
             self._threads.start("retire", self._end_processes, retire, self._rank_slots.replace)
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)
 
     def _end_processes(self, slots: tuple[int, ...], end: Callable[[tuple[int, ...]], None]) -> None:
-        """Dissolve the processes' groups before the processes end, so that the other members can continue."""
+        """Dissolve the slots' process groups before their processes end, so that other members can continue."""
         with contextlib.suppress(StuckGroupError):
             self._groups.dissolve(slots)
         end(slots)
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Kill the processes of a trial's ranks, and start new ones in their slots."""
+        """Replace the processes of a trial's ranks."""
         gang = self._gangs.take(trial_id, attempt)
         if gang is not None:
             self._rank_slots.replace(list(gang.slots))
@@ -346,7 +346,7 @@ class RayPool:
             self._report_failure(gang, failures)
 
     def _first_assignment(self, gang: Gang) -> RankAssignment:
-        """Make the ranks leave process groups of earlier trials, and return what rank 0 needs to start."""
+        """Make the ranks leave process groups of earlier trials, and return rank 0's assignment."""
         if len(gang.slots) > 1:
             with self._changing:
                 if self._store is None:  # gangs were not expected
@@ -363,7 +363,7 @@ class RayPool:
         )
 
     def _refuse(self, gang: Gang, unfit: Sequence[int], why: str) -> None:
-        """Give up a trial's start because some of its slots (`unfit`) have no usable process."""
+        """Give up a trial's start, because the processes of slots in `unfit` are unusable."""
         if not self._gangs.remove(gang):
             return
         mine = [number for number in unfit if number in gang.slots]
@@ -376,7 +376,7 @@ class RayPool:
         return all_leave({number: self._slots[number].actor for number in group.slots}, group.id, is_hopeless)
 
     def _replace_stuck(self) -> None:
-        """Replace processes that cannot leave the process group of an earlier trial."""
+        """Replace processes that cannot leave an earlier trial's process group."""
         stuck = self._groups.stuck()
         for gang in self._gangs:
             if stuck & set(gang.slots) and self._gangs.remove(gang):
@@ -400,30 +400,29 @@ class RayPool:
             self._rank_slots.replace_dead(gang.slots)
 
     def _end_of_gang(self, gang: Gang, event: GangFailed, usable: tuple[int, ...] = ()) -> None:
-        """Report the trial's failure before its slots become free, so that the time until then is charged to it."""
+        """Report the trial's failure before freeing its slots, so that the trial pays until then."""
         self.post(event)  # the controller ignores it if it has closed the attempt; the slots become free anyway
         if free := tuple(number for number in usable if not self._nodes.is_leaving(self._slots[number].node)):
             self.post(SlotsReady(slots=free))
         self._rank_slots.give_back_leaving(gang.slots)
 
     def post(self, event: Event) -> None:
-        """Put an event into the queue."""
+        """See `GangPool.post`."""
         self._events.post(event)
 
     def now(self) -> float:
-        """Return the current time in seconds since 1970; changes of the system clock have no effect."""
+        """Return the time in seconds since 1970, without jumps of the system clock."""
         return steady_clock.now()
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return all events in the queue. If it is empty, wait up to `seconds` for the first."""
+        """See `GangPool.wait`."""
         return self._events.wait(seconds)
 
 
 class PoolCluster:
-    """Joins a cluster or starts its own, and leaves or ends it.
+    """Joins a cluster or, without an address, starts one on this machine.
 
-    Without an address it starts a cluster on this machine. `is_dead` is set after a vital process of that cluster died.
-    `cpus` maps each slot to the CPUs that its process may use.
+    `is_dead` is set after a vital process of the started cluster died. `cpus` are each slot's own CPUs.
     """
 
     def __init__(
@@ -436,9 +435,10 @@ class PoolCluster:
         self.cpus: Mapping[int, tuple[int, ...]] = {}
 
     def open(self, slots: int, *, must_fit: bool = True) -> None:
-        """Join the cluster, or start one with `slots` slots. Raises PoolError on failure, or if it is too small."""
+        """Join or start the cluster. Raises PoolError on failure, or if it is too small."""
         if self._address is None:
-            self._environment.enter_context(_environment({GROUP_INTERFACE: _loopback_interface()}))
+            self._environment.callback(_set_variable, GROUP_INTERFACE, os.environ.get(GROUP_INTERFACE))
+            _set_variable(GROUP_INTERFACE, _loopback_interface())
         self.is_own = join_or_start(
             self._address,
             slots=slots,
@@ -451,11 +451,11 @@ class PoolCluster:
             self.cpus = own_cpus(slots, self._cpus_per_rank)
 
     def own(self) -> OwnCluster | None:
-        """Return the processes of the cluster that this pool started; None for a joined cluster."""
+        """Return the started cluster's processes; None for a joined cluster."""
         return OwnCluster() if self.is_own else None
 
     def close(self) -> None:
-        """Leave the cluster, or end it if this pool started it."""
+        """Leave the joined cluster, or end the started cluster."""
         import ray
 
         if self.is_own or self._address is not None:
@@ -468,15 +468,8 @@ def _loopback_interface() -> str:
     return next((name for name, addresses in found if any(one.address == LOOPBACK for one in addresses)), "")
 
 
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

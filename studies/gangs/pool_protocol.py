@@ -1,6 +1,6 @@
-"""Calls and events between the controller and a pool of devices (slots), which is real or simulated.
+"""Calls and events between the controller and a real or simulated pool of devices (slots).
 
-A trial holds its k slots from `start` to `end`, `kill` or `GangFailed`. Ranks train to the granted epoch, then wait.
+A trial holds its slots from `start` to `end`, `kill` or `GangFailed`. Ranks train to the granted epoch, then wait.
 """
 
 import math
@@ -15,19 +15,19 @@ from trainers.protocol import EpochPart, Failure, Measurement, ParameterValue, T
 
 
 class PoolError(UserError):
-    """The pool cannot be opened or is too small; the message says how many slots are needed and available."""
+    """The pool cannot be opened or is too small; the message gives the cause and the cure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsReady:
-    """The processes of slots have started, so that trials can start there."""
+    """The processes of slots are ready for trials."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLost:
-    """The processes of slots without a trial died. `SlotsReady` follows when a slot has a new process."""
+    """The processes of slots without a trial died; `SlotsReady` follows for new processes."""
 
     slots: tuple[int, ...]
     with_device: bool = False  # whether the device is gone too, so that the slot costs nothing
@@ -35,14 +35,14 @@ class SlotsLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLeaving:
-    """The node of these slots will soon be removed. After their trials have ended, `SlotsLost` follows."""
+    """The slots' node will soon be removed; `SlotsLost` follows when their trials have ended."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangStarted:
-    """The ranks of a trial have loaded model and data, and begin their first step."""
+    """The ranks of a trial have loaded model and data."""
 
     trial_id: int
     attempt: int
@@ -80,19 +80,18 @@ class PartSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A rank made progress within its epoch, or began an action that may take long, such as compiling."""
+    """A rank made progress within its epoch, or began a long action, such as compiling."""
 
     trial_id: int
     attempt: int
     epoch: int  # the running epoch, from 1; 0 before the first one
     fraction: float  # part of that epoch's work that rank 0 has done, from 0 to 1
-    # Whether a rank does an action for the first time, which may involve compiling and take as long as a start
-    is_first: bool = False
+    is_first: bool = False  # whether a rank does an action for the first time, which may compile for as long as a start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangFailed:
-    """A trial's ranks failed and end. `SlotsReady` follows for each of their slots that is usable."""
+    """A trial's ranks failed; `SlotsReady` follows for their usable slots."""
 
     trial_id: int
     attempt: int
@@ -103,7 +102,7 @@ class GangFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialQueued:
-    """A stored configuration waits to start; the sampler suggested it or a user enqueued it."""
+    """A configuration of the sampler or a user is stored, and waits to start."""
 
     trial_id: int
     params: Mapping[str, ParameterValue]
@@ -114,21 +113,21 @@ class TrialQueued:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelRequested:
-    """A user called `automl cancel`: the trial ends immediately and never continues."""
+    """A user called `automl cancel`: the trial ends now and never continues."""
 
     trial_id: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceSet:
-    """A user called `automl price set`: new price of a slot in dollars per hour."""
+    """A user called `automl price set`."""
 
     usd_per_slot_hour: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuggestionFailed:
-    """The sampler raised an error, so the study cannot continue."""
+    """The sampler raised an error, which ends the study."""
 
     message: str
 
@@ -143,35 +142,22 @@ class DrainRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """It is time for the regular check of deadlines and hanging trials, which comes `late_seconds` late."""
+    """The regular check of deadlines and hanging trials is due, or `late_seconds` overdue."""
 
     late_seconds: float = 0.0
 
 
 Event = (
-    SlotsReady
-    | SlotsLost
-    | SlotsLeaving
-    | GangStarted
-    | Measured
-    | ParameterAsked
-    | PartSaved
-    | Progress
-    | GangFailed
-    | TrialQueued
-    | CancelRequested
-    | PriceSet
-    | SuggestionFailed
-    | DrainRequested
-    | Tick
-)
+    SlotsReady | SlotsLost | SlotsLeaving | GangStarted | Measured | ParameterAsked | PartSaved | Progress | GangFailed
+    | TrialQueued | CancelRequested | PriceSet | SuggestionFailed | DrainRequested | Tick
+)  # fmt: skip
 
 
 class GangPool(Protocol):
-    """A pool of slots on which trials run. Calls do not wait; `wait` returns their results as events."""
+    """A pool of slots for trials. Calls do not wait; `wait` returns their results as events."""
 
     def open(self, slots: int) -> None:
-        """Start the slots' processes; `SlotsReady` follows for each slot. Raises PoolError if devices are missing."""
+        """Start the slots' processes; `SlotsReady` follows. Raises PoolError if devices are missing."""
         ...
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
@@ -179,15 +165,15 @@ class GangPool(Protocol):
         ...
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Choose free slots to release, so that as many nodes as possible become unused."""
+        """Choose free slots to release, so that many nodes become unused."""
         ...
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Give up slots without a trial forever. The pool sends no more events about them."""
+        """Give up unused slots forever, without further events about them."""
         ...
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Start a trial's ranks on the slots, which train up to epoch `until`."""
+        """Start a trial's ranks on the slots; they train up to epoch `until`."""
         ...
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
@@ -195,27 +181,27 @@ class GangPool(Protocol):
         ...
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Make the trial's ranks save a checkpoint and stop, after their epoch or after `within_seconds` within it."""
+        """Make the trial save a checkpoint and stop, after its epoch or after `within_seconds` within it."""
         ...
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return which of these slots need a new process before another trial."""
+        """Return the slots that need a new process before another trial."""
         ...
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Take back the slots of a trial that waits or stopped; `SlotsReady` follows for the slots in `retire`."""
+        """Take back the slots of a trial that waits or stopped; `SlotsReady` follows for `retire`."""
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Kill the ranks of a trial that may be training. `SlotsReady` follows for each slot."""
+        """Kill a trial's ranks; `SlotsReady` follows for each slot."""
         ...
 
     def post(self, event: Event) -> None:
-        """Put an event into the queue that `wait` reads; callable from any thread."""
+        """Put an event into the queue of `wait`, from any thread."""
         ...
 
     def now(self) -> float:
-        """Return the pool's current time in seconds since 1970, real or virtual."""
+        """Return the real or virtual time in seconds since 1970."""
         ...
 
     def wait(self, seconds: float) -> list[Event]:

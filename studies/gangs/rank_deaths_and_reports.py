@@ -1,4 +1,4 @@
-"""Reads the reports of a trial's ranks, and asks ranks that are silent for their progress."""
+"""Reads the reports of a trial's ranks, and asks silent ranks for their progress."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 SECOND_REPORT_SECONDS = 2.0
 DIED = " died: "  # mark in the message of a rank that died; other ranks only lost their connection to it
 TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
-"""Failures that all ranks notice at the same step, so that their processes can be used again."""
+"""Failures that all ranks notice at the same step, so that their processes stay usable."""
 # Root causes first: an error of the user's code before the lost connections that follow from it.
 _TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
 _EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
@@ -35,12 +35,11 @@ class Gang:
     actors: list[Any]
     reports: list[Any] = field(default_factory=list)  # rank 0's stream and the other ranks' results, by rank
     spoke_at: float = field(default_factory=time.monotonic)  # start or latest report of rank 0, on the monotonic clock
-    # Set once the pool has taken the slots; later reports are ignored
-    over: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)  # set when the pool takes the slots
     changing: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, spec: TrialSpec, first: RankAssignment, until: int) -> bool:
-        """Start all ranks; `first` describes rank 0. Returns False, without a start, if the attempt has ended."""
+        """Start all ranks; `first` is rank 0's assignment. Returns False if the attempt has ended."""
         with self.changing:
             if self.over.is_set():
                 return False
@@ -52,32 +51,32 @@ class Gang:
         return True
 
     def end(self) -> None:
-        """Ignore all later reports of the ranks."""
+        """Ignore the ranks' later reports."""
         with self.changing:
             self.over.set()
 
     def failed(self, failure: Failure, message: str, *, counts: bool = True) -> GangFailed:
-        """Return the event for a failure of the ranks, which `counts` as an attempt if the trial may be the cause."""
+        """Return the event for a failure; it `counts` as an attempt if the trial may be the cause."""
         return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message, counts=counts)
 
     def lost(self, message: str) -> GangFailed:
-        """Return the event for the loss of a rank, and log it."""
+        """Log the loss of a rank, and return its event."""
         log.warning("trial %s, attempt %s: %s", self.number, self.attempt, message)
         return self.failed("lost", message)
 
 
 class GangReports:
-    """Reads the reports of a trial's ranks, and posts them as events."""
+    """Posts the reports of a trial's ranks as events."""
 
     def __init__(self, gang: Gang, post: Callable[[Event], None], name_of: Callable[[int], str]) -> None:
         self._gang, self._post, self._name_of_slot = gang, post, name_of
 
     def read(self) -> list[tuple[Failure, str]]:
-        """Post rank 0's measurements until the trial's attempt ends. Returns the failures of its ranks."""
+        """Post rank 0's measurements until the attempt ends. Returns the ranks' failures."""
         pending = list(self._gang.reports)
         while pending and not self._gang.over.is_set():
             if failures := self._failures(pending, 5.0):
-                # Further failures within a short wait, since the first rank to report is not always the cause.
+                # Wait briefly for further failures, since the first rank to report is not always the cause.
                 deadline = time.monotonic() + SECOND_REPORT_SECONDS
                 while pending and (left := deadline - time.monotonic()) > 0:
                     failures += self._failures(pending, left)
@@ -85,7 +84,7 @@ class GangReports:
         return []
 
     def _failures(self, pending: list[Any], seconds: float) -> list[tuple[Failure, str]]:
-        """Wait for a report, and return the failure in it, if any. Ended ranks are removed from `pending`."""
+        """Wait for a report, and return its failure, if any. Removes ended ranks from `pending`."""
         import ray
 
         failures, stream = [], self._gang.reports[0]
@@ -145,12 +144,12 @@ class GangReports:
 
 
 def most_telling(failures: list[tuple[Failure, str]]) -> tuple[Failure, str]:
-    """Return the failure that most likely caused the other failures, with its message."""
+    """Return the most likely cause of the other failures, with its message."""
     return min(failures, key=lambda one: (_TELLING.index(one[0]), DIED not in one[1]))
 
 
 def as_failure(error: Exception, who: str) -> tuple[Failure, str]:
-    """Return kind and message of an error that Ray raised: a killed rank, no memory left, or a lost connection."""
+    """Return failure and message for Ray's error: out of memory, or a lost rank."""
     from ray.exceptions import OutOfMemoryError, RayActorError
 
     text = " ".join(str(error).split())[:2000]
@@ -162,7 +161,7 @@ def as_failure(error: Exception, who: str) -> tuple[Failure, str]:
 
 
 ASK_SECONDS = 2.0
-"""Seconds between two questions to a rank; gangs with shorter epochs report often enough by themselves."""
+"""Seconds between two questions to a rank, unless its epochs are shorter."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -175,14 +174,14 @@ class _Heard:
 
 
 class ProgressWatch:
-    """Asks running trials for their progress, and posts the answers as events."""
+    """Posts the progress of running trials as events."""
 
     def __init__(self, gangs: Iterable[Gang], post: Callable[[Event], None], ask_seconds: float = ASK_SECONDS) -> None:
         self._gangs, self._post, self.ask_seconds = gangs, post, ask_seconds
         self._heard: dict[str, _Heard] = {}
 
     def run(self, closing: threading.Event) -> None:
-        """Ask repeatedly until the pool and Ray are closed."""
+        """Ask until the pool closes."""
         while not closing.wait(self.ask_seconds):
             try:
                 self.look()
@@ -191,7 +190,7 @@ class ProgressWatch:
                     raise
 
     def look(self) -> None:
-        """Post the answers to the previous questions, and ask again."""
+        """Post the answers, and ask again."""
         gangs = {gang.key: gang for gang in self._gangs if gang.reports and not gang.over.is_set()}
         self._heard = {key: self._heard.get(key) or _Heard(gang=gang) for key, gang in gangs.items()}
         for heard in self._heard.values():

@@ -1,4 +1,4 @@
-"""Ray processes (actors) of a pool: one for each slot, and one for the store that process groups need."""
+"""Ray actors of a pool: one for each slot, and one for the store of process groups."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ class RankMaker:
     environment: Mapping[str, str] = field(repr=False)
 
     def new(self, cpus: tuple[int, ...], node: str = "", *, elsewhere: bool = False) -> Any:
-        """Start an actor for a slot, on `node` unless that node is dead; an empty `node` allows any."""
+        """Start an actor for a slot; on `node`, unless it is empty or dead."""
         import ray
 
         actor_class: Any = ray.remote(_actor_class())
@@ -47,7 +47,7 @@ class RankMaker:
 
 
 def new_store() -> Any:
-    """Start the actor of the process groups' store on this node; the study ends with this node anyway."""
+    """Start the actor of the process groups' store on this node, whose end also ends the study."""
     import ray
 
     store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
@@ -67,7 +67,7 @@ def _placed(node: str, *, soft: bool) -> dict[str, Any]:
 
 
 class GroupStore:
-    """The store through which the pool's process groups form. A dead store is replaced."""
+    """The store through which the pool's process groups form."""
 
     def __init__(self, deadline_seconds: float) -> None:
         self.actor = new_store()
@@ -76,7 +76,7 @@ class GroupStore:
         self._asking = threading.Lock()
 
     def find(self, is_closing: Callable[[], bool]) -> None:
-        """Check that the store answers. Replace a dead store, unless the pool is closing."""
+        """Check that the store answers, and replace a dead store, unless the pool is closing."""
         import ray
 
         with self._asking:
@@ -93,9 +93,9 @@ class GroupStore:
 
 
 def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[], bool]) -> list[int]:
-    """Make slots' processes leave a process group together, and wait for them until `is_hopeless()` is true.
+    """Make slots' processes leave a process group together, and wait for them until `is_hopeless()`.
 
-    Returns the slots whose processes are still in the group: after one process died, the others can never leave.
+    Returns slots whose processes are still in the group: after a member died, the others can never leave.
     """
     import ray
 
@@ -113,7 +113,7 @@ def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[]
 
 
 def kill(actor: Any) -> None:
-    """Kill an actor's process; does nothing if the process is dead."""
+    """Kill an actor's process, if it is alive."""
     import ray
 
     with contextlib.suppress(Exception):  # it may be dead already
@@ -121,7 +121,7 @@ def kill(actor: Any) -> None:
 
 
 def _actor_class() -> type:
-    """Return the Ray actor class for ranks. It imports its code by name, so this module does not load torch."""
+    """Return the actor class, which imports its code by name, so that this module does not load torch."""
 
     class Rank:
         def __init__(self, entry_point: str, options: dict[str, Any] | None) -> None:
@@ -180,7 +180,7 @@ def _actor_class() -> type:
 
 
 def _node_address() -> str:
-    """Return this node's address in Ray; 127.0.0.1 in a cluster started here, which other machines cannot reach."""
+    """Return this node's address in Ray; 127.0.0.1 in a cluster started here."""
     import ray
 
     own = ray.get_runtime_context().get_node_id()

@@ -1,4 +1,4 @@
-"""Joins or starts a Ray cluster, and counts the slots that it can hold."""
+"""Joins or starts a Ray cluster, and counts its slots."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ from studies.gangs.pool_protocol import PoolError
 from studies.storage.leases.processes import started_at
 
 _VITAL = ("raylet", "gcs_server")
-"""Processes without which a local cluster is dead, which Ray itself notices only after minutes, or never."""
+"""Processes whose end kills a local cluster; Ray notices this only after minutes, or never."""
 
 
 class OwnCluster:
@@ -30,7 +30,7 @@ class OwnCluster:
                 self._started[name, pid] = start
 
     def what_died(self) -> str:
-        """Return the name of a vital process that died; empty while all are running."""
+        """Return the name of a vital process that died; empty if all are running."""
         for (name, pid), start in self._started.items():
             if started_at(pid) != start:
                 return f"{name} (process {pid})"
@@ -38,7 +38,7 @@ class OwnCluster:
 
 
 def end_vital_processes() -> None:
-    """Kill the vital processes of a cluster that failed to start; Ray's other processes end with them."""
+    """Kill the vital processes of a cluster that failed to start, and so Ray's other processes."""
     for pid in _children():
         if _name(pid) in _VITAL:
             with contextlib.suppress(ProcessLookupError):
@@ -70,10 +70,12 @@ def own_node() -> str:
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = frozenset({LOOPBACK, "localhost", "::1"})
 _JOIN_LOOK_SECONDS = 0.05
+_UNUSED_STARTS = ("start_api_server", "start_monitor", "start_log_monitor")
+"""Ray's methods that start dashboard, autoscaler monitor and log copier."""
 
 
 def init(address: str | None, **options: Any) -> None:
-    """Call `ray.init` silently, and keep this process's signal handlers. Address None starts a cluster here."""
+    """Call `ray.init` silently, without its signal handlers. Address None starts a cluster here."""
     import ray
 
     if address is None:
@@ -81,8 +83,15 @@ def init(address: str | None, **options: Any) -> None:
     on_loopback = address is None or address.removeprefix("ray://").rpartition(":")[0].strip("[]") in _LOOPBACK_NAMES
 
     def start() -> None:
-        starts_here = _vital_processes_only() if address is None else contextlib.nullcontext()
-        with starts_here, _loopback_stays() if on_loopback else contextlib.nullcontext():
+        from ray._private import ray_constants
+        from ray._private.node import Node
+
+        with contextlib.ExitStack() as replaced:
+            if address is None:  # without processes that the pool does not need: `ray.init` would wait for them
+                unused = [name for name in _UNUSED_STARTS if hasattr(Node, name)]
+                replaced.enter_context(_replaced(Node, dict.fromkeys(unused, lambda _node, **_options: None)))
+            if on_loopback:  # otherwise Ray moves to the host's address, and accepts connections from any machine
+                replaced.enter_context(_replaced(ray_constants, {"ENABLE_RAY_CLUSTER": False}))
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
 
     # `ray.init` warns that it cannot set the handler of SIGTERM, which is intended here.
@@ -92,36 +101,19 @@ def init(address: str | None, **options: Any) -> None:
 
 
 @contextlib.contextmanager
-def _loopback_stays() -> Iterator[None]:
-    """Keep Ray on 127.0.0.1. With the host's address, Ray's processes would accept connections from any machine."""
-    from ray._private import ray_constants
-
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
+def _replaced(owner: Any, attributes: Mapping[str, object]) -> Iterator[None]:
+    before = {name: getattr(owner, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextlib.contextmanager
-def _vital_processes_only() -> Iterator[None]:
-    """Keep Ray from starting dashboard, autoscaler monitor and log copier, for which `ray.init` would wait."""
-    from ray._private.node import Node
-
-    unused = ("start_api_server", "start_monitor", "start_log_monitor")
-    before = {name: getattr(Node, name) for name in unused if hasattr(Node, name)}
-    for name in before:
-        setattr(Node, name, lambda _node, **_options: None)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def _without_its_signals(start: Callable[[], None]) -> None:
-    """Call `start` in a thread: Ray then keeps our signal handlers, and its processes survive a closed terminal."""
+    """Call `start` in a thread, so that Ray keeps our signal handlers and survives a closed terminal."""
     # In the main thread, `ray.init` and its C++ part would replace the handler of SIGTERM and end the process. SIGHUP
     # is blocked in the thread and its child processes: ranks must end their epochs when the terminal is closed.
     if threading.current_thread() is not threading.main_thread():
@@ -170,7 +162,7 @@ SETTINGS: Mapping[str, str] = {
     # At Ray's default niceness of 15, one busy process leaves a rank 3 % of its core.
     "RAY_worker_niceness": "0",
 }
-"""Settings that Ray reads from the environment before its first start."""
+"""Environment variables that Ray reads at import."""
 _LOOK_SECONDS = 0.5
 
 
@@ -183,7 +175,7 @@ def join_or_start(
     temp_folder: str | None,
     must_fit: bool = True,
 ) -> bool:
-    """Join a cluster, or start one if address is None; returns whether it was started. Raises PoolError on failure."""
+    """Join a cluster, or start one if address is None. Returns whether it was started; raises PoolError."""
     ray = import_ray()
     starts = address is None and not ray.is_initialized()
     options: dict[str, Any] = {
@@ -200,14 +192,14 @@ def join_or_start(
 
 
 def connect(address: str | None, **options: Any) -> None:
-    """Join a cluster, or start a local one with the options. Raises PoolError with the reason in one line."""
+    """Join a cluster, or start a local cluster. Raises PoolError with the reason in one line."""
     ray = import_ray()
     if ray.is_initialized():
         return
-    # Of its messages about token authentication, only the warning that it is off is worth a line.
+    # Hide Ray's message that token authentication is enabled, but not its warning that it is off.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
-    if address == "auto":  # resolved as Ray does, since that address may be on the loopback interface, or be gone
+    if address == "auto":  # resolved as in Ray, since RAY_ADDRESS may be on the loopback interface, or not answer
         address = os.environ.get("RAY_ADDRESS") or address
     if address is not None:
         check_reachable(address)
@@ -220,13 +212,13 @@ def connect(address: str | None, **options: Any) -> None:
 
 
 def hide_token() -> None:
-    """Make Ray's token readable for this user only, since other users could run code in the cluster with it."""
-    with contextlib.suppress(OSError, RuntimeError):  # it is elsewhere
+    """Make Ray's token readable for this user only, since it allows running code in the cluster."""
+    with contextlib.suppress(OSError, RuntimeError):  # the token may be elsewhere
         (Path("~/.ray").expanduser() / "auth_token").chmod(0o600)
 
 
 def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
-    """Call `init`, and retry if a busy machine did not start Ray within its limit of 30 s."""
+    """Call `init`, and retry if a busy machine did not start Ray within Ray's 30 s."""
     for left in reversed(range(STARTS)):
         try:
             init(address, **options)
@@ -240,13 +232,13 @@ def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
-    """Connect to a starting cluster and wait until it has `nodes` nodes. Raises PoolError after `seconds`."""
+    """Connect to a starting cluster and wait for `nodes` nodes. Raises PoolError after `seconds`."""
     deadline, found, problem = time.monotonic() + seconds, 0, ""
     while time.monotonic() < deadline:
         try:
             connect(address)
             found = sum(node["Alive"] for node in import_ray().nodes())
-        except PoolError as error:  # its head has not started yet
+        except PoolError as error:  # the cluster's head has not started yet
             problem = f" ({error})"
         if found >= nodes:
             return
@@ -255,7 +247,7 @@ def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
 
 
 def import_ray() -> Any:
-    """Return the Ray module, after setting the environment variables that it reads at import."""
+    """Set `SETTINGS`, then import Ray."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray
@@ -264,7 +256,7 @@ def import_ray() -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """Raise PoolError if nothing answers at the address. Ray itself would try for minutes, then kill this process."""
+    """Raise PoolError if nothing answers at the address; Ray would try for minutes, then kill this process."""
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if address in {"auto", "local"}:
         return
@@ -285,12 +277,13 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
     if there < slots:
         raise PoolError(
             f"Ray: {slots} slots x {each:g} {kind} = {slots * each:g} {kind} needed, but the cluster has "
-            f"{resources.get(kind, 0):g}, enough for {there} slots, each on one node"
+            f"{resources.get(kind, 0):g}, enough for {there} slots, each on one node. "
+            "Lower resources.slots or add nodes"
         )
 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
-    """Return the number of CPU slots of a cluster and the names of its GPUs. Raises PoolError if unreachable."""
+    """Return a cluster's number of CPU slots and its GPUs' names. Raises PoolError if unreachable."""
     import ray
 
     connect(address)

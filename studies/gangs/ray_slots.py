@@ -1,6 +1,6 @@
 """Starts, watches and replaces the processes of a pool's slots on Ray, in one thread.
 
-A Ray call for each process ends only when the process dies. So the pool notices it, and starts no trial there.
+An endless Ray call to each process fails when the process dies, so that the pool notices it.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ WEIGH_DEADLINE_SECONDS = 10.0
 
 @dataclass(kw_only=True, slots=True)
 class Slot:
-    """A slot, and the process that currently serves it."""
+    """A slot with its current process."""
 
     actor: Any  # actor of the process; None between two attempts to start one
     hello: Any = None  # call whose answer shows that the process is ready; None before the call
@@ -56,7 +56,7 @@ class Slot:
 
 
 def kill_processes(slots: Iterable[Slot]) -> None:
-    """Kill processes of this machine by their process ids, because the cluster is dead."""
+    """Kill this machine's processes of a dead cluster by process id."""
     for slot in slots:
         if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
             with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def kill_processes(slots: Iterable[Slot]) -> None:
 
 
 def weigh(slots: Sequence[Slot], actors: Sequence[Any], ends: Sequence[Any], is_closing: Callable[[], bool]) -> None:
-    """Measure the memory of processes after they dropped a trial, if they still serve their slots."""
+    """Measure the memory of slots' processes after they dropped a trial."""
     import ray
 
     ray.wait(list(ends), num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
@@ -82,17 +82,16 @@ RETRY_SECONDS = 1.0
 MOST_DOUBLINGS = 6  # number of consecutive failures after which the retry interval stops growing
 LOOK_SECONDS = 0.5
 LOST_AFTER_SECONDS = 3.0
-"""Seconds without a process after which the pool checks whether the cluster still has the slot's device."""
+"""Seconds without an answer after which the pool checks whether the cluster still has the slot's device."""
 AWAITED_AFTER_SECONDS = 30.0
-"""Seconds without a process after which a slot waits for the autoscaler, unpaid: another study may use its device."""
+"""Seconds without an answer after which a slot waits for the autoscaler, unpaid: another study may use its device."""
 
 
 class RaySlots:
     """Keeps a running process in each slot of a pool.
 
-    `find_store` makes sure that the store of the process groups is alive before processes are used. While a trial runs
-    on a slot (`is_used`), the trial reports the death of the process. `cpus_per_slot` 0 means that each slot is a GPU.
-    With `autoscale`, an autoscaler adds devices for processes that wait.
+    `find_store` replaces a dead store of the process groups. While a slot `is_used`, its trial reports the death of the
+    process. With `cpus_per_slot` 0, each slot is a GPU. With `autoscale`, waiting processes get new devices.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class RaySlots:
         self.closing = threading.Event()
 
     def open(self, slots: int) -> None:
-        """Start the processes of all slots, without waiting for them."""
+        """Start the processes of all slots without waiting."""
         self._here = own_node()
         new = Slot(actor=None, is_lost=self._autoscale)
         self.by_number = {number: self._made(number, new) for number in range(slots)}
@@ -137,7 +136,7 @@ class RaySlots:
                 return
 
     def look(self) -> None:
-        """Wait briefly for processes that started or died, and handle them."""
+        """Wait briefly for processes that start or die, and handle them."""
         import ray
 
         self._bring_up()
@@ -155,7 +154,7 @@ class RaySlots:
         self._look_for_the_late()
 
     def _bring_up(self) -> None:
-        """Start the processes that are due, and ask started processes whether they are ready."""
+        """Start due processes, and ask started processes whether they are ready."""
         with self._changing:
             # A process for a slot without a device waits for a device, and would take another slot's.
             is_room = all(slot.ready or slot.is_lost for slot in self.by_number.values())
@@ -202,7 +201,7 @@ class RaySlots:
             self._failed(number, slot, error)
             return
         with self._changing:
-            if self.by_number[number] is not slot:  # it was given up with its node by now
+            if self.by_number[number] is not slot:  # the slot was given up with its node by now
                 return
             slot.hello, slot.death = None, slot.actor.stay.remote()
             slot.node, slot.host, slot.pid = told["node"], told["host"], told["pid"]
@@ -215,7 +214,7 @@ class RaySlots:
             self.look_at_nodes()
 
     def _failed(self, number: int, slot: Slot, error: Exception) -> None:
-        """Schedule another start of the slot's process, or end the study after too many failures."""
+        """Schedule another start of the slot's process; after too many failures, end the study."""
         if self.closing.is_set():  # the pool itself has ended the process
             return
         cause = last_line(str(error), type(error).__name__).strip()[:500]
@@ -235,7 +234,7 @@ class RaySlots:
                 )
 
     def _died(self, number: int, death: Any) -> None:
-        """Replace a process that died without a trial; if a trial was running, the trial reports the death."""
+        """Replace a process that died without a trial; a running trial reports the death itself."""
         with self._changing:
             slot = self.by_number[number]
             if slot.death is not death:
@@ -248,19 +247,19 @@ class RaySlots:
         self._post(SlotsLost(slots=(number,)))
 
     def replace(self, numbers: Iterable[int]) -> None:
-        """Replace processes of slots. `SlotsReady` follows, or `SlotsLost` if the node is dead or will be removed."""
+        """Replace processes of slots. `SlotsReady` follows, or `SlotsLost` on dead or leaving nodes."""
         numbers = tuple(numbers)
         self.replace_there(numbers)
         self.give_back_leaving(numbers)
 
     def replace_there(self, numbers: Iterable[int]) -> None:
-        """Replace the processes of slots, except on nodes that are dead or will be removed."""
+        """Replace processes of slots, except on dead or leaving nodes."""
         with self._changing:
             if self.closing.is_set():
                 return
             stay = [number for number in numbers if not self._nodes.is_leaving(self.by_number[number].node)]
             for number, slot in list(self.by_number.items()) if stay else ():
-                if slot.is_lost and slot.actor is not None:  # it would take the device of a slot that is being replaced
+                if slot.is_lost and slot.actor is not None:  # its process would take the device of a replaced process
                     kill(slot.actor)
                     self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
             for number in stay:
@@ -268,7 +267,7 @@ class RaySlots:
                 self.by_number[number] = self._made(number, self.by_number[number])
 
     def release(self, numbers: Iterable[int]) -> None:
-        """End the processes of slots without a trial forever, including processes that wait for a device."""
+        """End the processes of unused slots forever."""
         with self._changing:
             if self.closing.is_set():
                 return
@@ -278,7 +277,7 @@ class RaySlots:
                 self.by_number[number] = Slot(actor=None, is_lost=True, is_released=True)
 
     def replace_idle(self, unfit: Callable[[], Iterable[int]]) -> None:
-        """Replace the processes of slots that `unfit()` returns, unless a trial is running there."""
+        """Replace the processes of unused slots in `unfit()`."""
         with self._changing:
             numbers = tuple(n for n in unfit() if self.by_number[n].ready and not self._is_used(n))
             self.replace(numbers)
@@ -286,7 +285,7 @@ class RaySlots:
             self._post(SlotsLost(slots=numbers))
 
     def look_at_nodes(self) -> None:
-        """Give up unused slots on nodes that are dead or will be removed; report slots there on which trials run."""
+        """Give up unused slots on dead or leaving nodes, and report used slots there."""
         with self._changing:
             there = {number: slot for number, slot in self.by_number.items() if slot.node and not slot.is_lost}
             gone = [number for number, slot in there.items() if self._nodes.is_leaving(slot.node)]
@@ -295,12 +294,12 @@ class RaySlots:
             for number in leaving:
                 there[number].is_leaving = True
             self._lose(number for number in gone if number not in held)
-            if leaving:  # reported before their gangs can return them, which makes them lost
+            if leaving:  # reported before gangs return these slots, which makes them lost
                 log.warning("slots %s: their node will soon be removed from the cluster", list(leaving))
                 self._post(SlotsLeaving(slots=leaving))
 
     def give_back_leaving(self, numbers: Iterable[int]) -> None:
-        """Give up slots after their trial has ended, if their nodes are dead or will be removed."""
+        """Give up slots on dead or leaving nodes, after their trial has ended."""
         with self._changing:
             if self.closing.is_set():
                 return
@@ -318,17 +317,17 @@ class RaySlots:
             self._post(SlotsLost(slots=lost, with_device=True))
 
     def actors(self) -> list[Any]:
-        """Return the actors of all slots. While the pool is closing, no new actor is started after this call."""
+        """Return the actors of all slots. If the pool is closing, no actor is started after this call."""
         with self._changing:
             return [slot.actor for slot in self.by_number.values()]
 
     def name_of(self, number: int) -> str:
-        """Return the name of a slot and its process, for messages."""
+        """Return a slot's name for messages, with its process."""
         slot = self.by_number[number]
         return f"slot {number}, process {slot.pid} on {slot.host}"
 
     def replace_dead(self, numbers: Iterable[int]) -> None:
-        """Replace processes that died while a trial ran on these slots, after the trial has ended."""
+        """Replace processes that died while a trial, which has ended, was running there."""
         with self._changing:
             dead = tuple(number for number in numbers if self.by_number[number].is_dead)
             self.replace(dead)
@@ -336,9 +335,13 @@ class RaySlots:
             self._post(SlotsLost(slots=dead))
 
     def _look_for_the_late(self) -> None:
-        """Add slots for new devices, report slots without a device, and restart processes that do not answer."""
+        """Add slots for new devices, give up slots without a device, and restart processes that do not answer."""
         now = time.monotonic()
-        late = _without_answer(self.by_number, now - LOST_AFTER_SECONDS)
+        late = {
+            number: slot
+            for number, slot in self.by_number.items()
+            if slot.hello is not None and not slot.is_lost and slot.since < now - LOST_AFTER_SECONDS
+        }
         if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
             return
         self._looked_for_room_at = now
@@ -358,12 +361,3 @@ class RaySlots:
                         self._lose([number])
             elif now - slot.since > WARM_UP_DEADLINE_SECONDS:
                 self._failed(number, slot, TimeoutError(f"no answer within {WARM_UP_DEADLINE_SECONDS:.0f} s"))
-
-
-def _without_answer(slots: Mapping[int, Slot], before: float) -> dict[int, Slot]:
-    """Return slots whose processes started before `before` (monotonic clock) and have not answered."""
-    return {
-        number: slot
-        for number, slot in slots.items()
-        if slot.hello is not None and not slot.is_lost and slot.since < before
-    }

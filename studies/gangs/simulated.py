@@ -1,4 +1,4 @@
-"""A simulated pool that replays recorded learning curves in virtual time, with the interface of the pool on Ray."""
+"""A simulated pool that replays learning curves in virtual time, with the interface of the pool on Ray."""
 
 import heapq
 import itertools
@@ -12,7 +12,7 @@ from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """Recorded or made-up results of training one configuration, for each epoch."""
+    """Results of training one configuration, for each epoch."""
 
     metrics: tuple[Mapping[str, float], ...]  # by name, for each epoch from 1
     epoch_seconds: tuple[float, ...]
@@ -50,13 +50,13 @@ class _Beat:
 
 
 class SimulatedPool:
-    """A pool whose trials take virtual time, which begins at `opened_at`.
+    """A pool whose trials take virtual time, which begins at `opened_at`; see `GangPool`.
 
     Args:
-        thaw_seconds: Time from reserving slots to the first step of a trial that resumes from a checkpoint.
-        warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
-        trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
-        progress_seconds: Time between two progress reports within an epoch; None for no reports.
+        thaw_seconds: Time from reserving slots to the first step of a resumed trial.
+        warm_up_seconds: Time that the processes of slots take to start.
+        trials_per_process: Number of trials after which a slot gets a new process; None: never.
+        progress_seconds: Time between progress reports within an epoch; None: no reports.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SimulatedPool:
         """Do nothing, since simulated slots cost no resources."""
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Begin training after the time of a start or resume. The name of a checkpoint contains its epoch."""
+        """Begin training after the time of a start or resume. A checkpoint's name contains its epoch."""
         epoch = int(spec.resume_from.rsplit("-", 1)[1]) if spec.resume_from else 0
         gang = _Gang(
             spec=spec, slots=slots, curve=self._curve_of(spec.params, spec.world_size), until=until, epoch=epoch
@@ -110,36 +110,36 @@ class SimulatedPool:
         self._at(seconds, trial_id, GangStarted(trial_id=trial_id, attempt=spec.attempt))
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Let the trial train up to epoch `until`."""
+        """See `GangPool.grant`."""
         gang = self._gangs[trial_id, attempt]
         gang.until = until
         if not gang.busy:
             self._train(trial_id, gang)
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:  # noqa: ARG002
-        """Stop the trial at the end of its epoch; simulated trials save no checkpoints within epochs."""
+        """Stop the trial at the end of its epoch; `within_seconds` has no effect."""
         if gang := self._gangs.get((trial_id, attempt)):
             gang.draining = True
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the slots whose process has trained `trials_per_process` trials."""
+        """See `GangPool.worn`."""
         limit = self._trials_per_process
         return () if limit is None else tuple(slot for slot in slots if self._trials[slot] >= limit)
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Remove a trial that waits, and free its slots."""
+        """See `GangPool.end`."""
         self._gangs.pop((trial_id, attempt), None)
         if retire:
             self._trials |= dict.fromkeys(retire, 0)
             self._at(self._warm_up_seconds, trial_id, SlotsReady(slots=retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Remove a trial; its slots are ready again immediately."""
+        """Remove a trial; its slots are ready immediately."""
         if gang := self._gangs.pop((trial_id, attempt), None):
             self._at(0.0, trial_id, SlotsReady(slots=gang.slots))
 
     def post(self, event: Event) -> None:
-        """Deliver an event before all other events of the current time."""
+        """Deliver an event before all simultaneous events."""
         self._at(0.0, -1, event)
 
     def now(self) -> float:
@@ -147,10 +147,7 @@ class SimulatedPool:
         return self._now
 
     def wait(self, seconds: float) -> list[Event]:
-        """Advance virtual time to the next events, by at most `seconds`, and return these events.
-
-        Simultaneous events are returned together in the order of trial ids, so that the order of starts has no effect.
-        """
+        """Advance virtual time to the next events, by at most `seconds`, and return them, sorted by trial id."""
         if not self._agenda or self._agenda[0][0] > self._now + seconds:
             self._now += seconds
             return []

@@ -1,9 +1,9 @@
-"""Process groups that outlive their trial: a new group takes time to form, and reusing an existing group does not.
+"""Process groups that outlive their trial, since forming a group takes time.
 
 A process is in one group at a time. All members of a group train the same trial or are idle. Before a member joins
 another group, all members leave their group together: an NCCL communicator is destroyed only when every member asks,
 and a single member waits forever (pytorch #141510, #180611, nccl #863). If a member's process has died, the others must
-be replaced. With Gloo each member leaves alone: a trial of one rank dissolves no group, and dead members do no harm.
+be replaced. With Gloo, each member leaves alone: a trial of one rank dissolves no group, and dead members do no harm.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-    """Return slots of the fullest node with enough free slots, else of the emptiest nodes; at most all free slots."""
+    """Return free slots of the fullest node with enough of them, else of the emptiest nodes."""
     nodes: dict[str, list[int]] = {}
     for slot, node in sorted(node_of.items()):
         nodes.setdefault(node, []).append(slot)
@@ -28,7 +28,7 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
 
 
 def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) -> tuple[int, ...]:
-    """Return `count` free slots to release, at most all, so that most nodes become empty: small unused nodes first."""
+    """Return at most `count` free slots to release, small unused nodes first, so that most nodes become empty."""
     used = {node for slot, node in node_of.items() if slot not in free}
     nodes: dict[str, list[int]] = {}
     for slot in sorted(free):
@@ -64,8 +64,8 @@ class StuckGroupError(Exception):
 class StandingGroups:
     """All process groups that stay for later trials; thread-safe.
 
-    `leaves_together`: members can leave a group only all at once, as with NCCL. `leave` makes them leave and waits for
-    them, until the function passed to it returns True; it returns the slots whose processes have not left.
+    `leaves_together`: members can leave a group only together, as with NCCL. `leave` makes them leave, waits until the
+    function passed to it returns True, and returns the slots whose processes have not left.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class StandingGroups:
         self._changing = threading.Condition()
 
     def pick(self, node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-        """Return slots for a trial: an unused process group of this size, else the best fit."""
+        """Return slots for a trial: of an unused process group, else the best fit."""
         with self._changing:
             standing = {group.slots for group in self._by_slot.values()}
             unbound = {slot: node for slot, node in node_of.items() if slot not in self._by_slot}
@@ -93,10 +93,10 @@ class StandingGroups:
         return best_fit(node_of, world_size)
 
     def seat(self, slots: tuple[int, ...]) -> str:
-        """Return the id of the process group of these slots, which may be new; empty for a single slot.
+        """Return the id of these slots' process group, which may be new; empty for a single slot.
 
-        Dissolves other groups that share a slot, which takes as long as the slowest member. StuckGroupError names slots
-        whose processes must be replaced, or slots that got new processes during the call.
+        Waits until other groups that share a slot are dissolved. StuckGroupError names slots whose processes must be
+        replaced, or got replaced during the call.
         """
         with self._changing:
             self._changing.wait_for(lambda: not self._leaving & set(slots))
@@ -120,18 +120,18 @@ class StandingGroups:
             return group.id
 
     def dissolve(self, slots: Sequence[int]) -> None:
-        """Dissolve all process groups with members in `slots`. Raises StuckGroupError if a process cannot leave."""
+        """Dissolve the process groups of slots. Raises StuckGroupError if a process cannot leave."""
         with self._changing:
             fallen = self._taken_out(slots)
         self._dissolve(fallen)
 
     def _hopeless(self, group: StandingGroup) -> Callable[[], bool]:
-        """Return a function that returns True after a timeout, or when a member's process has died."""
+        """Return a function that is True after a timeout or the death of a member's process."""
         deadline = time.monotonic() + LEAVE_SECONDS
         return lambda: time.monotonic() > deadline or self._members.get(group) != self._processes_of(group.slots)
 
     def forget(self, slot: int) -> None:
-        """Record that the slot's process is dead, so that the other members can never leave its group."""
+        """Record that the slot's process is dead, so that other members can never leave its group."""
         with self._changing:
             self._stuck.discard(slot)
             self._replaced[slot] += 1
@@ -143,12 +143,12 @@ class StandingGroups:
                     self._stuck |= set(group.slots) - {slot}
 
     def stuck(self) -> frozenset[int]:
-        """Return the slots whose processes must be replaced, because they cannot leave their group."""
+        """Return the slots whose processes cannot leave their group, and must be replaced."""
         with self._changing:
             return frozenset(self._stuck)
 
     def _processes_of(self, slots: Sequence[int]) -> list[int]:
-        """Return how often each slot's process was replaced; a new process is in no group yet."""
+        """Return the number of replaced processes of each slot; a new process is in no group."""
         return [self._replaced[slot] for slot in slots]
 
     def _taken_out(self, slots: Sequence[int]) -> list[StandingGroup]:
@@ -159,7 +159,7 @@ class StandingGroups:
         return groups
 
     def _dissolve(self, groups: Sequence[StandingGroup]) -> None:
-        """Make the members of groups leave, and wake threads that wait for their slots."""
+        """Make the members of groups leave, and wake threads waiting for their slots."""
         if not self._leaves_together:  # each member leaves when it joins another group
             for group in groups:
                 self._members.pop(group)

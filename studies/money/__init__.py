@@ -1,1 +1,1 @@
-"""Prices, charges, and the budget, part of which is reserved for the possible cost of running trials."""
+"""Prices, charges and the budget."""

@@ -1,8 +1,8 @@
 """Converts the budget to a deadline, and forecasts how long epochs take.
 
 A pool of S slots at price p costs S p per second, busy or idle. The remaining dollars therefore last until a known
-deadline, and no trial is promised time beyond it. A limit in hours works the same way, at a price of one. The whole
-pool is reserved until the latest expected end of a running trial. The deadline changes with price and slots.
+deadline, which changes with price and slots, and no trial is promised time beyond it. A limit in hours is a deadline
+too. The whole pool is reserved until the latest expected end of a running trial.
 """
 
 import math
@@ -20,12 +20,12 @@ BOUND_MARGIN_SECONDS = 0.05
 OWN_EPOCHS = 5  # number of a trial's latest epochs that its forecast uses
 STARTS = 20  # number of latest gang starts from which the duration of a start is forecast
 OWN_DEVIATION, TRIALS_DEVIATION = 0.2, 0.66
-"""Prior standard deviations of the logarithm of a duration: between epochs of one trial, and between trials.
+"""Prior standard deviations of a duration's logarithm, between epochs of a trial and between trials.
 
-The second value is the deviation of a log-uniform distribution over 1:10. Each counts as one observation.
+Each counts as one observation. The second belongs to a log-uniform distribution over 1:10.
 """
 WORTH_DECISIONS = 5
-"""Number of consecutive decisions that must promise too little for its cost before a study ends for that reason."""
+"""Number of consecutive decisions that must promise too little for their cost before they end a study."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,16 +41,16 @@ class Limits:
     finish: float = 0.0
 
     def is_worthwhile(self, percents: Sequence[float]) -> bool:
-        """Return whether further dollars are expected to improve the study enough.
+        """Return whether more dollars should improve the study enough.
 
         Args:
-            percents: Percent of hypervolume that ten more dollars would add, at each decision, oldest first.
+            percents: Hypervolume in percent that ten more dollars would add, at each decision, oldest first.
         """
         least = self.least_percent_per_10_usd
         return least is None or len(percents) < WORTH_DECISIONS or max(percents[-WORTH_DECISIONS:]) >= least
 
     def trial_reason(self, paid_nano_usd: float, wall_seconds: float) -> str | None:
-        """Return the reason why a trial with this cost and duration must end; None if it may continue."""
+        """Return why a trial with this cost and duration must end; None if it may continue."""
         if self.usd_per_trial is not None and paid_nano_usd >= self.usd_per_trial * NANO:
             return f"budget.usd_per_trial: {paid_nano_usd / NANO:.6g} of {self.usd_per_trial:g} dollars are used up"
         if self.hours_per_trial is not None and wall_seconds >= self.hours_per_trial * 3600:
@@ -59,11 +59,11 @@ class Limits:
 
 
 class BudgetClock:
-    """Converts the remaining dollars and hours to a deadline. Created when the pool opens.
+    """Converts the remaining dollars and hours to a deadline; times are in seconds since 1970.
 
     Args:
-        opened_at: Time at which the pool began to cost money, in seconds since 1970.
-        alive_since: Time at which this controller took the lease, in seconds since 1970.
+        opened_at: Time from which the pool costs money.
+        alive_since: Time at which this controller took the lease.
     """
 
     def __init__(
@@ -92,17 +92,17 @@ class BudgetClock:
 
     @property
     def deadline(self) -> float:
-        """Return the time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
+        """Return the time at which dollars or hours are used up; infinite without limits."""
         return min(self._usd_deadline, self._hours_deadline)
 
     @property
     def binding(self) -> StopReason:
-        """Return the limit that will be reached first, dollars or hours."""
+        """Return the limit that is reached first, dollars or hours."""
         return "budget_usd" if self._usd_deadline <= self._hours_deadline else "budget_hours"
 
     @property
     def total_seconds(self) -> float:
-        """Return the duration of this pool that the whole budget buys; infinite without dollars or hours."""
+        """Return the time of this pool that the whole budget buys; infinite without dollars or hours."""
         if self.deadline == math.inf:
             return math.inf
         limits = self._limits
@@ -113,19 +113,19 @@ class BudgetClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """Forecast of how long a trial's start and its next epoch take; the epoch's duration is log-normal."""
+    """Forecast durations of a trial's start and next epoch; the epoch's duration is log-normal."""
 
     start_seconds: float  # expected time from the lease of the slots to the first step
     epoch_seconds: float  # median of the duration of the next epoch
     deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
-        """Return the seconds within which `epochs` epochs and their checkpoint very probably end, with a margin."""
+        """Return seconds within which `epochs` epochs and their checkpoint very probably end."""
         start = self.start_seconds if starting else 0.0
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
 
     def chance(self, seconds: float, *, epochs: int, starting: bool) -> float:
-        """Return the probability that `epochs` epochs, assumed equally long, end within `seconds`."""
+        """Return the probability that `epochs` equally long epochs end within `seconds`."""
         room = (seconds - (self.start_seconds if starting else 0.0)) / max(epochs, 1)
         if room <= 0:
             return 0.0
@@ -147,7 +147,7 @@ class _Durations:
 class Forecaster:
     """Forecasts epoch durations from the trial's own epochs, else from trials of its world size, else from all trials.
 
-    With k of w ranks, epochs are assumed to take w / k times as long.
+    With k of w ranks, an epoch takes w / k times as long.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class Forecaster:
         self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
     def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
-        """Record a trial's latest epoch, the last of `own_epoch_seconds`, and the error of its forecast."""
+        """Record a trial's latest epoch, the last of `own_epoch_seconds`, and its forecast's error."""
         durations = self._epochs.setdefault(world_size, _Durations())
         if len(own_epoch_seconds) > 1:
             expected = _typical(own_epoch_seconds[-OWN_EPOCHS - 1 : -1])
@@ -171,7 +171,7 @@ class Forecaster:
             self._epochs.setdefault(world_size, _Durations()).add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
 
     def saw_start(self, world_size: int, seconds: float) -> None:
-        """Record the time from reserving a trial's slots to its first step."""
+        """Record a start: seconds from reserving slots to the first step."""
         self._starts.setdefault(world_size, deque(maxlen=STARTS)).append(seconds)
 
     def forecast(
@@ -180,7 +180,7 @@ class Forecaster:
         """Return the forecast for a trial on `ranks` ranks (default: `world_size`); None before any epoch.
 
         Args:
-            own_epoch_seconds: Durations of the trial's epochs on `world_size` ranks, the latest last.
+            own_epoch_seconds: Durations of the trial's epochs on `world_size` ranks, latest last.
         """
         ranks = ranks or world_size
         start, longer = self.start_seconds(ranks), world_size / ranks
@@ -206,7 +206,7 @@ class Forecaster:
         )
 
     def start_seconds(self, world_size: int) -> float:
-        """Return the expected time from reserving slots to the first step; 0 before any trial started."""
+        """Return the expected seconds from reserving slots to the first step; 0 before any start."""
         starts = self._starts.get(world_size) or [one for some in self._starts.values() for one in some]
         return median(starts) if starts else 0.0
 
@@ -225,7 +225,7 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 
 
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
-    """Return the standard deviation of the next value, from `count` values' sum of squared deviations."""
+    """Return the standard deviation of the next value after `count` values with these squared deviations."""
     # The prior variance counts as one observation, so its weight falls with `count`: equal values soon predict.
     variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)
@@ -237,7 +237,7 @@ PRICES_SOURCE = "AWS EC2 on demand, us-east-1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """Price of one slot in dollars per hour, and its source."""
+    """Price of a slot, and its source."""
 
     usd_per_slot_hour: float
     source: str
@@ -257,13 +257,13 @@ _USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
 )
 _UNKNOWN_GPU = ("an unknown GPU, taken for an A10G", 1.006, "g5.xlarge")
 _SLICE = re.compile(r"\bMIG (?:\d+c\.)?(\d)g\.", re.IGNORECASE)
-"""Driver's name of a part of a GPU, such as `MIG 3g.40gb`: the first number counts its compute slices."""
+"""Driver's name of a GPU's part, such as `MIG 3g.40gb` with 3 compute slices."""
 _SLICES = 7  # number of compute slices of a whole GPU, the same for each listed GPU with MIG
 USD_PER_CPU_HOUR = 0.04463  # price of one vCPU: c7i.large / 2
 
 
 def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
-    """Return the list price of a slot for this kind of device.
+    """Return a slot's list price.
 
     Args:
         device: "cpu" or "cuda".

@@ -1,4 +1,4 @@
-"""Calculates charges so that each second of each slot, from opening to closing the pool, is charged exactly once."""
+"""Calculates charges: each second of each slot in the open pool is charged exactly once."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,16 +8,16 @@ from studies.records.records import NANO, ChargeKind
 from studies.storage.writing.changes import Charged
 
 ABSORBS_ROUNDING: frozenset[ChargeKind] = frozenset({"lost", "idle"})
-"""Kinds of charges that absorb rounding errors, since no trial's objective contains them."""
+"""Kinds of charges that absorb rounding errors, since no objective contains them."""
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
-    """Return the cost in nano-dollars of `slots` slots for `seconds`, rounded once."""
+    """Return the cost in nano-dollars, rounded once."""
     return round(slots * seconds * usd_per_slot_hour * NANO / 3600)
 
 
 class PricedSpan(NamedTuple):
-    """A time interval with one price of a slot; begin and end in seconds since 1970."""
+    """A time interval with one price; begin and end in seconds since 1970."""
 
     begin: float
     end: float
@@ -27,7 +27,7 @@ class PricedSpan(NamedTuple):
 def charged(
     span: PricedSpan, slots: Sequence[int], kind: ChargeKind, cost: int, *, trial_id: int | None, attempt: int | None
 ) -> Charged:
-    """Return the charge for slots in an interval; `cost` is in nano-dollars."""
+    """Return the charge for slots; `cost` is in nano-dollars."""
     return Charged(
         kind=kind,
         trial_id=trial_id,
@@ -43,7 +43,7 @@ def charged(
 
 
 class PriceHistory:
-    """Prices of a slot over time."""
+    """Prices of a slot over time; times are in seconds since 1970."""
 
     def __init__(self, usd_per_slot_hour: float) -> None:
         self._prices = [(-math.inf, usd_per_slot_hour)]
@@ -55,15 +55,15 @@ class PriceHistory:
 
     @property
     def changed_at(self) -> float:
-        """Return the time of the latest price change, in seconds since 1970; minus infinity without one."""
+        """Return the time of the latest price change; minus infinity without a change."""
         return self._prices[-1][0]
 
     def change(self, usd_per_slot_hour: float, at: float) -> None:
-        """Set the price from the time `at`, in seconds since 1970. Calls must be in chronological order."""
+        """Set the price from the time `at`. Calls must be in chronological order."""
         self._prices.append((max(at, self.changed_at), usd_per_slot_hour))
 
     def spans(self, since: float, until: float) -> Iterator[PricedSpan]:
-        """Yield the parts of an interval, split at price changes, in chronological order."""
+        """Yield the parts of an interval, split at price changes."""
         if since >= self.changed_at:  # by far the most frequent case
             yield PricedSpan(since, until, self.usd_per_slot_hour)
             return
@@ -75,13 +75,13 @@ class PriceHistory:
 
 
 class SlotMeter:
-    """Records the time up to which each slot is charged, and charges the time since then.
+    """Charges each slot for the time since its last charge; times are in seconds since 1970.
 
     Charges of trials are rounded separately, so that equal epochs cost the same. Overhead charges absorb the rounding,
-    so that all charges together never exceed the cost of the pool's time.
+    so that the sum of charges never exceeds the cost of the pool's time.
 
     Args:
-        opened_at: Time at which the pool began to cost money, in seconds since 1970.
+        opened_at: Time from which the pool costs money.
     """
 
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
@@ -95,12 +95,12 @@ class SlotMeter:
 
     @property
     def usd_per_slot_hour(self) -> float:
-        """Return the current price of one slot."""
+        """Return the current price of a slot."""
         return self._prices.usd_per_slot_hour
 
     @property
     def charged_slots(self) -> tuple[int, ...]:
-        """Return the slots that currently cost money: all except paused slots."""
+        """Return the slots that cost money now: all except paused slots."""
         return tuple(sorted(slot for slot, since in self._charged_until.items() if since != math.inf))
 
     @property
@@ -114,12 +114,12 @@ class SlotMeter:
             self._prices.change(usd_per_slot_hour, now)
 
     def cost_nano_usd(self, slots: int, since: float, until: float) -> int:
-        """Return the cost of `slots` slots in an interval (seconds since 1970), with each second at its own price."""
+        """Return the cost of slots in an interval, with each second at its own price."""
         spans = self._prices.spans(since, until)
         return sum(cost_nano_usd(slots, span.end - span.begin, span.usd_per_slot_hour) for span in spans)
 
     def charged_until(self, slot: int) -> float:
-        """Return the time up to which a slot is charged, in seconds since 1970."""
+        """Return the time up to which a slot is charged."""
         return self._charged_until[slot]
 
     def charge(
@@ -174,7 +174,7 @@ class SlotMeter:
         return max(min(cost, owed - self._charged_nano_usd), 0)
 
     def uncharged_nano_usd(self, now: float) -> int:
-        """Return the cost of the pool's time that is not charged yet, in nano-dollars."""
+        """Return the cost of the pool's uncharged time, in nano-dollars."""
         if self._prices.changed_at == -math.inf:  # fast path: called at every commit, and a pool may have 1000 slots
             seconds = self._charged_count * (now - self.opened_at) - self._charged_seconds
             return cost_nano_usd(1, max(seconds, 0.0), self.usd_per_slot_hour)

@@ -1,6 +1,6 @@
 """A study as tables for other programs: trials, epochs and charges, which join by `trial` and `attempt`.
 
-Columns have the names of `trials --json` and of the store; amounts are in dollars.
+Columns are named as in `trials --json`; amounts are in dollars.
 """
 
 import csv
@@ -14,11 +14,11 @@ from studies.results.analysis import trial_rows
 
 Row = Mapping[str, object]
 TRIAL_COLUMNS = ("trial", "state", "failure", "epochs", "world_size", "cost_usd", "reason")
-"""Columns of a study's trials before its parameters, objectives and constraints."""
+"""Columns of trials before parameters, objectives and constraints."""
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Return rows of trials as CSV, with a column for each parameter (`params.x`) and each objective (`values.y`)."""
+    """Return rows of trials as CSV; see `flattened`."""
     columns, lines = flattened(rows, TRIAL_COLUMNS)
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -28,7 +28,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def flattened(rows: Sequence[Row], without_rows: Sequence[str]) -> tuple[list[str], list[dict[str, object]]]:
-    """Return a table's columns, and its rows with a column for each entry of a nested value (`params.x`)."""
+    """Return columns (`without_rows` if there are no rows), and rows with a column per nested value (`params.x`)."""
     lines: list[dict[str, object]] = []
     for row in rows:
         line: dict[str, object] = {}
@@ -53,14 +53,14 @@ CHARGE_COLUMNS = ("kind", "trial", "attempt", "slots", "seconds", "usd_per_slot_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table of a study. All its rows have equal keys; values may be mappings by parameter or metric."""
+    """A table of a study. Rows have equal keys; values may be mappings by parameter or metric."""
 
     rows: Callable[[StudyRecord], Rows]
     columns: tuple[str, ...]
 
 
 def epoch_rows(study: StudyRecord) -> Rows:
-    """Return a row for each epoch: time and cost of the epoch itself, and cumulative sums in `metrics`."""
+    """Return a row for each epoch: its own time and cost, and cumulative sums in `metrics`."""
     return [
         {
             "trial": trial.number,
@@ -78,7 +78,7 @@ def epoch_rows(study: StudyRecord) -> Rows:
 
 
 def charge_rows(study: StudyRecord) -> Rows:
-    """Return a row for each charge, oldest first; `trial` and `attempt` are None for overhead costs."""
+    """Return a row for each charge, oldest first; `trial` and `attempt` are None for overhead."""
     return [
         {
             "kind": charge.kind,
@@ -99,4 +99,4 @@ TABLES: Mapping[str, Table] = {
     "epochs": Table(rows=epoch_rows, columns=EPOCH_COLUMNS),
     "charges": Table(rows=charge_rows, columns=CHARGE_COLUMNS),
 }
-"""The tables by name."""
+"""Tables by name."""

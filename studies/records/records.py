@@ -1,4 +1,4 @@
-"""A study as frozen values without SQL (records), for all code that reads the store."""
+"""A study as frozen values without SQL (records)."""
 
 import math
 import shlex
@@ -19,25 +19,24 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """Forecast of one objective of a trial, with the objective's own sign and unit."""
+    """Forecast of one objective, with its own sign and unit."""
 
     epochs: tuple[int, ...]  # ascending: the next rungs
     mean: tuple[float, ...]  # expected value at each epoch, of its logarithm if `is_log`
-    # Standard deviation at each epoch, of the logarithm if `is_log`; 0 where the value is known
-    deviation: tuple[float, ...]
+    deviation: tuple[float, ...]  # standard deviation like `mean`; 0 for a known value
     is_log: bool = False  # the logarithm of the value is normally distributed
 
     def median(self, place: int) -> float:
-        """Return the forecast median at the epoch with index `place`."""
+        """Return the median at the epoch with index `place`."""
         return self._value(self.mean[place])
 
     def interval(self, place: int, probability: float = INTERVAL) -> tuple[float, float]:
-        """Return the central interval that has this probability, at the epoch with index `place`."""
+        """Return the central interval of this probability at the epoch with index `place`."""
         reach = _NORMAL.inv_cdf((1 + probability) / 2) * self.deviation[place]
         return self._value(self.mean[place] - reach), self._value(self.mean[place] + reach)
 
     def quantile_of(self, place: int, value: float) -> float | None:
-        """Return the forecast probability of a smaller value; None if the forecast has no spread."""
+        """Return the probability of a smaller value; None without a spread."""
         if self.is_log and value <= 0:
             return 0.0
         if not math.isfinite(value) or self.deviation[place] <= 0:
@@ -53,7 +52,7 @@ Forecasts: TypeAlias = Mapping[str, Forecast]  # forecasts by the objective's me
 
 
 def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
-    """Return forecasts as JSON values with six digits; None without forecasts."""
+    """Return forecasts as JSON data with six digits; None without forecasts."""
     return {
         metric: {
             "epochs": list(one.epochs),
@@ -66,7 +65,7 @@ def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
 
 
 def from_plain(stored: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Forecast]:
-    """Return forecasts from the JSON values that `as_plain` made; empty for None."""
+    """Return the forecasts for JSON data of `as_plain`; empty for None."""
     return {
         metric: Forecast(
             epochs=tuple(one["epochs"]), mean=tuple(one["mean"]), deviation=tuple(one["deviation"]), is_log=one["log"]
@@ -93,7 +92,7 @@ DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}  # 
 SIMULATED_TASK = "recorded_curves"  # task of a simulated study
 IMPORTED: Literal["imported"] = "imported"  # task, end and origin of what `automl import` has stored
 NOT_TRAINED_HERE: Mapping[object, str] = {SIMULATED_TASK: "was simulated", IMPORTED: "was imported"}
-"""Tasks of studies that trained nothing here, in words: they have no models and cannot continue."""
+"""Tasks of studies without trainings here, in words: these studies have no models and cannot continue."""
 STOP_REASONS: Mapping[StopReason, str] = {
     "budget_usd": "the dollars of its budget are used up",
     "budget_hours": "the time of its budget is used up",
@@ -106,15 +105,15 @@ STOP_REASONS: Mapping[StopReason, str] = {
     ),
     "interrupted": "it was interrupted; `automl resume {study}` continues it",
     "stopped": "it was stopped; `automl resume {study}` continues it",
-    "storage": "checkpoints cannot be written; it continues when they can, or with `automl resume {study}`",
+    "storage": "its checkpoints cannot be written; it continues when they can be, or with `automl resume {study}`",
     "error": "an error ended it",
     "imported": "it was imported: another tool ran and paid its trials, so they are in no budget here",
 }
-"""Reasons for a study's end as clauses for users; `why_ended` puts the study's name for `{study}`."""
+"""Reasons for a study's end as clauses for users; `why_ended` replaces `{study}`."""
 
 
 def why_ended(reason: StopReason | None, study: str) -> str:
-    """Return the reason why a study ended, as a clause for users; empty without a reason."""
+    """Return why a study ended, as a clause for users; empty without a reason."""
     return STOP_REASONS[reason].format(study=shlex.quote(study)) if reason else ""
 
 
@@ -127,16 +126,16 @@ FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "faile
 CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"queued", "running", "paused"})
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm", "test")
 OF_SAVED_MODELS: tuple[ChargeKind, ...] = ("confirm", "test")
-"""Kinds of charges after the search, for models that it has found."""
+"""Kinds of charges for models that the search has found."""
 OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")  # charges that a trial pays; their sum is its `cost_usd`
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
-"""Metrics that are sums over the epochs; for a pruned trial they are extrapolated to the last epoch."""
+"""Sums over epochs, extrapolated to the last epoch for pruned trials."""
 STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
-"""Metrics that training does not improve: size and latency are constant, and peak memory never falls."""
+"""Metrics that training does not improve: constants, and peak memory, which never falls."""
 
 
 def name_of_trial(trial_id: int, number: int | None) -> str:
-    """Return the name of a trial in commands: its number, or `q` and its row id before it has started."""
+    """Return a trial's name in commands: its number, or `q` and its row id before it started."""
     return f"q{trial_id}" if number is None else str(number)
 
 
@@ -148,13 +147,13 @@ class Objective:
     direction: Direction = "minimize"
 
     def signed(self, value: float) -> float:
-        """Return the value, negated if larger is better, so that smaller is always better."""
+        """Return the value, negated if larger is better."""
         return value if self.direction == "minimize" else -value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constraint:
-    """A metric's lower or upper bound, or both; a value equal to a bound is allowed."""
+    """A metric's lower or upper bound, or both; bounds are allowed values."""
 
     metric: str
     min: float | None = None
@@ -175,14 +174,14 @@ class EpochRecord:
 
 
 NEXT_10_USD_PERCENT = "next_10_usd_percent"
-"""Key in a decision's numbers: percent of hypervolume that ten more dollars would add."""
+"""Key in a decision's numbers: hypervolume in percent that ten more dollars would add."""
 FINISHING = "finish: "
-"""Prefix of a decision's reason when a leader trains to its last epoch, or another trial waits for the leader."""
+"""Prefix of a decision's reason when a leader trains to its last epoch, or a trial waits for a leader."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """A decision that a trial continues, pauses or stops at an epoch, with its reason and forecasts by metric."""
+    """A decision about a trial at an epoch, with its reason and forecasts by metric."""
 
     epoch: int
     action: Action
@@ -194,7 +193,7 @@ class DecisionRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptRecord:
-    """One run of a trial on slots, until it ended or was interrupted."""
+    """One run of a trial on slots."""
 
     attempt: int  # number within its trial, from 1
     world_size: int
@@ -203,13 +202,12 @@ class AttemptRecord:
     outcome: str  # "running", "complete", "paused", "pruned", "lost", "failed", ...
     started_at: datetime
     ended_at: datetime | None = None
-    # The trainer's `TrialFacts` as a mapping, empty before the first step
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)  # the trainer's `TrialFacts`; empty before the first step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChargeRecord:
-    """One charge: `slots` slots for the `seconds` before `charged_at`, in nano-dollars."""
+    """One charge, for `slots` slots and the `seconds` before `charged_at`."""
 
     kind: ChargeKind
     trial: int | None
@@ -224,23 +222,21 @@ class ChargeRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmationRecord:
-    """One repeated training of a chosen model with a new seed (`automl confirm`), or one test of a saved model."""
+    """One training of a chosen model with a new seed (`automl confirm`), or one test of a saved model."""
 
     trial: int
     seed: int
     epoch: int
-    # Number trained; fewer than `epoch` if this training stopped improving earlier, 0 if a saved model was tested
-    epochs: int
+    epochs: int  # number trained; below `epoch` if the training stopped improving earlier, 0 for a test
     metrics: Mapping[str, float]  # of the last epoch, test metrics with their prefix
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of a kept model of this seed, from this or an earlier training
     confirmed_at: datetime
-    # See `trainers.loop.epoch_metrics`; None unless a recommended model was described at the study's end
-    answers: Mapping[str, Any] | None = None
+    answers: Mapping[str, Any] | None = None  # of a recommended model at the end; see `trainers.loop.epoch_metrics`
 
     @property
     def is_test(self) -> bool:
-        """Return whether a saved model was tested or described, without any training."""
+        """Return whether a saved model was tested or described, without training."""
         return self.epochs == 0 and bool(self.metrics or self.answers)
 
 
@@ -271,16 +267,16 @@ class TrialRecord:
 
     @property
     def name(self) -> str:
-        """Return the trial's name in commands: its number, or `q` and its row id before it has started."""
+        """Return the trial's name in commands; see `name_of_trial`."""
         return name_of_trial(self.id, self.number)
 
     @property
     def declared_params(self) -> dict[str, ParameterValue]:
-        """Return the parameters except parameters that the trial requested at run time."""
+        """Return the parameters without those requested at run time."""
         return {name: value for name, value in self.params.items() if name not in self.asked}
 
     def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:
-        """Return the objectives of the last epoch by metric, in the spec's order; empty before the first epoch."""
+        """Return the objectives of the last epoch by metric, in the spec's order; empty before any epoch."""
         if not self.epochs:
             return {}
         metrics = self.epochs[-1].metrics
@@ -289,7 +285,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetLine:
-    """One limit of the budget (None: no limit), with the amounts spent and reserved for running trials."""
+    """One limit of the budget (None: no limit), with amounts spent and reserved for running trials."""
 
     limit: float | None
     spent: float
@@ -298,7 +294,7 @@ class BudgetLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewRecord:
-    """Progress of a study's copy in Optuna or MLflow; `link` is its address, or empty."""
+    """Progress of a study's copy in Optuna or MLflow; `link` is its address."""
 
     view: str
     behind: int
@@ -321,7 +317,7 @@ class StudyLine:
 
 @dataclass(frozen=True, kw_only=True)  # without slots, since `cached_property` needs a `__dict__`
 class StudyRecord:
-    """A stored study with all its trials, charges and settings."""
+    """A stored study with trials, charges and settings."""
 
     id: int
     uid: str
@@ -342,10 +338,8 @@ class StudyRecord:
     constraints: tuple[Constraint, ...] = ()
     views: tuple[ViewRecord, ...] = ()
     slots_there: int | None = None  # number of slots that cost money now; None if no pool is open
-    # Measurements with fresh seeds, the latest of each trial, epoch and seed
-    confirmations: tuple[ConfirmationRecord, ...] = ()
-    # Saved models measured at the study's end, on the test part if there is one
-    tests: tuple[ConfirmationRecord, ...] = ()
+    confirmations: tuple[ConfirmationRecord, ...] = ()  # with fresh seeds, the latest of each trial, epoch and seed
+    tests: tuple[ConfirmationRecord, ...] = ()  # saved models at the end, on the test part if there is one
     created_at: datetime
     ended_at: datetime | None = None
 
@@ -356,12 +350,12 @@ class StudyRecord:
 
     @property
     def not_trained_here(self) -> str:
-        """Return "was simulated" or "was imported" for a study that has no models; empty for other studies."""
+        """Return "was simulated" or "was imported" for a study without models, else ""."""
         return NOT_TRAINED_HERE.get(self.spec.get("task"), "")
 
     @property
     def why_ended(self) -> str:
-        """Return the reason why the study ended, as a clause for users; empty while it runs."""
+        """Return why the study ended, as a clause for users; empty while it runs."""
         why = why_ended(self.stop_reason, self.name)
         if self.stop_reason not in {"budget_usd", "budget_hours"} or any(trial.epochs for trial in self.trials):
             return why
@@ -370,12 +364,12 @@ class StudyRecord:
 
     @property
     def ended_by_budget(self) -> bool:
-        """Return whether a limit of the budget ended the study, so that a larger limit can continue it."""
+        """Return whether a limit of the budget ended the study."""
         return self.stop_reason in {"budget_usd", "budget_hours", "budget_trials"}
 
     @property
     def resume_with_more(self) -> str:
-        """Return the command that continues the study with twice the limit that ended it, or with twice all limits."""
+        """Return the command that continues the study with twice the limit that ended it, or twice all limits."""
         limits = {name: line.limit for name, line in self.budget.items()}
         ended_by = (self.stop_reason or "").removeprefix("budget_")
         ends = [ended_by] if ended_by in limits else list(limits)
@@ -385,38 +379,38 @@ class StudyRecord:
 
     @property
     def most_slots(self) -> int | None:
-        """Return the largest number of slots to request from an autoscaler; None without an autoscaler."""
+        """Return the largest number of slots to request from an autoscaler, if there is one."""
         resources = self.spec.get("resources")
         slots = resources.get("slots") if isinstance(resources, Mapping) and resources.get("autoscale") else None
         return slots if isinstance(slots, int) else None
 
     @property
     def is_abandoned(self) -> bool:
-        """Return whether the study is marked as running but no controller drives it, since its controller died."""
+        """Return whether the study's controller died: the state is running, but no controller drives it."""
         return self.state == "running" and not self.driven
 
     @property
     def cost_nano_usd(self) -> int:
-        """Return the sum of all charges so far, in nano-dollars."""
+        """Return the sum of all charges in nano-dollars."""
         return sum(charge.cost_nano_usd for charge in self.charges)
 
     @property
     def enqueued(self) -> tuple[TrialRecord, ...]:
-        """Return users' configurations that wait to start, oldest first; without suggestions of the sampler."""
+        """Return users' configurations that wait to start, oldest first."""
         return tuple(trial for trial in self.trials if trial.state == "queued" and trial.origin != "sampler")
 
     @cached_property
     def started(self) -> tuple[TrialRecord, ...]:
-        """Return all started trials, sorted by number."""
+        """Return the started trials by number."""
         return tuple(sorted((t for t in self.trials if t.number is not None), key=lambda t: t.number or 0))
 
 
 FINISH = 0.1
-"""Default share of a budget that is kept for leaders that were cut short."""
+"""Default share of a budget for leaders that were cut short."""
 
 
 def resume_command(study: str, budget: Mapping[str, Any], changed: Collection[str]) -> str:
-    """Return `automl resume STUDY --set 'budget=2 min'`, or a `--set` for each of the limits in `changed`."""
+    """Return `automl resume STUDY --set 'budget=2 min'`, or with a `--set` for each limit in `changed`."""
     given = {name: value for name, value in budget.items() if value is not None and name != "finish"}
     is_short = given.keys() <= {"hours", "usd", "trials"} and budget.get("finish", FINISH) == FINISH
     if is_short and "finish" not in changed:  # the short form of a budget holds no other limit
@@ -434,7 +428,7 @@ def _in_words(name: str, limit: float) -> str:
 
 
 def _plain(number: float) -> str:
-    """Return a number in decimal notation, since the short form of a budget does not accept exponents."""
+    """Return a number without an exponent, which the short form of a budget does not accept."""
     return f"{number:.9f}".rstrip("0").rstrip(".")
 
 
@@ -458,7 +452,7 @@ class StoredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeState:
-    """Stored state from which a controller resumes a study; the default is a study without trials."""
+    """Stored state from which a controller resumes a study."""
 
     trials: tuple[StoredTrial, ...] = ()  # all trials by id, queued ones included
     spent_nano_usd: int = 0
@@ -467,7 +461,7 @@ class ResumeState:
 
     @property
     def closed_trial_ids(self) -> list[int]:
-        """Return the ids of trials that were pruned only because the study closed."""
+        """Return the ids of trials pruned only because the study closed."""
         records = (stored.record for stored in self.trials)
         return [record.id for record in records if record.state == "pruned" and record.reason == "closed"]
 
@@ -477,17 +471,17 @@ ASKED, PROPOSED, ADVISED = "automl:asked", "automl:proposed", "automl:advised"
 
 
 def asked_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
-    """Return the parameters that a trial requested at run time, from its stored attributes."""
+    """Return the parameters that a trial requested at run time."""
     return asked_from_plain(attributes.get(ASKED))
 
 
 def proposed_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
-    """Return the values that a sampler proposed for a trial's requests, from its stored attributes."""
+    """Return a sampler's proposals for parameters that a trial may request."""
     return asked_from_plain(attributes.get(PROPOSED))
 
 
 def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return the first requested domain of each parameter, which later requests have to match."""
+    """Return each parameter's first requested domain, which later domains must match."""
     first: dict[str, Domain] = {}
     for asked in trials:
         for name, one in asked.items():
@@ -497,7 +491,7 @@ def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return each parameter's latest requested domain that is compatible with the first, since ranges may change."""
+    """Return each parameter's latest requested domain that is compatible with its first domain."""
     trials = list(trials)
     first, latest = first_domains(trials), dict[str, Domain]()
     for asked in trials:
@@ -508,7 +502,7 @@ def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
-    """Return each parameter's definition: declared parameters first, then parameters requested at run time."""
+    """Return each parameter's definition: declared parameters, then parameters requested at run time."""
     declared = study.spec.get("space")
     known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
     known.pop(CONSTRAINTS, None)

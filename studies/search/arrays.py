@@ -1,7 +1,4 @@
-"""Helpers for arrays of the search: types, random samples, and linear algebra in one thread.
-
-Docstrings give the shapes of arrays in square brackets.
-"""
+"""Types of arrays, random samples, and linear algebra in one thread. Shapes are in square brackets."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
@@ -19,8 +16,7 @@ Rows = NDArray[np.intp]
 Kind = Literal["lognormal", "gaussian"]
 """Family of a forecast distribution."""
 Marginal = tuple[Array, Array, Kind]
-"""Mean, standard deviation and kind of a quantity; of its logarithm if it is log-normal. The standard deviation of a
-known quantity is 0."""
+"""Mean, standard deviation (0: known value) and kind of a quantity; of its logarithm if it is log-normal."""
 
 
 def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -> Array:
@@ -32,7 +28,7 @@ def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -
 
 
 def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
-    """Return positions, ascending: the best half, where models must be exact, and a random half of the others.
+    """Return at most `most` positions, ascending: half of them the best, where models must be exact, half random.
 
     The random half depends only on the number of positions, so a resumed study chooses the same half.
     """
@@ -59,12 +55,12 @@ Result = TypeVar("Result")
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """Return the loaded linear algebra libraries. Cached, since finding them takes milliseconds."""
+    """Return the loaded linear algebra libraries, cached, since finding them takes milliseconds."""
     return ThreadpoolController()
 
 
 def in_one_thread(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Decorate a function so that its linear algebra runs in one thread."""
+    """Decorator: run a function's linear algebra in one thread."""
 
     @wraps(function)
     def limited(*args: Given.args, **kwargs: Given.kwargs) -> Result:

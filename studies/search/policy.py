@@ -1,4 +1,4 @@
-"""The policy: what a free slot does, and whether a trial continues at a decision epoch (rung). No I/O."""
+"""The policy decides about free slots, and about trials at decision epochs (rungs). No I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from trainers.protocol import ParameterValue
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A decision about a trial, with its reason in words and, if the pruner makes forecasts, forecasts by metric."""
+    """A decision about a trial, with its reason in words and the pruner's forecasts by metric, if any."""
 
     action: Action
     reason: str
@@ -23,7 +23,7 @@ class Decision:
 
 
 def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Constraint]) -> Decision | None:
-    """Return the decision to stop a trial that can never keep all constraints; None if it still can."""
+    """Return the decision to stop a trial that can never be feasible; None if it still can."""
     bound = never_feasible(metrics, constraints)
     if bound is None:
         return None
@@ -34,7 +34,7 @@ def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Con
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fresh:
-    """A free slot starts a new trial with the next untried configuration."""
+    """A free slot starts a trial with the next untried configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Thaw:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """A study's results as the policy sees them; objectives are signed so that smaller is better."""
+    """A study's results for the policy; objectives are signed so that smaller is better."""
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)  # by rung and number
     violations: dict[int, dict[int, float]] = field(default_factory=dict)  # by rung and number; 0 if missing
@@ -57,16 +57,16 @@ class History:
     fresh_allowed: bool = True
 
     def violations_of(self, numbers: Sequence[int], rung: int) -> list[float]:
-        """Return the total constraint violation of each trial at a rung; 0 if it kept all constraints."""
+        """Return each trial's total constraint violation at a rung; 0 if feasible."""
         there = self.violations.get(rung, {})
         return [there.get(number, 0.0) for number in numbers]
 
 
 class Pruner(Protocol):
-    """A rule that decides about trials at rungs. `studies.search.pruners.by_name` shows how to write one."""
+    """A rule that decides about trials at rungs; see `studies.search.pruners.by_name` for an example."""
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return the epochs at which the rule decides: ascending, and below `epochs`, the length of a full training."""
+        """Return the epochs at which the rule decides: ascending, below the full training's length `epochs`."""
         ...
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
@@ -74,30 +74,30 @@ class Pruner(Protocol):
         ...
 
     def thaw(self, history: History) -> Thaw | None:
-        """Return a paused trial that deserves a free slot more than a new configuration does; None without one."""
+        """Return a paused trial that should get a free slot before a new configuration, or None."""
         ...
 
     def prepare(self, history: History) -> None:
-        """Compute the inputs of the next `thaw` in advance. Fast rules do nothing."""
+        """Prepare the next `thaw` in advance; a fast rule does nothing."""
         ...
 
     def worth_least(self, history: History) -> int | None:
-        """Return the number of the least valuable paused trial; None if the rule does not rank paused trials."""
+        """Return the least valuable paused trial; None if the rule does not rank them."""
         ...
 
 
 class StoppingPruner:
-    """Base class of pruners that never pause a trial; subclasses define only `rungs` and `decide`."""
+    """Base class of pruners that never pause trials; subclasses define `rungs` and `decide`."""
 
     def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - the interface of a pruner
-        """Return None, since no trial is ever paused."""
+        """Return None."""
         return None
 
     def prepare(self, history: History) -> None:
-        """Do nothing, since no trial is ever paused."""
+        """Do nothing."""
 
     def worth_least(self, history: History) -> int | None:  # noqa: ARG002 - the interface of a pruner
-        """Return None, since no trial is ever paused."""
+        """Return None."""
         return None
 
 
@@ -108,18 +108,18 @@ class Policy:
     pruner: Pruner
 
     def worth_least(self, history: History) -> int:
-        """Return the paused trial to prune first; by default the first trial at the earliest rung."""
+        """Return the paused trial to prune first; by default, the first at the earliest rung."""
         chosen = self.pruner.worth_least(history)
         if chosen is not None and chosen in history.paused:
             return chosen
         return min(history.paused, key=lambda one: (history.paused[one], one))
 
     def prepare(self, history: History) -> None:
-        """Compute the decision for the next free slot in advance."""
+        """Prepare the decision about the next free slot."""
         self.pruner.prepare(history)
 
     def for_free_slot(self, history: History) -> Fresh | Thaw | None:
-        """Return whether a free slot starts a new trial or resumes a paused trial; None if it does neither."""
+        """Return the start or resume for a free slot; None if the slot stays free."""
         return self.pruner.thaw(history) or (Fresh() if history.fresh_allowed else None)
 
     def at_rung(self, history: History, number: int, rung: int) -> Decision:
@@ -129,7 +129,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunerContext:
-    """Seed, problem and model for a pruner. `sampler_fits`: the sampler already fits the model's parameters."""
+    """Seed, problem and model for a pruner. `sampler_fits`: the sampler fits the model's hyperparameters."""
 
     seed: int
     problem: Problem

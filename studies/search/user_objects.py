@@ -10,7 +10,7 @@ from search_spaces.messages import UserError
 
 
 class SearchError(UserError):
-    """A sampler or pruner that the spec names cannot be used; `path` is its place in the section `search`."""
+    """A spec's sampler or pruner cannot be used; `path` is its place in the section `search`."""
 
     def __init__(self, problem: str, path: tuple[str, ...]) -> None:
         super().__init__(problem, path)
@@ -22,7 +22,7 @@ class SearchError(UserError):
 
 
 def load_object(name: str, path: tuple[str, ...]) -> Any:
-    """Import `module:Object`, where Object may contain dots. Raises `SearchError` at `path` if the import fails."""
+    """Import `module:Object`; Object may contain dots. Raises `SearchError` at `path` on failure."""
     module_name, _, object_name = name.partition(":")
     try:
         return reduce(getattr, object_name.split("."), importlib.import_module(module_name))
@@ -31,6 +31,6 @@ def load_object(name: str, path: tuple[str, ...]) -> Any:
 
 
 def make_importable(folder: Path) -> None:
-    """Allow imports of the user's modules in this folder, which contains the spec."""
+    """Allow imports of the user's modules in the spec's folder."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -1,4 +1,4 @@
-"""A store in memory for thousands of simulated studies. It returns the same `StudyRecord` as a database."""
+"""A fast store in memory for simulated studies, with the same `StudyRecord` as a database."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ _QUEUED: Mapping[str, Any] = {
 
 @dataclass(kw_only=True, slots=True)
 class _Trial:
-    """Rows of one trial, whose attributes are the columns of the database's tables."""
+    """A trial's rows, with the database's columns as attributes."""
 
     row: SimpleNamespace
     epochs: dict[int, SimpleNamespace] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Trial:
 
 
 class MemoryStore:
-    """A store of one study with one controller; `created_at` is in virtual or real seconds since 1970."""
+    """A store of one study with one controller."""
 
     def __init__(
         self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object], created_at: float = 0.0
@@ -65,7 +65,7 @@ class MemoryStore:
         lease_token: str | None = None,  # noqa: ARG002 - there is no other controller
         enqueue_id: str | None = None,  # noqa: ARG002 - no answer is ever lost
     ) -> int:
-        """Insert a configuration that waits to start; returns its id."""
+        """Insert a waiting configuration, and return its id."""
         trial_id = next(self._ids)
         row = {"params": dict(params), "world_size": world_size, "origin": origin}
         self._trials[trial_id] = _Trial(
@@ -74,15 +74,15 @@ class MemoryStore:
         return trial_id
 
     def cancel_requests(self, study_id: int) -> list[int]:  # noqa: ARG002 - the interface of a store
-        """Return no requests, since no other process can use this store."""
+        """Return no requests: no other process can use this store."""
         return []
 
     def price_that_was_set(self, study_id: int) -> float | None:  # noqa: ARG002 - the interface of a store
-        """Return None, since no other process can use this store."""
+        """Return None: no other process can use this store."""
         return None
 
     def queued(self, study_id: int) -> list[QueuedTrial]:  # noqa: ARG002 - there is one study
-        """Return the configurations that wait to start, oldest first."""
+        """Return the waiting configurations, oldest first."""
         return [
             QueuedTrial(
                 id=trial_id,

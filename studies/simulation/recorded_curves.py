@@ -1,9 +1,9 @@
 """Tables of recorded learning curves: configurations, and their metrics and times after each epoch.
 
-A table is a file `.npz` with `meta_json` (a text), `seconds` [n, T], an array `metric_NAME` [n, T] for each metric, an
-array `static_NAME` [n] for each constant, and the configurations. In the format `curves-v1`, configurations are numbers
-`params` [n, d], with ranges in the meta's `params`. In `curves-v2`, they are JSON texts `params_json` [n], and the
-meta's `space` has the form of a spec's space. Tables are read without pickle.
+A table is a file `.npz` with the text `meta_json`, `seconds` [n, T], an array `metric_NAME` [n, T] for each metric, an
+array `static_NAME` [n] for each constant, and the configurations. In the format `curves-v1`, these are numbers `params`
+[n, d], with ranges in the meta's `params`. In `curves-v2`, they are JSON texts `params_json` [n], and the meta's
+`space` is like a spec's space. Tables are read without pickle.
 """
 
 import json
@@ -33,12 +33,12 @@ _EDGE = 1e-6  # relative tolerance: single precision may round a value at the ed
 
 
 class CurvesError(UserError):
-    """A table cannot be read or used; the message is one line with the file's name."""
+    """A table cannot be read or used; the message names the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveMetric:
-    """The direction in which a metric is better, and the part of the data on which it was measured."""
+    """A metric's direction, and the part of the data on which it was measured."""
 
     direction: Direction
     split: Split
@@ -46,7 +46,7 @@ class CurveMetric:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CurveTable:
-    """The learning curves of n configurations over T epochs."""
+    """Learning curves of n configurations over T epochs."""
 
     name: str
     space: Space
@@ -62,7 +62,7 @@ class CurveTable:
 
     @property
     def epochs(self) -> int:
-        """Return the number of epochs of a full training, T."""
+        """Return the number of epochs of a full training."""
         return int(self.seconds.shape[1])
 
     @property
@@ -73,19 +73,17 @@ class CurveTable:
     @property
     def mean_epoch_seconds(self) -> Array:
         """Return each configuration's mean epoch duration in seconds [n]."""
-        mean: Array = self.seconds[:, -1] / self.epochs
-        return mean
+        return self.seconds[:, -1] / self.epochs
 
     def full_trial_usd(self, usd_per_slot_hour: float) -> Array:
-        """Return the dollars that each full training costs without its start [n]."""
-        cost: Array = self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
-        return cost
+        """Return the dollars of each full training without its start [n]."""
+        return self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
 
     def test_metric(self, metric: str) -> str | None:
-        """Return the test metric for a validation metric, such as `test_loss` for `valid_loss`; None without one.
+        """Return the test metric for a validation metric, or None.
 
-        If no name matches, the only test metric with the same last word and direction is returned, such as
-        `test_balanced_error` for `val_error`.
+        It has the same name (`test_loss` for `valid_loss`), or is the only test metric with the same direction and last
+        word (`test_balanced_error` for `val_error`).
         """
         for prefix in ("val_", "valid_", "validation_"):
             if metric.startswith(prefix) and (name := f"test_{metric.removeprefix(prefix)}") in self.metrics:
@@ -99,7 +97,7 @@ class CurveTable:
 
 
 def find_tables(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the named `.npz` files, and those in named folders, sorted. Raises CurvesError if a path has none."""
+    """Return the named `.npz` files, and all in named folders, sorted. Raises CurvesError if a path has none."""
     files: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(path.rglob("*.npz")) if path.is_dir() else [path]
@@ -116,8 +114,8 @@ def find_tables(paths: Sequence[str | Path]) -> list[Path]:
 def read_table(path: str | Path) -> CurveTable:
     """Read and check a table. Raises CurvesError if the file does not have this format.
 
-    A metric whose name ends in `accuracy` also yields an `error`, 1 - accuracy, to be minimised. Values worse than Q3 +
-    100 IQR of their metric are clipped there, which `notes` reports.
+    Each metric `accuracy` also yields an `error`, 1 - accuracy. Values worse than Q3 + 100 IQR of their metric are
+    clipped, which `notes` reports.
     """
     path = Path(path)
     try:
@@ -294,7 +292,7 @@ def _about(name: str, told: object) -> CurveMetric:
 
 
 def _clipped(values: Array, name: str, direction: Direction) -> tuple[Array, list[str]]:
-    """Return clipped values and notes about them; infinite values become NaN, which marks diverged trainings."""
+    """Return clipped values and notes about them; infinite values become NaN, for diverged trainings."""
     values = np.where(np.isfinite(values), values, np.nan)
     sign = 1.0 if direction == "minimize" else -1.0
     finite = sign * values[~np.isnan(values)]
@@ -321,7 +319,7 @@ def _check_names(space: Space, metrics: Mapping[str, Array], statics: Mapping[st
 
 
 def pooled(tables: Sequence[CurveTable]) -> CurveTable:
-    """Return several tables as one, with a parameter `table`. Raises CurvesError if the tables do not fit together."""
+    """Return several tables as one, with a parameter `table`. Raises CurvesError if they do not fit together."""
     first, *others = tables
     if not others:
         return first
@@ -361,18 +359,18 @@ def _wider(parameters: Sequence[Parameter]) -> Parameter:
 
 
 def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 0) -> CurveTable:
-    """Return the table with each configuration on a device whose price has a random factor (above 0).
+    """Return the table with a random price factor (above 0) for each configuration's device.
 
-    A device with f times the price is simulated as f times slower at the same price, since all slots have one price.
+    A device with f times the price is simulated as f times slower, since all slots have one price.
     """
     drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
     return replace(table, seconds=table.seconds * drawn[:, None])
 
 
 def with_world_sizes(table: CurveTable, sizes: Sequence[int], efficiency: float) -> CurveTable:
-    """Return the table with each configuration repeated for each world size (at least 1).
+    """Return the table with each configuration repeated for each world size.
 
-    k ranks are k * efficiency^log2(k) times as fast as one rank and have the same curves; 0 < efficiency <= 1.
+    k ranks are k * efficiency^log2(k) times as fast as one rank, with the same curves; 0 < efficiency <= 1.
     """
     entries: dict[str, Parameter] = {name: table.space.parameter(name) for name in table.space.names()}
     return replace(

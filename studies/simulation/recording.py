@@ -1,9 +1,9 @@
-"""Records simulated studies, and how long their search takes for each decision."""
+"""Records simulated studies, and the time of each decision."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from studies.control.controller import Rows
 from studies.records.records import Objective, StudyRecord
@@ -19,25 +19,8 @@ from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 
 
-class Recording(Protocol):
-    """The destination of a simulated study's rows."""
-
-    rows: Rows
-    study_id: int
-    lease_token: str | None  # token that commits check; None if no other controller is possible
-    opened_at: float  # moment at which the study begins, in seconds
-
-    def record(self) -> StudyRecord:
-        """Return the record of the study so far."""
-        ...
-
-    def close(self, now: float) -> None:
-        """Release the study's lease at this virtual time, so that its duration is right."""
-        ...
-
-
 class MemoryRecording:
-    """Keeps the study in this process's memory only."""
+    """Keeps the study in memory only."""
 
     def __init__(self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object]) -> None:
         self.study_id, self.opened_at = 1, 0.0
@@ -46,15 +29,15 @@ class MemoryRecording:
         self.rows: Rows = self._store
 
     def record(self) -> StudyRecord:
-        """Return the record of the study so far."""
+        """Return the study so far."""
         return self._store.record()
 
     def close(self, now: float) -> None:
-        """Do nothing, since a study in memory has no lease."""
+        """Do nothing: a study in memory has no lease."""
 
 
 class StoreRecording:
-    """Writes the study to a store with a lease in virtual time. Raises CurvesError if its name is taken."""
+    """Writes the study to a store, with a lease. Raises CurvesError if its name is taken."""
 
     def __init__(self, store: Store, spec: StudySpec) -> None:
         name = spec.study
@@ -70,16 +53,16 @@ class StoreRecording:
         self.opened_at = lease.acquired_at
 
     def record(self) -> StudyRecord:
-        """Return the record of the study so far."""
+        """Return the study so far."""
         return load_study(self._store, self._name)
 
     def close(self, now: float) -> None:
-        """Release the lease at this virtual time."""
+        """Release the lease at this virtual time, so that the study's duration is right."""
         leases.release(self._store, self._lease, now)
 
 
 def recorded_spec(spec: StudySpec) -> dict[str, Any]:
-    """Return the spec to record for a simulated study: without the default store, which it does not use."""
+    """Return the spec to record for a simulated study, without the default store, which it does not use."""
     mapping = spec.model_dump(mode="json")
     mapping.pop("store")
     return mapping
@@ -87,7 +70,7 @@ def recorded_spec(spec: StudySpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Latencies:
-    """Real seconds for each suggestion and decision, with the number of trials at that time."""
+    """Real seconds of each suggestion and decision, with the number of trials at that time."""
 
     suggest: list[tuple[int, float]] = field(default_factory=list)
     decide: list[tuple[int, float]] = field(default_factory=list)
@@ -95,13 +78,13 @@ class Latencies:
 
 
 class TimedSuggester:
-    """A suggester that measures how long another suggester takes."""
+    """A suggester that measures another suggester's time."""
 
     def __init__(self, suggester: Suggester, latencies: Latencies) -> None:
         self._suggester, self._latencies = suggester, latencies
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the other suggester's suggestion, and record the seconds that it took."""
+        """Return the other suggester's suggestion."""
         began = time.perf_counter()
         suggestion = self._suggester.suggest(number, history)
         self._latencies.suggest.append((number, time.perf_counter() - began))
@@ -109,7 +92,7 @@ class TimedSuggester:
 
 
 class TimedPruner:
-    """A pruner that measures how long another pruner takes, and passes its decisions to a listener."""
+    """A pruner that measures another pruner's time, and calls a listener after each decision."""
 
     def __init__(self, pruner: Pruner, latencies: Latencies, on_decision: DecisionListener | None) -> None:
         self._pruner, self._latencies, self._on_decision = pruner, latencies, on_decision
@@ -122,7 +105,7 @@ class TimedPruner:
         return self._pruner.rungs(epochs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Return the other pruner's decision, and record the seconds that it took."""
+        """Return the other pruner's decision."""
         began = time.perf_counter()
         decision = self._pruner.decide(history, number, rung)
         self._latencies.decide.append((len(history.trials), time.perf_counter() - began))
@@ -131,7 +114,7 @@ class TimedPruner:
         return decision
 
     def prepare(self, history: History) -> None:
-        """Let the other pruner prepare its next choice."""
+        """Prepare the other pruner."""
         self._pruner.prepare(history)
 
     def worth_least(self, history: History) -> int | None:
@@ -139,7 +122,7 @@ class TimedPruner:
         return self._pruner.worth_least(history)
 
     def thaw(self, history: History) -> Thaw | None:
-        """Return the other pruner's choice for a free slot, and record the seconds that it took."""
+        """Return the other pruner's choice for a free slot."""
         began = time.perf_counter()
         thaw = self._pruner.thaw(history)
         self._latencies.free_slot.append((len(history.trials), time.perf_counter() - began))

@@ -1,4 +1,4 @@
-"""Settings of a simulated study, and the configurations of its table, each of which can be suggested once."""
+"""Settings of a simulated study, and its table's configurations, each of which is suggested once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 class Candidates:
-    """Configurations of a table at `points` [n, D] (`Encoder.encode`); `unused` marks which were not yet suggested."""
+    """Configurations of a table at `points` [n, D] (`Encoder.encode`); `unused`: not suggested yet."""
 
     def __init__(
         self, space: Space, params: Sequence[Mapping[str, Value]], statics: Mapping[str, Array] | None = None
@@ -38,11 +38,11 @@ class Candidates:
         self.points = np.stack([self._encoder.encode(one) for one in self.params])
 
     def row_of(self, params: Mapping[str, Value]) -> int:
-        """Return the row with these parameters. Raises KeyError if no row has them."""
+        """Return the row with these parameters. Raises KeyError without such a row."""
         return self._rows[identity(params)]
 
     def nearest(self, params: Mapping[str, Value]) -> int:
-        """Return the row of the nearest unused configuration; of the nearest configuration once all were used."""
+        """Return the row of the nearest unused configuration; of any configuration once all were used."""
         distance = ((self.points - self._encoder.encode(params)) ** 2).sum(axis=1)
         if self.unused.any():
             distance = np.where(self.unused, distance, np.inf)
@@ -55,7 +55,7 @@ class Candidates:
 
 
 class NearestCandidate:
-    """A suggester that replaces another suggester's parameters by the nearest unused configuration."""
+    """A suggester that replaces another suggester's configuration by the nearest unused one."""
 
     def __init__(self, suggester: Suggester, candidates: Candidates) -> None:
         self._suggester, self._candidates = suggester, candidates
@@ -84,17 +84,16 @@ START_EPOCHS = 0.3  # default cost of starting or thawing a gang, in mean epochs
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:
-    """Return the epochs at which all simulated studies of this length save models, with any pruner.
+    """Return the epochs at which simulated studies save models, equal for all pruners, so that scores are comparable.
 
-    All pruners are thus scored on the same models. The epochs are those without a pruner, plus the default rungs of
-    `break_even` and `mo_asha`; for 52 epochs 2 3 4 5 6 9 11 13 19 24 27 28 41 52.
+    They are the epochs without a pruner, and default rungs of `break_even` and `mo_asha`.
     """
     return milestones(epochs, rungs=(*decision_rungs(epochs), *MoAsha().rungs(epochs)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A simulated study, as a sampler or pruner built for it sees it."""
+    """A simulated study, for functions that make its sampler or pruner."""
 
     table: CurveTable  # a search must not look at its curves
     candidates: Candidates  # configurations of the table, used ones, and facts known before training
@@ -111,17 +110,17 @@ class Setting:
 
 
 SamplerChoice = str | Callable[[Setting], Suggester]
-"""A value of `search.sampler` in a spec, or a function that makes a suggester."""
+"""A spec's `search.sampler`, or a function that makes a suggester."""
 PrunerChoice = str | Mapping[str, object] | Callable[[Setting], Pruner]
-"""A value of `search.pruner` in a spec, or a function that makes a pruner."""
+"""A spec's `search.pruner`, or a function that makes a pruner."""
 AdviceChoice = Callable[[Setting], Source]
 """Function that makes the source of an advisor's proposals."""
 DecisionListener = Callable[[Pruner, History, int, int], None]
-"""Function called after each decision at a rung, with the pruner, its history, the trial's number and the rung."""
+"""Function called after each decision, with pruner, history, number of the trial, and rung."""
 
 
 def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None:
-    """Raise `CurvesError` unless the table has all objectives as validation metrics or constants."""
+    """Raise `CurvesError` unless the objectives are distinct validation metrics or constants of the table."""
     _check_metrics(table, "objective", [objective.metric for objective in objectives])
     if len({objective.metric for objective in objectives}) < len(objectives) or not objectives:
         names = listed(objective.metric for objective in objectives) or "none"
@@ -129,7 +128,7 @@ def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None
 
 
 def check_constraints(table: CurveTable, constraints: Sequence[Constraint]) -> None:
-    """Raise `CurvesError` unless the table has all bounded metrics as validation metrics or constants."""
+    """Raise `CurvesError` unless all bounded metrics are validation metrics or constants of the table."""
     _check_metrics(table, "constraint", [constraint.metric for constraint in constraints])
 
 

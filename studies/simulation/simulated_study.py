@@ -1,7 +1,6 @@
 """Simulates studies on recorded learning curves in virtual time, with the real controller, search and budget.
 
-Only the training is replayed, with the table's times and metrics. The search sees validation metrics; the same epochs
-are later scored with test metrics.
+Only training is replayed, from a table. The search sees validation metrics; its models are scored on test metrics.
 """
 
 import time
@@ -41,7 +40,6 @@ from studies.simulation.recorded_curves import CurveTable
 from studies.simulation.recording import (
     Latencies,
     MemoryRecording,
-    Recording,
     StoreRecording,
     TimedPruner,
     TimedSuggester,
@@ -66,16 +64,8 @@ from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.study_store import Store
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SimulatedParts:
-    """The settings and the suggester of a simulated study, which measure how long the search takes."""
-
-    setup: StudySetup
-    suggester: Suggester
-
-
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
-    """Return the spec to record for the study. Raises SpecError for an unknown sampler, pruner or option."""
+    """Return the spec to record. Raises SpecError for an unknown sampler, pruner or option."""
     search = {
         "sampler": sampler if isinstance(sampler, str) else "random",
         "pruner": "none" if callable(pruner) else pruner,
@@ -114,8 +104,8 @@ def wired(
     latencies: Latencies,
     on_decision: DecisionListener | None,
     advice: AdviceChoice | None = None,
-) -> SimulatedParts:
-    """Return the parts of a simulated study, which runs in one thread. Raises SpecError if a part cannot be built."""
+) -> tuple[StudySetup, Suggester]:
+    """Return a simulated study's settings and suggester. Raises SpecError if a part cannot be built."""
     pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
     candidates = setting.candidates
     assembled = assemble_search(
@@ -134,14 +124,12 @@ def wired(
         suggester = RandomCandidate(candidates, setting.seed)
     else:
         suggester = NearestCandidate(assembled.suggester, candidates)
-    return SimulatedParts(
-        setup=_setup(setting, spec, pool, Policy(pruner=TimedPruner(chosen, latencies, on_decision))),
-        suggester=TimedSuggester(suggester, latencies),
-    )
+    policy = Policy(pruner=TimedPruner(chosen, latencies, on_decision))
+    return _setup(setting, spec, pool, policy), TimedSuggester(suggester, latencies)
 
 
 def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequence[EarlierStudy]) -> Problem:
-    """Return the search's problem, with the table's constants, such as parameter counts, as known metrics."""
+    """Return the search's problem, with the table's constants as known metrics."""
     candidates = setting.candidates
     return replace(
         problem_of(spec, pool, earlier),
@@ -156,7 +144,7 @@ def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequenc
 
 
 def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) -> StudySetup:
-    """Return the study's settings without a limit for silent trials, since simulated epochs may be very long."""
+    """Return the study's settings, without a limit for silent trials, since simulated epochs may be long."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
         # A trial that pauses needs a checkpoint at its rung.
@@ -170,19 +158,14 @@ def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) ->
 LOST_ATTEMPTS = 2  # largest number of faults of a configuration, since a third lost attempt would fail its trial
 
 
-def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
-    """Return a simulated pool whose trials replay the table's curves; virtual time begins at `opened_at`.
-
-    Each of a configuration's first attempts fails with probability `fault_rate`.
-    """
-    return SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=opened_at)
-
-
 def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
     table, row = setting.table, setting.candidates.row_of(params)
     seen = columns(setting.objectives, setting.constraints)
     names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]
-    values_of = [_values(table, row, name) for name in names]
+    values_of = [
+        table.metrics[name][row].tolist() if name in table.metrics else [float(table.statics[name][row])] * table.epochs
+        for name in names
+    ]
     seconds = np.diff(table.seconds[row], prepend=0.0)
     return Curve(
         metrics=tuple(dict(zip(names, values, strict=True)) for values in zip(*values_of, strict=True))
@@ -193,15 +176,8 @@ def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Cu
     )
 
 
-def _values(table: CurveTable, row: int, metric: str) -> list[float]:
-    if metric in table.metrics:
-        values: list[float] = table.metrics[metric][row].tolist()
-        return values
-    return [float(table.statics[metric][row])] * table.epochs
-
-
 def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, Any]]:
-    """Return the epoch and kind of each fault, by the number of the attempt."""
+    """Return the epoch and kind of each fault by attempt."""
     if not rate:
         return {}
     rng = np.random.default_rng(derived_seed("fault", setting.seed, row))
@@ -214,7 +190,7 @@ def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedMilestone:
-    """A saved model that a simulated study could have delivered; it keeps the search's constraints."""
+    """A feasible saved model of a simulated study."""
 
     spent_usd: float  # cost of the study when the model was measured, including idle slots
     trial: int
@@ -263,13 +239,11 @@ def simulate(
     Args:
         table: Recorded curves. A configuration's `world_size`, if any, is its number of slots.
         objectives: Validation metrics, constants of the table, `cost_usd` or `wall_seconds`.
-        sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
-        pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
         start_epochs: Cost of starting or resuming a trial, in mean epochs of its configuration.
         fault_rate: Probability of a fault in each of a trial's first two attempts, at a random epoch of the full
-            training; an attempt that ends before that epoch has no fault.
+            training; an attempt that ends earlier has no fault.
         constraints: Bounds on possible objectives; models that violate them do not count.
-        advice: Function that makes the source of an advisor's proposals, for the sampler `cokriging`.
+        advice: Source of an advisor's proposals, for the sampler `cokriging`.
     """
     began = time.perf_counter()
     check_objectives(table, objectives)
@@ -289,18 +263,28 @@ def simulate(
         record=lambda: recording.record(),  # noqa: PLW0108 - `recording` is made later, from this setting
     )
     spec, latencies = spec_of(setting, study, sampler, pruner), Latencies()
-    recording: Recording = (
+    recording: MemoryRecording | StoreRecording = (
         MemoryRecording(study, setting.objectives, recorded_spec(spec))
         if store is None
         else StoreRecording(store, spec)
     )
-    pool = replaying_pool(setting, fault_rate=fault_rate, opened_at=recording.opened_at)
+    pool = SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=recording.opened_at)
     try:
-        parts = wired(
+        setup, suggester = wired(
             setting, spec, sampler=sampler, pruner=pruner, earlier=earlier, latencies=latencies,
             on_decision=on_decision, advice=advice,
         )  # fmt: skip
-        _controller(setting, parts, pool, recording).run()
+        machine = StudyMachine(setup, ResumeState(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
+        Controller(
+            machine=machine,
+            pool=pool,
+            store=recording.rows,
+            suggester=suggester,
+            study_id=recording.study_id,
+            lease_token=recording.lease_token,
+            background=False,
+            tick_seconds=0.5 * float(table.mean_epoch_seconds.mean()),
+        ).run()
     finally:
         recording.close(pool.now())
     record = recording.record()
@@ -313,20 +297,6 @@ def simulate(
         latencies=latencies,
         wall_seconds=pool.now() - recording.opened_at,
         real_seconds=time.perf_counter() - began,
-    )
-
-
-def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, recording: Recording) -> Controller:
-    machine = StudyMachine(parts.setup, ResumeState(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
-    return Controller(
-        machine=machine,
-        pool=pool,
-        store=recording.rows,
-        suggester=parts.suggester,
-        study_id=recording.study_id,
-        lease_token=recording.lease_token,
-        background=False,
-        tick_seconds=0.5 * float(setting.table.mean_epoch_seconds.mean()),
     )
 
 

@@ -1,1 +1,1 @@
-"""Values of configurations for the search: hypervolume improvement per dollar, feasibility, stagnation, user priors."""
+"""Values of configurations: hypervolume improvement per dollar, feasibility, stagnation, user priors."""

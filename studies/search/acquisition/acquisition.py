@@ -1,4 +1,4 @@
-"""The acquisition function: what a dollar spent on a candidate is worth, given the best models and running trials."""
+"""The acquisition function: the expected hypervolume improvement per dollar of each candidate."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ NODES = 5
 MOST_INNOVATIONS = 2
 """Largest number of learned objectives whose innovations get quadrature nodes."""
 BISECTIONS = 28
-"""Number of bisections of the interval that holds the index, which is exact to 2^-28 of its upper bound."""
+"""Number of bisections that find the index: exact to 2^-28 of its upper bound."""
 
 
 @cache
@@ -38,7 +38,11 @@ def hermite_nodes(learned: int) -> tuple[Array, Array]:
 
 
 def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array) -> Array:
-    """Return the break-even index of candidates [m], in gain per dollar, from gains [m, J, H] with weights [J]."""
+    """Return the break-even index [m], in gain per dollar, from gains [m, J, H] with weights [J].
+
+    The index is the price of a dollar at which training breaks even, if it may stop after the next rung. `to_next_rung`
+    [m] and `beyond` [m, H] are dollars.
+    """
     low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
@@ -50,11 +54,11 @@ def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array)
 
 
 LEAST = 1e-9
-"""Smallest probability: if no configuration is likely to be feasible, improvements still rank the configurations."""
+"""Smallest probability, so that improvements rank configurations even if all are probably infeasible."""
 
 
 def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
-    """Return the probability that candidates keep all constraints, in the marginals' shape; 1 without constraints."""
+    """Return the probability that each candidate keeps all constraints, in the marginals' shape."""
     probability: Array = np.ones(1)
     for one in limits.each:
         probability = probability * _within(one, *marginal_of(one.column))
@@ -62,13 +66,12 @@ def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int]
 
 
 def _within(limit: ColumnLimit, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Return P(low <= Y <= high) for Y with this distribution."""
+    """Return P(low <= Y <= high)."""
     low, high = (_log(limit.low), _log(limit.high)) if kind == "lognormal" else (limit.low, limit.high)
     safe = np.maximum(sd, 1e-12)
     uncertain = ndtr((high - mean) / safe) - ndtr((low - mean) / safe)
     value = np.exp(mean) if kind == "lognormal" else mean
-    probability: Array = np.where(sd > 1e-9, uncertain, (limit.low <= value) & (value <= limit.high))
-    return probability
+    return np.where(sd > 1e-9, uncertain, (limit.low <= value) & (value <= limit.high))
 
 
 def _log(bound: float) -> float:
@@ -76,27 +79,27 @@ def _log(bound: float) -> float:
 
 
 WORTHWHILE = 0.02
-"""Smallest share of the hypervolume that spending the same money again has to promise."""
+"""Smallest relative growth of the hypervolume for which it is worth spending the same money again."""
 GROWING_SHARE = 0.4
-"""Share of the spent money without progress from which a search counts as stagnating."""
+"""Smallest share of the spent money without progress that counts as stagnation."""
 GROWING_TRIALS = 5.0
 """Smallest amount of money without progress that counts as stagnation, in typical full trainings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stagnation:
-    """Judges whether a search still makes progress, from the hypervolume that its money has bought."""
+    """Decides whether a search still makes progress for its money."""
 
     progress: Progress
     budget_usd: float = math.inf
     slots: int = 1
 
     def is_worthwhile(self, index: float, volume: float) -> bool:
-        """Return whether spending the same money again is expected to raise the hypervolume noticeably."""
+        """Return whether spending the same money again should raise the hypervolume by `WORTHWHILE`."""
         return index * self.progress.spent_usd >= WORTHWHILE * volume
 
     def is_stagnating(self, index: float, volume: float) -> bool:
-        """Return whether the search makes too little progress; False if no time is left for a full training."""
+        """Return whether the search makes too little progress; False without money for a full training."""
         return self._has_time() and (self._lacks_progress() or not self.is_worthwhile(index, volume))
 
     def _has_time(self) -> bool:
@@ -112,10 +115,9 @@ class Stagnation:
 
 
 INITIAL_TRIALS = 4
-"""Number of trials in the initial design: they are drawn at random, and wait at the first rung until all of them can be
-compared."""
+"""Number of initial trials: drawn at random, they wait at the first rung until all can be compared."""
 CAUTION = 0.7
-"""Number of standard deviations above its mean at which the logarithm of an unknown cost per epoch is taken."""
+"""Number of standard deviations that are added to the logarithm of an unknown cost per epoch."""
 LIKELY = 0.5
 """Smallest probability of feasibility with which a running trial becomes a pending point."""
 VANISHING = 1e-12
@@ -125,11 +127,11 @@ STAGNATION_INFLATION = 4.0
 
 
 class Valued(Protocol):
-    """A result with a value for each candidate."""
+    """Values of candidates."""
 
     @property
     def largest(self) -> float:
-        """The largest value of any candidate."""
+        """The largest value."""
         ...
 
 
@@ -145,13 +147,13 @@ class BatchValues:
 
     @property
     def largest(self) -> float:
-        """The largest value of any candidate; 0 for an empty batch."""
+        """The largest value; 0 for an empty batch."""
         return float(self.values.max(initial=0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Acquisition:
-    """Values candidates by the expected hypervolume improvement per dollar."""
+    """Calculates the expected hypervolume improvement per dollar."""
 
     archive: Array
     pending: Array  # expected values of running trials at their next rungs [p, objectives], so no gain counts twice
@@ -164,7 +166,7 @@ class Acquisition:
 
     @cached_property
     def hypervolume(self) -> float:
-        """The hypervolume of the best models, without running trials."""
+        """Hypervolume of the best models, without running trials."""
         return pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
 
     @cached_property
@@ -173,7 +175,7 @@ class Acquisition:
         return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
 
     def where_it_tells(self, work_out: "Callable[[Acquisition], SomeValued]") -> SomeValued:
-        """Return `work_out(self)`; if all its values are 0, the result for a reference point within reach."""
+        """Return `work_out(self)`; if all its values are 0, the result for the reachable reference point."""
         found = work_out(self)
         if found.largest > VANISHING:
             return found
@@ -182,8 +184,8 @@ class Acquisition:
     def index(self, forecast: BatchForecast, *, exact: bool) -> Array:
         """Return the value of each candidate [m] in hypervolume per dollar: `break_even` if `exact`.
 
-        Otherwise the value is the largest ratio of expected improvement to dollars. This approximation ignores the
-        option to stop early, is much faster, and ranks candidates almost equally.
+        The approximation, the largest ratio of improvement to dollars, ignores the option to stop early, is much faster
+        and ranks candidates almost equally.
         """
         usd = _cautious_usd_per_epoch(forecast)
         to_next_rung, beyond = forecast.usd_to_next_rung(usd), forecast.usd_beyond_next_rung(usd)
@@ -195,10 +197,9 @@ class Acquisition:
         return break_even(self._gains(forecast, nodes), weights, to_next_rung, beyond)
 
     def full_training_value(self, forecast: BatchForecast) -> Array:
-        """Return the value of fully training each candidate [m], assuming less certain forecasts.
+        """Return the value of fully training each candidate [m], for searches that stagnate.
 
-        The value is the expected hypervolume improvement (EHVI) at the last allowed epoch with larger variances, per
-        square root of a dollar. It favours the last epochs of curves, which the index values least.
+        It is the expected improvement at the last allowed epoch, with larger variances, per square root of a dollar.
         """
         batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
         usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)
@@ -207,15 +208,15 @@ class Acquisition:
         return worth
 
     def is_worthwhile(self, index: float) -> bool:
-        """Return whether spending the same money again with this index would raise the hypervolume noticeably."""
+        """See `Stagnation.is_worthwhile`."""
         return self.stagnation.is_worthwhile(index, self.hypervolume)
 
     def is_stagnating(self, index: float) -> bool:
-        """Return whether the search makes too little progress, if `index` is the largest index."""
+        """Return whether the search makes too little progress; `index` is the largest index."""
         return self.stagnation.is_stagnating(index, self.hypervolume)
 
     def _gains(self, forecast: BatchForecast, nodes: Array) -> Array:
-        """Return expected improvement times the probability of feasibility [m, J, H]; 0 beyond a trial's limits."""
+        """Return expected improvement times feasibility [m, J, H]; 0 beyond a trial's limits."""
         marginals = [forecast.marginal(j, nodes) for j in range(len(self.reference))]
         gained = self.improvement.expected(marginals)
         if self.limits.each or forecast.trains is not None:
@@ -226,13 +227,12 @@ class Acquisition:
 
 
 def _cautious_usd_per_epoch(forecast: BatchForecast) -> Array:
-    """Return each candidate's dollars per epoch [m]; above the median if the cost is uncertain."""
-    usd: Array = np.exp(forecast.batch.log_usd + CAUTION * forecast.batch.log_usd_sd)
-    return usd
+    """Return dollars per epoch [m]; above the median if the cost is uncertain."""
+    return np.exp(forecast.batch.log_usd + CAUTION * forecast.batch.log_usd_sd)
 
 
 def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimits, nodes: Array) -> Array:
-    """Return the probability that a candidate trains and is feasible [m, J, H]; constant axes have length 1."""
+    """Return the probability that a candidate trains without failing and is feasible [m, J, H]."""
     found = probability_of_feasibility(limits, lambda j: forecast.marginal(j, nodes))
     if forecast.trains is not None:
         found = found * forecast.trains[:, None, None]
@@ -245,7 +245,7 @@ def build_acquisition(
     """Return the acquisition function for all trials of a study, valid until the model learns again.
 
     `refit` also fits the model's hyperparameters, in tenths of a second. `without` is the number of a running trial
-    that is itself a candidate, so that its expected result is not counted.
+    that is not a pending point, because it is a candidate itself.
     """
     model.learn(trials, refit=refit)
     problem = model.problem
@@ -276,7 +276,7 @@ def _pending_points(model: CurveModel, without: int | None) -> Array:
 
 
 def next_points(model: CurveModel, batch: CandidateBatch) -> list[Values]:
-    """Return the objectives' medians at the next rung, for candidates that are probably feasible."""
+    """Return the objectives' medians at the next rung for probably feasible candidates."""
     forecast = model.forecast(batch)
     medians = []
     for j in range(len(model.reference)):

@@ -1,19 +1,18 @@
-"""Expected hypervolume improvement (EHVI) over the best points, for objectives that are independent given a candidate.
+"""Expected hypervolume improvement (EHVI) over the best points, for conditionally independent objectives.
 
-Two objectives are computed exactly, with Y_1 and Y_2 the candidate's objectives, to be minimised:
+Two objectives Y_1 and Y_2, to be minimised, have an exact formula:
 
     EHVI = sum_k [Psi_1(e_{k+1}) - Psi_1(e_k)] Psi_2(U_k),   Psi_j(c) = E[(c - Y_j)_+]
 
-The sum runs over the boxes between the best points, sorted by the first objective. Box k goes from e_k to e_{k+1},
-below its ceiling U_k (Emmerich et al. 2016, section 3, for any distributions with a closed form of Psi). If no point is
-in the reference box, EHVI is the product of Psi_j at its corner. `Directions` sample three or more objectives.
+Box k between the best points, sorted by the first objective, goes from e_k to e_{k+1} below its ceiling U_k (Emmerich
+et al. 2016, section 3). Without a point in the reference box, EHVI is the product of Psi_j at the box's corner.
+`Directions` sample three or more objectives.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 from scipy.special import gamma, ndtr, ndtri
@@ -22,31 +21,12 @@ from studies.results import pareto
 from studies.search.arrays import Array, Kind, Marginal, sobol_points
 
 LARGEST_EXPONENT = 700.0
-"""Largest exponent whose exponential is finite; forecasts that large improve nothing."""
+"""Limit of exponents, whose exponential is finite."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 
-class Improvement(Protocol):
-    """Computes the expected improvement of candidates over a fixed set of best points."""
-
-    def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """Return each candidate's expected hypervolume improvement, from one distribution per objective."""
-        ...
-
-
-def improvement_over(archive: Array, reference: Array) -> Improvement:
-    """Return the expected improvement over points inside the box of the reference point."""
-    if len(reference) == 1:
-        return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
-    if len(reference) == 2:
-        return BoxDecomposition.under(archive, reference)
-    if not (archive < reference).all(axis=1).any():
-        return FreeBox(reference)
-    return SampledImprovement.over(archive, reference)
-
-
 def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Return Psi(c) = E[(c - Y)_+], how far Y is expected to lie below c; `sd` is 0 for a certain value."""
+    """Return Psi(c) = E[(c - Y)_+]; `sd` is 0 for a certain value."""
     safe = np.maximum(sd, 1e-12)
     if kind == "gaussian":
         off = (c - mean) / safe
@@ -64,12 +44,12 @@ def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FreeBox:
-    """A box without any point, up to `corner` [m]: the reference point or, with one objective, the best value."""
+    """A box without points, up to `corner` [m]: the reference point or, with one objective, the best value."""
 
     corner: Array
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """See `Improvement.expected`."""
+        """Return the expected hypervolume improvement, from one distribution per objective."""
         gaps = [expected_below(end, *one) for end, one in zip(self.corner, marginals, strict=True)]
         return math.prod(gaps[1:], start=gaps[0])
 
@@ -83,14 +63,14 @@ class BoxDecomposition:
 
     @staticmethod
     def under(archive: Array, reference: Array) -> "BoxDecomposition":
-        """Return the boxes for points [n, 2] inside the box of the reference point; ignores other points."""
+        """Return the boxes for points [n, 2]; ignores points outside the box of the reference point."""
         inside = archive[(archive < reference).all(axis=1)] if len(archive) else archive.reshape(0, 2)
         front = inside[pareto.archive([tuple(p) for p in inside])] if len(inside) else inside
         front = front[np.argsort(front[:, 0], kind="stable")]
         return BoxDecomposition(np.append(front[:, 0], reference[0]), np.concatenate(([reference[1]], front[:, 1])))
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """See `Improvement.expected`."""
+        """See `FreeBox.expected`."""
         first, second = marginals
         below_edges = expected_below(self.edges, first[0][..., None], first[1][..., None], first[2])
         widths = np.diff(below_edges, axis=-1, prepend=0.0)
@@ -102,9 +82,9 @@ class BoxDecomposition:
 class Directions:
     """Hypervolume as a mean over directions, for m >= 3 objectives (Golovin and Zhang 2020, arXiv 2006.04655).
 
-    With directions w on the positive part of the unit sphere, and gaps g of a point to the reference point, hypervolume
-    = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m. Directions and random draws
-    are fixed, so that candidates are compared with common random numbers.
+    Hypervolume = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m, with directions w
+    on the positive part of the unit sphere, and gaps g of a point to the reference point. All candidates are compared
+    with the same directions and random draws.
     """
 
     def __init__(self, objectives: int, *, count: int = 128, seed: int = 0) -> None:
@@ -117,7 +97,7 @@ class Directions:
         self.constant = float(np.pi**half / (2.0**objectives * gamma(half + 1.0)))
 
     def heights(self, archive: Array, reference: Array, units: Array) -> Array:
-        """Return the largest value of min_j (g_j / w_j)^m over the points, in each direction [count]."""
+        """Return max over points of min_j (g_j / w_j)^m for each direction [count]."""
         if not len(archive):
             return np.zeros(len(self.directions))
         gaps = np.maximum((reference - archive) / units, 0.0)
@@ -130,7 +110,7 @@ _directions = cache(Directions)
 
 @dataclass(frozen=True, slots=True)
 class SampledImprovement:
-    """Expected improvement for three or more objectives, from random samples in fixed directions."""
+    """Expected improvement for three or more objectives."""
 
     directions: Directions
     heights: Array
@@ -141,7 +121,7 @@ class SampledImprovement:
     def over(archive: Array, reference: Array) -> "SampledImprovement":
         """Return the improvement over points [n, m], at least one of which must be inside the box.
 
-        Objectives are measured in units of their extent inside the box; otherwise the smallest numbers would decide.
+        Objectives are divided by their ranges in the box; otherwise the objective of the smallest numbers would decide.
         """
         directions = _directions(len(reference))
         inside = archive[(archive < reference).all(axis=1)]
@@ -149,7 +129,7 @@ class SampledImprovement:
         return SampledImprovement(directions, directions.heights(inside, reference, units), reference, units)
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """See `Improvement.expected`. The mean is over one random draw per direction."""
+        """See `FreeBox.expected`. The mean is over one random draw per direction."""
         own, reached = self.directions, None
         for j, (mean, sd, kind) in enumerate(marginals):
             drawn = np.asarray(mean)[..., None] + np.asarray(sd)[..., None] * own.draws[:, j]
@@ -160,3 +140,17 @@ class SampledImprovement:
         gained = np.maximum(reached**own.objectives - self.heights, 0.0).mean(axis=-1)
         result: Array = own.constant * float(np.prod(self.units)) * gained
         return result
+
+
+Improvement = FreeBox | BoxDecomposition | SampledImprovement
+
+
+def improvement_over(archive: Array, reference: Array) -> Improvement:
+    """Return the expected improvement over points inside the box of the reference point."""
+    if len(reference) == 1:
+        return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
+    if len(reference) == 2:
+        return BoxDecomposition.under(archive, reference)
+    if not (archive < reference).all(axis=1).any():
+        return FreeBox(reference)
+    return SampledImprovement.over(archive, reference)

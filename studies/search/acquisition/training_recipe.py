@@ -5,11 +5,10 @@
     P(SGD) = SGD_WEIGHT P(adaptive)
     p(batch size) ~ exp(-BATCH_TILT u), u its coordinate: small batches take more steps in an epoch
 
-The recorded trainings on images, tables, texts and letters have their best rates near the usual rate
-(benchmarks/curves), as do the defaults of the frameworks. In each of them, adaptive optimizers and small batches rank
-better on average, and so do small batches in each table of LCBench. A learning rate is recognised by its name and
-logarithmic range. Its optimizer is known from the parameter `optimizer`, or from the betas of Adam or leaves of trees
-in the same space. Momentum without an optimizer is not used: on LCBench it made searches with a second objective worse.
+In the recorded trainings (benchmarks/curves), the best rates are near the usual rates, and adaptive optimizers and
+small batches are better on average. A learning rate is recognised by its name and logarithmic range. Its optimizer is
+known from the parameter `optimizer`, or from Adam's betas or leaves of trees in the same space. Momentum without an
+optimizer is not used: on LCBench it made searches with a second objective worse.
 """
 
 import math
@@ -23,17 +22,17 @@ from studies.search.arrays import Array
 
 RATES = ("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "initial_lr", "peak_lr")
 SGD, ADAPTIVE, TREES = -0.5, -2.5, -1.0
-"""Usual logarithms of steps to base 10."""
+"""Usual log10 of steps."""
 OPTIMIZERS = dict.fromkeys(("adam", "adamw", "nadam", "radam", "rmsprop"), ADAPTIVE) | {"sgd": SGD, "nesterov": SGD}
 NEIGHBOURS = {"beta1": ADAPTIVE, "beta_1": ADAPTIVE, "num_leaves": TREES, "max_leaves": TREES, "max_depth": TREES}
 SD_DECADES = 0.75
 SGD_WEIGHT, BATCH_TILT = 0.3, 0.7
 LEAST_DECADES = 1.5
-"""Shortest range of a rate with a recipe, in decades."""
+"""Shortest range of a learning rate that gets a prior, in decades."""
 
 
 class TrainingRecipe:
-    """Usual rates, optimizers and batch sizes for a space, as coordinates in the unit cube."""
+    """Usual settings as coordinates in the unit cube; false if learning rate or optimizer are unknown."""
 
     def __init__(self, space: Space) -> None:
         self._names = [name for name, _ in space.entries()]
@@ -53,7 +52,6 @@ class TrainingRecipe:
         self._batch = self._names.index("batch_size") if is_free else None
 
     def __bool__(self) -> bool:
-        """Return whether the space has a known learning rate and optimizer."""
         return self.axis is not None and not all(map(math.isnan, self._usual))
 
     def _parameter(self, name: str) -> Parameter | None:
@@ -65,7 +63,7 @@ class TrainingRecipe:
         return math.log10(rate.high / rate.low) if is_free and isinstance(rate, Float) else 0.0
 
     def _by_optimizer(self, values: Sequence[float] | Array, units: Array, *, absent: float) -> Array:
-        """Return the entry of `values` for each point's optimizer [m]; `absent` for a point without one."""
+        """Return the entry of `values` for each point's optimizer [m]; `absent` without an optimizer."""
         if len(values) == 1:
             return np.full(len(units), float(values[0]))
         at = units[:, self._names.index("optimizer")]
@@ -73,7 +71,7 @@ class TrainingRecipe:
         return np.where(np.isnan(at), absent, np.asarray(values)[chosen])
 
     def draw_rest(self, units: Array, rng: np.random.Generator) -> None:
-        """Draw the optimizer and batch size of points in the unit cube [m, P], in place."""
+        """Draw optimizer and batch size of points in the unit cube [m, P], in place."""
         if self._draws_optimizer:
             chosen = rng.choice(len(self._usual), size=len(units), p=self._weights / self._weights.sum())
             units[:, self._names.index("optimizer")] = (chosen + 0.5) / len(self._usual)
@@ -81,7 +79,7 @@ class TrainingRecipe:
             units[:, self._batch] = -np.log1p(rng.random(len(units)) * math.expm1(-BATCH_TILT)) / BATCH_TILT
 
     def density_of_rest(self, units: Array) -> Array:
-        """Return the density of optimizer and batch size at points of the unit cube [m, P]; its mean is 1."""
+        """Return the density of optimizer and batch size at points of the unit cube [m, P]; mean 1."""
         density = self._by_optimizer(self._weights, units, absent=1.0)
         if self._batch is not None:
             tilted = np.exp(-BATCH_TILT * units[:, self._batch]) * BATCH_TILT / -math.expm1(-BATCH_TILT)
@@ -91,7 +89,7 @@ class TrainingRecipe:
     def usual(self, units: Array) -> tuple[Array, float]:
         """Return the coordinate of the usual learning rate at points [m, P], and its standard deviation.
 
-        The coordinate is NaN for an unknown optimizer, and limited to the range. Absent parameters are NaN in `units`.
+        The coordinate is NaN for an unknown optimizer. Absent parameters are NaN in `units`.
         """
         assert self.axis is not None  # noqa: S101 - only called if there is a rate
         rate, momentum = self._parameters[self.axis], self._parameter("momentum")
@@ -105,9 +103,9 @@ class TrainingRecipe:
         return np.clip((logs - math.log10(rate.low)) / decades, 0.0, 1.0), SD_DECADES / decades
 
     def density_of_rate(self, units: Array) -> Array:
-        """Return the density of the learning rate at points of the unit cube [m, P]; 1 if the optimizer is unknown.
+        """Return the density of the learning rate at points [m, P]; 1 if the optimizer is unknown.
 
-        The density is not scaled up where the range cuts it off: a usual rate at the end of a range is no advantage.
+        The density is not normalised to the range, so that a usual rate at an end of the range gains nothing.
         """
         usual, sd = self.usual(units)
         density = np.exp(-0.5 * ((units[:, self.axis] - usual) / sd) ** 2) / (sd * math.sqrt(2.0 * math.pi))

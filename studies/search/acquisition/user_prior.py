@@ -1,9 +1,9 @@
 """User prior: a density over the space that is high where the user expects good values (`prior` of a parameter).
 
 p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM, with coordinates u_i in the unit
-cube and N truncated to it. The centre of a categorical parameter has a fixed probability, and its other choices share
-the rest. The uniform part lets a search survive a wrong prior. The prior guides the first trials, and weights the
-acquisition function by p(u)^(BETA / n) after n trials: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
+cube and N truncated to it. The centre of a categorical parameter has a fixed probability; its other choices share the
+rest. The uniform part limits the harm of a wrong prior. First trials are drawn from the prior. After n trials,
+p(u)^(BETA / n) weights the acquisition function: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
 """
 
 import math
@@ -22,13 +22,13 @@ from studies.search.model.encoding import Encoder
 from trainers.protocol import ParameterValue, Params
 
 UNIFORM = 0.25
-"""Share of draws, and of each density, that is uniform."""
+"""Uniform share of draws and densities."""
 BETA = 10.0
 """Exponent of the density in the acquisition function after one trial."""
 SD = {"high": 0.1, "medium": 0.2, "low": 0.35}
-"""Standard deviation by confidence, as a part of the scaled range."""
+"""Standard deviation by confidence, as a fraction of the scaled range."""
 AT_CENTRE = {"high": 0.8, "medium": 0.6, "low": 0.4}
-"""Probability of the centre of a categorical parameter by confidence; at least its probability in a uniform draw."""
+"""Probability of a categorical parameter's centre by confidence, unless a uniform draw has a higher one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ class _Choice:
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         chosen = rng.choice(len(self.probabilities), size=count, p=self.probabilities)
-        units: Array = (chosen + 0.5) / len(self.probabilities)
-        return units
+        return (chosen + 0.5) / len(self.probabilities)
 
     def density(self, units: Array) -> Array:
         chosen = np.clip(np.nan_to_num(units) * len(self.probabilities), 0, len(self.probabilities) - 1).astype(int)
@@ -66,7 +65,7 @@ class _Choice:
 
 
 class UserPrior:
-    """The user's priors, and usual training settings for other parameters; false if the space has neither."""
+    """The user's priors, and a recipe for other parameters; false if the space has neither."""
 
     def __init__(self, space: Space, recipe: TrainingRecipe | None = None) -> None:
         self._encoder, self._recipe = Encoder(space), recipe or None
@@ -86,10 +85,7 @@ class UserPrior:
         return bool(self._axes or self._recipe)
 
     def draw(self, rng: np.random.Generator, count: int, fixed: Mapping[int, float] = MappingProxyType({})) -> Array:
-        """Return random points of the unit cube [count, P] (`Encoder.decode`); a share `UNIFORM` of them is uniform.
-
-        `fixed` has coordinates by parameter that are used unchanged.
-        """
+        """Return random points of the unit cube [count, P]; `fixed` are coordinates by axis to keep."""
         units = rng.random((count, self._encoder.parameters))
         is_prior = rng.random(count) >= UNIFORM
         for axis, prior in self._axes.items():
@@ -108,11 +104,11 @@ class UserPrior:
         return units
 
     def drawn(self, seed: int) -> dict[str, ParameterValue]:
-        """Return one random configuration; the same seed gives the same configuration."""
+        """Return one configuration, drawn with this seed."""
         return self._encoder.decode(self.draw(np.random.default_rng(seed), 1)[0])
 
     def density(self, configurations: Sequence[Params]) -> Array:
-        """Return the density of each configuration [m]; 1 without priors. Absent parameters do not change it."""
+        """Return the density of each configuration [m]. Absent parameters have the factor 1."""
         if not self or not len(configurations):
             return np.ones(len(configurations))
         return self._density(np.array([self._encoder.units(params) for params in configurations]))
@@ -135,9 +131,8 @@ class UserPrior:
 
 
 def faded(density: Array, trials: int) -> Array:
-    """Return weights [m] of the acquisition function from densities [m]; they approach 1 as trials are added."""
-    factors: Array = density ** (BETA / max(trials, 1))
-    return factors
+    """Return weights [m] of the acquisition function from densities [m]; they approach 1 with more trials."""
+    return density ** (BETA / max(trials, 1))
 
 
 def _choice(centre: int, count: int, confidence: str) -> _Choice:

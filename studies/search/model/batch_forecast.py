@@ -1,4 +1,4 @@
-"""Forecasts for a batch of candidates: the distributions of metrics at later epochs, and the cost to reach them."""
+"""Forecasts for a batch of candidates: distributions of metrics at later epochs, and costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from studies.search.model.standardisation import Scale
 from studies.search.observations import TrialLimits
 
 NO_NODES: Array = np.zeros((1, 0))
-"""One node without coordinates: forecasts are not conditioned on the next rung's value."""
+"""A node that does not condition forecasts on the next rung's value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchForecast:
-    """Forecast for m candidates, which are all at the same rung (decision epoch), at the H later rungs."""
+    """Forecast for m candidates at one rung (decision epoch), at the H later rungs."""
 
     batch: CandidateBatch
     ahead: Array
@@ -29,7 +29,7 @@ class BatchForecast:
     trains: Array | None = None  # probability that each candidate trains without failing [m]; None if 1 for all
 
     def usd_to_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Return the dollars to reach the next rung [m], including the start, from dollars per epoch [m]."""
+        """Return the dollars to the next rung [m], including the start, from dollars per epoch [m]."""
         usd: Array = usd_per_epoch * (self.batch.start_epochs + self.ahead[0] - self.batch.done)
         return usd
 
@@ -39,15 +39,15 @@ class BatchForecast:
         return usd
 
     def inflated(self, factor: float) -> "BatchForecast":
-        """Return this forecast with the variances of all learned metrics multiplied by a factor."""
+        """Return this forecast with variances of learned metrics multiplied by `factor`."""
         curves = {j: replace(one, variance=factor * one.variance) for j, one in self.curves.items()}
         return replace(self, curves=curves)
 
     def marginal(self, j: int, nodes: Array = NO_NODES) -> Marginal:
-        """Return a metric's distribution at each node and later rung [m, J, H]; constant axes have length 1.
+        """Return the distribution of metric `j` at each node and later rung [m, J, H]; constant axes have length 1.
 
-        A learned metric is conditioned on its value at the next rung. With the innovation i ~ N(0, v) there, the gain g
-        of z per unit of i, and the node u of the metric: z | u ~ N(mean + g sqrt(v) u, variance - g^2 v).
+        The node u of a learned metric fixes its innovation i ~ N(0, v) at the next rung. With the gain g of z per unit
+        of i: z | u ~ N(mean + g sqrt(v) u, variance - g^2 v).
         """
         batch = self.batch
         if j in self.curves:
@@ -64,7 +64,7 @@ class BatchForecast:
         return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
 
     def within(self, limits: TrialLimits) -> NDArray[np.bool_]:
-        """Return whether each candidate is expected to reach each later rung before a limit ends the trial [m, H].
+        """Return whether each candidate will probably reach each later rung within its limits [m, H].
 
         A limit ends a trial after the epoch that exceeds it. The next rung always counts as reached, for comparisons.
         """
@@ -85,7 +85,7 @@ class BatchForecast:
 
 
 def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> dict[str, Forecast]:
-    """Return the forecast of the first candidate for reports, for the objectives that training changes."""
+    """Return the first candidate's forecast of each objective that training changes, for reports."""
     epochs = tuple(int(epoch) for epoch in forecast.ahead)
     told = {}
     for j, objective in enumerate(objectives):

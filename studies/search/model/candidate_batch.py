@@ -1,7 +1,7 @@
-"""Batches of candidates: configurations that are at the same rung or not started, and what is known of them."""
+"""Batches of candidates: configurations at the same rung, or not started, with their features."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,21 +14,21 @@ from trainers.protocol import ParameterValue
 
 
 class CandidateInputs:
-    """Points of candidates, with the cached posterior of each Gaussian process at these points."""
+    """Points of candidates, with cached posteriors of Gaussian processes."""
 
     def __init__(self, x: Array) -> None:
         self.x = x
         self._kept: dict[int, tuple[Posterior, ConditionedPosterior]] = {}
 
     def at(self, process: int, posterior: Posterior) -> ConditionedPosterior:
-        """Return the posterior of a Gaussian process at the candidates."""
+        """Return a process's posterior at the candidates."""
         kept = self._kept.get(process)
         if kept is None or kept[0] is not posterior:
             kept = self._kept[process] = (posterior, posterior.at(self.x))
         return kept[1]
 
     def rows(self, chosen: Rows) -> "CandidateInputs":
-        """Return some of the candidates, with their cached posteriors."""
+        """Return some of the candidates."""
         some = CandidateInputs(self.x[chosen])
         some._kept = {key: (posterior, at.rows(chosen)) for key, (posterior, at) in self._kept.items()}
         return some
@@ -36,7 +36,7 @@ class CandidateInputs:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFeatures:
-    """Features of configurations that are known without training them."""
+    """Features of configurations that need no training."""
 
     x: Array
     covariates: Array
@@ -51,7 +51,7 @@ class CandidateFeatures:
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """Configurations that are all at the same rung, or all not started."""
+    """Configurations at the same rung, or not started."""
 
     inputs: CandidateInputs
     rung_index: int
@@ -62,22 +62,20 @@ class CandidateBatch:
     done: int  # number of epochs done at that rung
     seconds_per_usd: Array  # seconds of wall time per dollar [m]
     statics: Mapping[int, Marginal]  # marginal distributions of static columns, arrays [m], by column index
-    # Values of z and slope at the rung [m] of each learned column, by column index
-    curves: Mapping[int, tuple[Array, Array]] = field(default_factory=dict)
+    curves: Mapping[int, tuple[Array, Array]] = field(default_factory=dict)  # z and slope [m] by learned column
 
     def __len__(self) -> int:
         return len(self.log_usd)
 
     def rows(self, chosen: Rows) -> "CandidateBatch":
         """Return some of the candidates."""
-        return CandidateBatch(
+        return replace(
+            self,
             inputs=self.inputs.rows(chosen),
-            rung_index=self.rung_index,
             log_usd=self.log_usd[chosen],
             log_usd_sd=self.log_usd_sd[chosen],
             paid_usd=self.paid_usd[chosen],
             start_epochs=self.start_epochs[chosen],
-            done=self.done,
             seconds_per_usd=self.seconds_per_usd[chosen],
             statics={j: (mean[chosen], sd[chosen], kind) for j, (mean, sd, kind) in self.statics.items()},
             curves={j: (z[chosen], slope[chosen]) for j, (z, slope) in self.curves.items()},
@@ -85,14 +83,14 @@ class CandidateBatch:
 
 
 class FeatureExtractor:
-    """Computes features that need no training; `static` lists the metrics that never change during a trial."""
+    """Computes features that need no training; `static`: columns that never change during a trial."""
 
     def __init__(self, problem: Problem, encoder: Encoder, columns: Sequence[Objective], static: Sequence[int]) -> None:
         self._problem, self._known, self._transfer = problem, problem.known, problem.transfer
         self._encoder, self._columns, self._static = encoder, columns, static
 
     def of(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
-        """Return the features of configurations, from their parameters."""
+        """Return the features of configurations."""
         x = np.array([self._encoder.encode(params) for params in configurations])
         world_sizes = np.array([float(params.get("world_size") or 1) for params in configurations])
         return self._extracted(x, world_sizes, configurations)

@@ -1,7 +1,7 @@
 """Forecasts learning curves by recursive co-kriging: one Gaussian process for each step between two rungs.
 
-A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686) over R rungs at the epochs e_0 < ...
-< e_{R-1}, with L_k = log e_k and z_k the metric at rung k (`standardisation.Scale`):
+After Le Gratiet and Garnier 2014, arXiv 1210.0686. The R rungs are the epochs e_0 < ... < e_{R-1}, with L_k = log e_k
+and z_k the metric at rung k (`standardisation.Scale`):
 
     score(z_0) = m(x) + f_s(x) + e                       start; scores as in `NormalScores`, m(x) as in `transfer`
     d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope
@@ -9,10 +9,8 @@ A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.068
     d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)          slope of z in log epochs
 
 Each f is a smooth function of the parameters, each w a vector of weights and each e noise (`gaussian_process`). Each
-process is fitted on every trial that crossed its rungs, pruned trials included.
-
-The model learns from increments. Since continuing a trial depends only on its observed values, missing values are
-missing at random, and the likelihood factorises over the links.
+process is fitted on all trials that crossed its rungs, also pruned trials: pruning depends only on observed values, so
+values are missing at random, and the likelihood factorises over the links.
 """
 
 from collections.abc import Sequence
@@ -27,34 +25,33 @@ from studies.search.model.standardisation import IDENTITY, NormalScores, Standar
 from studies.search.model.transfer import TransferMean
 
 MOST_FITTED, MOST_CONDITIONED = 200, 220
-"""Largest number of points that a process's hyperparameters are fitted on, and that its posterior is conditioned on."""
+"""Largest number of points for fitting hyperparameters, and for the posterior."""
 ENOUGH = 6
-"""Number of measured increments that weigh as much as the prior assumption about them."""
+"""Number of increments that weigh as much as their prior."""
 RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
-"""Prior increment of z per unit of log epoch, its standard deviation, and the range of that deviation once trials have
-crossed a link."""
+"""Prior increment of z per unit of log epoch, its standard deviation, and the range of the measured deviation."""
 WEIGHT_SD = 0.5
 """Prior standard deviation of a link's weights on z and slope."""
 CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
-"""Largest absolute value of a standardised target and of a standardised feature."""
+"""Largest absolute values of standardised targets and features."""
 SOFTENED = 0.05
 """Number added to the standard deviations of features."""
 LEAST_SLOPE_WIDTH, SLOPE_WIDTH = 1e-3, 0.1
-"""Smallest width of slopes at the first rung, and their width before any slope was measured."""
+"""Smallest width of slopes at the first rung, and their width without measurements."""
 START_PRIOR = Prior(
     length_scale=1.2, length_scale_sd=0.8, amplitude=1.5, amplitude_sd=0.8, noise=1e-3, noise_sd=1.7, warp_sd=1.0
 )
-"""Prior fitted to whole tables of recorded curves with almost no prior; it serves for scores as well."""
+"""Prior fitted to whole tables of recorded curves with an almost flat prior."""
 LINK_PRIOR = Prior(
     length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.06, noise_sd=0.8, warp_sd=0.7
 )
-"""Prior fitted in the same way, with more noise: warped inputs would fit the few trials that cross a link too closely
-(docs/search-experiments.md)."""
+"""Prior fitted like `START_PRIOR`, with more noise, so that warped inputs do not overfit the few trials that cross a
+link (docs/search-experiments.md)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveData:
-    """Measurements of one metric at the rungs; NaN where a trial has not reached a rung."""
+    """Measurements of one metric at the rungs; NaN where not reached."""
 
     x: Array
     z: Array  # [n, R]
@@ -64,7 +61,7 @@ class CurveData:
 
 @dataclass(frozen=True, slots=True)
 class CurveForecast:
-    """Forecast of one metric for m candidates at the H rungs after their current rung."""
+    """Forecast of one metric for m candidates at the H later rungs."""
 
     mean: Array
     variance: Array
@@ -103,7 +100,7 @@ class Chain:
         self._d_feature = [IDENTITY] * (links + 1)
 
     def learn(self, data: CurveData, *, refit: bool) -> None:
-        """Condition all processes on the measurements. `refit` also fits hyperparameters, in tenths of a second."""
+        """Condition all processes on measurements. `refit` allows fitting hyperparameters, in tenths of a second."""
         self._learn_start(data, refit=refit)
         self._learn_slope(data, refit=refit)
         self._learn_links(data, refit=refit)
@@ -152,7 +149,7 @@ class Chain:
             self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
 
     def _condition(self, process: _Process, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
-        """Condition a process on its data. Fits its hyperparameters again if the data have grown enough."""
+        """Condition a process on data, and fit its hyperparameters if the data have grown enough."""
         ranking = np.argsort(order, kind="stable")
         own, fitted_on = self._fits.by_process.get(process.key, (None, 0))
         if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
@@ -170,7 +167,7 @@ class Chain:
         return process.posterior
 
     def forecast_untried(self, candidates: CandidateInputs) -> CurveForecast:
-        """Return forecasts at every rung for configurations that were never started."""
+        """Return forecasts at every rung for configurations that were not started."""
         u = self._prior_mean.features(candidates.x)
         mean, variance = self._predicted(candidates, self._start, u)
         slope = self._slope_scale
@@ -182,10 +179,7 @@ class Chain:
         assert self._slope.posterior is not None  # noqa: S101 - `_predicted` has set it
         d_by_z = np.full(len(z), self._slope.posterior.weights[1] * slope.width / self._z_feature[0].width)
         covariance = np.stack(
-            [
-                np.stack([zz, d_by_z * zz], -1),
-                np.stack([d_by_z * zz, d_by_z**2 * zz + slope.width**2 * variance], -1),
-            ],
+            [np.stack([zz, d_by_z * zz], -1), np.stack([d_by_z * zz, d_by_z**2 * zz + slope.width**2 * variance], -1)],
             -2,
         )
         return self._propagate(candidates, 0, z, d, covariance, (z, zz, np.stack([np.ones(len(z)), d_by_z], -1)))
@@ -203,7 +197,7 @@ class Chain:
         covariance: Array,
         first: tuple[Array, Array, Array] | None,
     ) -> CurveForecast:
-        """Carry mean and covariance of value and slope (z, d) from rung to rung, as an extended Kalman filter does."""
+        """Propagate mean and covariance of (z, d) from rung to rung, like an extended Kalman filter."""
         means, variances, gains = [], [], []
         innovation, gain = None, None
         if first is not None:
@@ -229,7 +223,7 @@ class Chain:
         return CurveForecast(np.stack(means, -1), np.stack(variances, -1), np.stack(gains, -1), innovation)
 
     def _jacobian(self, k: int, length: float) -> Array:
-        """Return the derivatives of (z, d) at rung k + 1 by (z, d) at rung k, of which dz/dz is at least 0."""
+        """Return the derivatives of (z, d) at rung k + 1 by (z, d) at rung k; dz/dz is at least 0."""
         posterior = self._links[k].posterior
         assert posterior is not None  # noqa: S101 - `_predicted` has set it
         _, by_z, by_d = WEIGHT_SD * posterior.weights * self._increments[k].width
@@ -238,7 +232,7 @@ class Chain:
         return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
 
     def _predicted(self, candidates: CandidateInputs, process: _Process, u: Array) -> tuple[Array, Array]:
-        """Return mean and variance of a process's target [m] at features u [m, F]; without data, of the prior."""
+        """Return mean and variance of a process's target [m] at features u [m, F]."""
         if process.posterior is None:
             own = process.prior.medians(self._inputs)
             process.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
@@ -250,5 +244,5 @@ def _clipped(scale: Standardisation[float], values: Array) -> Array:
 
 
 def _link_features(z: Array, d: Array) -> Array:
-    """Return the features of the linear part of a step between rungs [m, 3], scaled for weights of about 1."""
+    """Return the linear features of a step between rungs [m, 3], scaled for weights of about 1."""
     return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d])

@@ -1,4 +1,4 @@
-"""Expected costs and sizes of untrained configurations: regressions of dollars per epoch and of each kind of size."""
+"""Regressions of dollars per epoch and of sizes, for untrained configurations."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,12 @@ from studies.search.model.trial_arrays import TrialTable
 _learning = threading.Lock()
 """Lock that lets one thread learn at a time; not an attribute, since Ray Tune pickles models."""
 GROWN = 1.01
-"""Growth factor of the number of values at which a model that may not refit learns again: below it, the model that
+"""Growth of the number of values from which a model learns again without refitting. Below it, the regression that
 another thread has learned is as good."""
 
 
 class CostModel:
-    """Regressions of dollars per epoch and of sizes, which use `counted` models, too; threads may share an instance."""
+    """Regressions of dollars per epoch and of sizes, also from `counted` models; thread-safe."""
 
     def __init__(
         self,
@@ -34,23 +34,20 @@ class CostModel:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Numbers of values from which the regressions learned: first costs per epoch, then each kind of size."""
+        """Numbers of values learned from: costs per epoch, then each kind of size."""
         return (self._costs.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:
-        """Learn from the costs and sizes of trials; `refit` allows fitting hyperparameters again."""
+        """Learn from costs and sizes of trials; `refit` allows fitting hyperparameters."""
         with _learning:
-            self._learn(table, refit=refit)
-
-    def _learn(self, table: TrialTable, *, refit: bool) -> None:
-        paid = table.rows_with_cost
-        # Measured costs move a little with each epoch, which hardly changes the forecasts of other trials.
-        if _has_grown(self._costs, len(paid), refit=refit):
-            x = table.x[paid]
-            covariates = self._cost_covariates(x, table.covariates[paid])
-            self._costs.learn(x, covariates, table.usd_per_epoch[paid], refit=refit)
-        for j, regression in self._sizes.items():
-            self._learn_size(j, regression, table, refit=refit)
+            paid = table.rows_with_cost
+            # Only new trials count: the costs of known trials change little with each epoch.
+            if _has_grown(self._costs, len(paid), refit=refit):
+                x = table.x[paid]
+                covariates = self._cost_covariates(x, table.covariates[paid])
+                self._costs.learn(x, covariates, table.usd_per_epoch[paid], refit=refit)
+            for j, regression in self._sizes.items():
+                self._learn_size(j, regression, table, refit=refit)
 
     def _learn_size(self, j: int, regression: LogRegression, table: TrialTable, *, refit: bool) -> None:
         values = self._columns[j].signed(1.0) * table.first(j)  # in the metric's own sign, since logarithms are taken
@@ -70,14 +67,14 @@ class CostModel:
         return self._costs.predict(some.x, self._cost_covariates(some.x, some.covariates))
 
     def size(self, j: int, some: CandidateFeatures) -> Marginal:
-        """Return the distribution of an unknown size [m]; Gaussian and negated if larger is better."""
+        """Return the distribution of column `j` [m]; Gaussian and negated if larger is better."""
         mean, sd = self._sizes[j].predict(some.x, some.covariates)
         if self._columns[j].direction == "minimize":
             return mean, sd, "lognormal"
         return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
     def _cost_covariates(self, x: Array, covariates: Array) -> Array:
-        """Return covariates of the cost [m, K]: known values, earlier studies, and sizes of counted models."""
+        """Return covariates of the cost [m, K], with expected sizes from counted models."""
         return covariates if self.counted is None else np.hstack([covariates, self.counted.covariates(x)])
 
 

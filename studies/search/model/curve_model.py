@@ -1,4 +1,4 @@
-"""The model of the search: forecasts results and costs of new, paused and running configurations."""
+"""The search model: forecasts results and costs of new, paused and running configurations."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,6 @@ from studies.search.model.encoding import Encoder
 from studies.search.model.gaussian_process import Fits, Posterior, Prior, fit
 from studies.search.model.money_progress import ArchiveTracker, Progress
 from studies.search.model.problem import Problem
-from studies.search.model.size_model import SizeModel
 from studies.search.model.standardisation import Scale
 from studies.search.model.transfer import TransferMean
 from studies.search.model.trial_arrays import TrialTable
@@ -29,16 +28,16 @@ from studies.search.observations import Columns, Snapshot, decision_rungs
 from trainers.protocol import ParameterValue
 
 START_EPOCHS = 0.3
-"""Assumed cost of a start or a thaw, in epochs, until `ENOUGH_STARTS` trials have measured it."""
+"""Assumed cost of a start or thaw, in epochs, until `ENOUGH_STARTS` trials have measured it."""
 ENOUGH_STARTS = 3
-"""Smallest number of trials for measuring the cost of a start."""
+"""Smallest number of trials that measure the cost of a start."""
 EXAMPLES = 256
-"""Number of random configurations that show the range of costs and sizes."""
+"""Number of random configurations for the ranges of costs and sizes."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Shared:
-    """Fitted hyperparameters that models of the same problem share between threads."""
+    """Fits that models of one problem share between threads."""
 
     fits: dict[int, Fits]
     failures: Fits
@@ -47,11 +46,11 @@ class _Shared:
 
 
 class CurveModel:
-    """Learns from all trials and forecasts candidates, in one thread; `sharing_fits` makes a model for another thread.
+    """Learns from all trials and forecasts candidates. Not thread-safe: other threads use `sharing_fits`.
 
     Columns are the objectives, then other metrics with constraints. Cumulative columns follow from dollars per epoch,
     static columns never change during a trial, and all other columns are learned. `reachable_reference` [objectives] is
-    a point worse than the reference point and all measurements.
+    worse than the reference point and all measurements.
     """
 
     def __init__(self, problem: Problem, shared: _Shared | None = None) -> None:
@@ -71,7 +70,7 @@ class CurveModel:
             costs=CostModel(self._columns, self._static),
             reach=(None, np.zeros(0)),
         )
-        self._first: Sequence[Snapshot] = ()  # the trials that were last asked whether epoch 1 tells something
+        self._first: Sequence[Snapshot] = ()  # trials of the latest test of epoch 1
         self._use(problem.rungs())
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self.learned}
         self._failures = FailureModel(self._shared.failures)
@@ -84,7 +83,7 @@ class CurveModel:
         self.progress = Progress()
 
     def _use(self, rungs: tuple[int, ...]) -> None:
-        """Forecast at these rungs from now on, and forget everything learned before."""
+        """Forecast at these rungs from now on, and discard everything learned."""
         self.rungs = rungs
         self._chains = {j: self._chain(j) for j in self.learned}
         problem, transfer = self.problem, self.problem.transfer
@@ -93,7 +92,7 @@ class CurveModel:
         self.count_milestones(problem.milestones)
 
     def settle_rungs(self, trials: Sequence[Snapshot]) -> None:
-        """Make epoch 1 a rung if it ranked the first trials as the first rung did."""
+        """Make epoch 1 a rung if it ranked the first trials like the first rung."""
         first = trials[:TELLING_TRIALS]
         if self.rungs == self.all_rungs or (len(first) == len(self._first) and all(map(is_, first, self._first))):
             return
@@ -109,20 +108,20 @@ class CurveModel:
         return Chain(self.rungs, self.encoder.width, self._shared.fits[j], prior_mean)
 
     def count_milestones(self, milestones: tuple[int, ...]) -> None:
-        """Set the epochs whose models count as results. Call it before `learn`."""
+        """Set the epochs whose models count as results, before `learn` is called."""
         self.problem = replace(self.problem, milestones=milestones)
         self._milestones = ArchiveTracker(
             milestones, objectives=len(self.problem.objectives), feasible=self.limits.holds
         )
 
     def sharing_fits(self) -> "CurveModel":
-        """Return another model of the same problem for another thread, which shares fitted hyperparameters."""
+        """Return a model for another thread, which shares fitted hyperparameters."""
         return CurveModel(self.problem, self._shared)
 
     def learn(self, trials: Sequence[Snapshot], *, refit: bool) -> None:
-        """Learn from all started trials. `refit` allows fitting hyperparameters again, which takes tenths of a second.
+        """Learn from all started trials. `refit` allows fitting hyperparameters, in tenths of a second.
 
-        A snapshot is treated as unchanged if it is the same object as in the previous call.
+        A snapshot counts as unchanged if it is the same object as in the previous call.
         """
         self.settle_rungs(trials)
         changed, counted = self.table.update(trials), self.problem.counted()
@@ -132,9 +131,12 @@ class CurveModel:
         for trial in changed:
             self._milestones.add(trial)
         self.archive = self._milestones.archive
-        costs = self._costs_with(counted) if has_come else self._shared.costs
-        costs.learn(self.table, refit=refit)
+        costs = self._shared.costs
         if has_come:
+            examples = None if counted is None else self.features([one.params for one in counted.examples])
+            costs = CostModel(self._columns, self._static, counted, examples)
+        costs.learn(self.table, refit=refit)
+        if has_come:  # only now, since other threads predict with the shared model
             self._shared.costs = costs
         self._learn_starts()
         given, observed = self.problem.reference, np.maximum(self._milestones.reference(), self._reach())
@@ -146,7 +148,7 @@ class CurveModel:
         self.progress = self.progress.after(volume, self.table, self.problem.epochs, most_usd)
 
     def _reach(self) -> Array:
-        """Return the reference point that expected costs and sizes of random configurations suggest [objectives]."""
+        """Return the reference point for expected costs and sizes of random configurations [objectives]."""
         costs = self._shared.costs
         learned_from = (costs.counted, costs.counts, round(self._start_epochs, 2))
         known, reach = self._shared.reach
@@ -163,11 +165,6 @@ class CurveModel:
         reach = reach[: len(self.problem.objectives)]
         self._shared.reach = (learned_from, reach)
         return reach
-
-    def _costs_with(self, counted: SizeModel | None) -> CostModel:
-        """Return new regressions of costs and sizes, which learn from counted models, too."""
-        examples = None if counted is None else self.features([one.params for one in counted.examples])
-        return CostModel(self._columns, self._static, counted, examples)
 
     def _learn_starts(self) -> None:
         table, paid = self.table, self.table.rows_with_cost
@@ -192,7 +189,7 @@ class CurveModel:
             chain.learn(CurveData(x=x, z=z, slopes=slopes, pending=pending), refit=refit)
 
     def _far_end(self, j: int, values: Array) -> float | None:
-        """Return the value beyond which a learned metric does not matter: its bound, or the reference if larger."""
+        """Return the value beyond which column `j` does not matter: its bound, or the reference if larger."""
         bound = self.limits.far_end(j, values[np.isfinite(values)])
         if j >= len(self.reference):
             return bound
@@ -201,7 +198,7 @@ class CurveModel:
         return float(far if bound is None else max(far, bound))
 
     def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
-        """Return the slopes of z at the first rung [n], from the epoch before; 0 if that epoch is unknown."""
+        """Return the slopes of z at the first rung [n], from the epoch before; 0 if it is unknown."""
         first = self.rungs[0]
         if first < 2:
             return np.where(np.isnan(z), np.nan, 0.0)
@@ -210,11 +207,11 @@ class CurveModel:
         return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
 
     def features(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
-        """Return the features of configurations that are known without training."""
+        """Return the features of configurations."""
         return self._features.of(configurations)
 
     def features_at(self, units: Array) -> CandidateFeatures:
-        """Return the features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
+        """Return the features of configurations at points of the unit cube [m, P]."""
         return self._features.at(units)
 
     def untried(self, some: CandidateFeatures) -> CandidateBatch:
@@ -237,7 +234,7 @@ class CurveModel:
         )
 
     def started(self, rows: Rows, *, is_running: bool) -> CandidateBatch:
-        """Return a batch of trials that are all at the same rung; running trials pay for no start."""
+        """Return a batch of trials at one rung; running trials pay for no start."""
         table, rung = self.table, int(self.table.last_rungs[rows[0]])
         curves = {}
         for j, chain in self._chains.items():
@@ -265,7 +262,7 @@ class CurveModel:
         )
 
     def forecast(self, batch: CandidateBatch) -> BatchForecast:
-        """Return the forecast of the candidates at the later rungs, from all trials that the model has learned."""
+        """Return the forecast of the candidates at the later rungs."""
         if batch.rung_index < 0:
             curves = {j: chain.forecast_untried(batch.inputs) for j, chain in self._chains.items()}
             trains = None if self._failures.is_certain else self._failures.probability_of_training(batch.inputs)
@@ -290,7 +287,7 @@ class CurveModel:
 
 
 PROCESS = -3
-"""Key of this process, distinct from the keys of a chain's processes."""
+"""Key of this process, which no chain uses."""
 PRIOR = Prior(length_scale=1.0, length_scale_sd=0.8, amplitude=0.2, amplitude_sd=0.8, noise=0.02, noise_sd=1.0)
 LEAST = 1e-6
 """Smallest probability: no configuration is ruled out."""
@@ -299,7 +296,7 @@ GROWN = 6
 
 
 class FailureModel:
-    """Learns where in the space trials fail. Models in different threads may share `fits`."""
+    """Learns where trials fail. Models in different threads may share `fits`."""
 
     def __init__(self, fits: Fits) -> None:
         self._fits = fits
@@ -309,7 +306,7 @@ class FailureModel:
 
     @property
     def is_certain(self) -> bool:
-        """Return whether no trial has failed, so that every configuration is expected to train."""
+        """Return whether no trial has failed, so that every configuration should train."""
         return self._posterior is None
 
     def learn(self, x: Array, failed: Array, *, refit: bool) -> None:
@@ -331,7 +328,7 @@ class FailureModel:
             self._learned_from = learned_from
 
     def probability_of_training(self, candidates: CandidateInputs) -> Array:
-        """Return the probability that each candidate trains without failing [m]."""
+        """Return the probability that each candidate does not fail [m]."""
         if self._posterior is None:
             return np.ones(len(candidates.x))
         mean, variance = candidates.at(PROCESS, self._posterior).predict(np.ones((len(candidates.x), 1)))
@@ -340,13 +337,13 @@ class FailureModel:
 
 
 TELLING_TRIALS, TELLING_CORRELATION = 6, 0.7
-"""Number of first trials that show whether epoch 1 tells something, and the least rank correlation for that."""
+"""Number of trials that decide whether epoch 1 becomes a rung, and the smallest rank correlation for it."""
 
 
 def first_epoch_tells(trials: Sequence[Snapshot], rung: int, column: int) -> bool:
-    """Return whether a metric ranks the first trials after epoch 1 as it does at the first rung.
+    """Return whether a metric ranks the first trials alike at epoch 1 and at the rung.
 
-    False until each of the first trials has reached the rung or ended. The answer stays the same afterwards.
+    False until all of them have reached the rung or ended. The answer stays the same afterwards.
     """
     first = trials[:TELLING_TRIALS]
     at = [(trial.at.get(1), trial.at_rung(rung)) for trial in first]
@@ -363,7 +360,7 @@ def first_epoch_tells(trials: Sequence[Snapshot], rung: int, column: int) -> boo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnLimit:
-    """Bounds of one metric, with the sign of its column in `Snapshot.at`; infinite without a bound."""
+    """Bounds of one column of `Snapshot.at`, signed like it; infinite without a bound."""
 
     column: int
     low: float
@@ -375,7 +372,7 @@ class ColumnLimit:
 
 
 class ColumnLimits:
-    """All constraints of a study; `columns` are the objectives, then other metrics with constraints."""
+    """All constraints of a study."""
 
     def __init__(self, columns: Sequence[Objective], constraints: Iterable[Constraint]) -> None:
         index = {column.metric: j for j, column in enumerate(columns)}

@@ -1,9 +1,9 @@
-"""Configurations as points: every parameter is scaled to [0, 1], so that distances can be compared.
+"""Configurations as points, with every parameter scaled to [0, 1].
 
 Numbers are scaled between their bounds, logarithmically if the space says so. A categorical parameter with numeric
-choices becomes the scaled rank of its value. Any other categorical parameter is one-hot, with half the distance of a
-whole range between two choices. An absent conditional parameter is 0.5, or 0 in all its columns if one-hot. Gaussian
-processes use points x [D]. Samplers draw points u [P] of the unit cube, one coordinate for each of `Space.entries`.
+choices becomes the scaled rank of its value; others are one-hot with the values 0 and `ONE_HOT`. An absent parameter is
+`ABSENT`, or 0 in all its columns if one-hot. Gaussian processes use points x [D]. Samplers draw points u [P] of the
+unit cube, one coordinate for each of `Space.entries`.
 """
 
 import math
@@ -19,13 +19,13 @@ from studies.search.arrays import Array
 from trainers.protocol import ParameterValue
 
 ONE_HOT = 0.5
-"""Coordinate of the choice that a one-hot parameter takes."""
+"""Coordinate of a one-hot parameter's choice."""
 ABSENT = 0.5
-"""Coordinate of a parameter that does not exist in a configuration."""
+"""Coordinate of a parameter that a configuration lacks."""
 
 
 def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
-    """Return a key that is the same for equal configurations; 1, 1.0 and true have different keys."""
+    """Return a key that equal configurations share; 1, 1.0 and true differ."""
     return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 
@@ -55,7 +55,7 @@ class Encoder:
         self.parameters = len(self._axes)
 
     def encode(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Return the point of one configuration for Gaussian processes [D]."""
+        """Return a configuration's point for Gaussian processes [D]."""
         x = np.full(self.width, ABSENT)
         for axis in self._axes:
             here = slice(axis.column, axis.column + axis.width)
@@ -71,15 +71,15 @@ class Encoder:
         return self.space.walk(lambda name, parameter: _value_at(parameter, at[name]))
 
     def random(self, rng: np.random.Generator, count: int) -> list[dict[str, ParameterValue]]:
-        """Return `count` configurations drawn uniformly, on the scales of the space."""
+        """Return `count` configurations, drawn uniformly from the unit cube."""
         return [self.decode(rng.random(self.parameters)) for _ in range(count)]
 
     def unit(self, name: str, value: ParameterValue) -> float:
-        """Return the coordinate of a parameter's value in the unit cube."""
+        """Return a value's coordinate in the unit cube."""
         return _unit_of(self.space.parameter(name), value)
 
     def encode_units(self, units: Array) -> Array:
-        """Return the points for Gaussian processes [m, D] from points of the unit cube [m, P]."""
+        """Return points for Gaussian processes [m, D] from points of the unit cube [m, P]."""
         x = np.full((len(units), self.width), ABSENT)
         for axis, values, is_active in self._values(units):
             here = slice(axis.column, axis.column + axis.width)
@@ -89,18 +89,18 @@ class Encoder:
         return x
 
     def numbers_at(self, units: Array, name: str, *, default: float) -> Array:
-        """Return the values [m] of a numeric parameter at points [m, P]; `default` if absent or not numeric."""
+        """Return a parameter's values [m] at points [m, P]; `default` if absent or not numeric."""
         for axis, values, is_active in self._values(units):
             if axis.name == name and (numbers := _as_numbers(axis.parameter, values)) is not None:
                 return np.where(is_active, numbers, default)
         return np.full(len(units), default)
 
     def present(self, units: Array) -> NDArray[np.bool_]:
-        """Return whether the configurations at points of the unit cube have each parameter [m, P]."""
+        """Return whether each configuration has each parameter [m, P]."""
         return np.stack([is_active for _, _, is_active in self._values(units)], axis=1)
 
     def _values(self, units: Array) -> Iterator[tuple[_Axis, Array, NDArray[np.bool_]]]:
-        """Yield each parameter with its values or the indices of its choices [m], and where it is present [m]."""
+        """Yield each parameter, its values or indices of choices [m], and where it is present [m]."""
         found: dict[str, tuple[Parameter, Array, NDArray[np.bool_]]] = {}
         for coordinate, axis in enumerate(self._axes):
             values = _values_at(axis.parameter, units[:, coordinate])
@@ -111,7 +111,7 @@ class Encoder:
             yield axis, values, is_active
 
     def units(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Return a configuration's point in the unit cube [P]; NaN for parameters that it does not have."""
+        """Return a configuration's point in the unit cube [P]; NaN for absent parameters."""
         return np.array(
             [_unit_of(axis.parameter, params[axis.name]) if axis.name in params else math.nan for axis in self._axes]
         )
@@ -122,7 +122,7 @@ def _width(parameter: Parameter) -> int:
 
 
 def _numbers(parameter: Parameter) -> list[float] | None:
-    """Return the choices of a categorical parameter, ascending, if all of them are numbers; else None."""
+    """Return a categorical parameter's choices, ascending; None unless all are numbers."""
     if not isinstance(parameter, Categorical):
         return None
     choices = parameter.choices
@@ -179,7 +179,7 @@ def _as_numbers(parameter: Parameter, values: Array) -> Array | None:
 
 
 def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether a conditional parameter is present [m], from the values and the presence of its parent [m]."""
+    """Return whether a conditional parameter is present [m], from values and presence of its parent [m]."""
     unique, inverse = np.unique(values, return_inverse=True)
     if isinstance(parent, Categorical):
         meant = [parent.choices[int(index)] for index in unique]
@@ -190,7 +190,7 @@ def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArr
 
 
 def _values_at(parameter: Parameter, units: Array) -> Array:
-    """Return a parameter's values at coordinates of the unit cube [m]; indices of choices if categorical."""
+    """Return a parameter's values at coordinates [m]; indices of choices if categorical."""
     if isinstance(parameter, Categorical):
         return np.minimum((units * len(parameter.choices)).astype(np.intp), len(parameter.choices) - 1).astype(float)
     low, high = float(parameter.low), float(parameter.high)

@@ -1,13 +1,12 @@
 """Forecasts the last values of shortened trainings from their learning curves alone, without parameters.
 
 The model is `studies.search.model.cokriging` without Gaussian processes: each step between rungs is a Bayesian linear
-regression on the curve so far, with the noise variance of the largest posterior probability (Bishop 2006, section 3.5).
-A forecast is the mean after all steps.
+regression on the curve so far, with the most probable noise variance (Bishop 2006, section 3.5).
 
     z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + e),   d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)
 
-z_k: the metric at rung k on the study's scale; d_k: its slope per unit of L_k = log(epoch of rung k); a_k, s_k:
-location and width of the measured steps; ~: standardised.
+z_k: metric at rung k on the study's scale; d_k: slope per unit of L_k = log(epoch of rung k); a_k, s_k: location and
+width of the measured steps; ~: standardised.
 """
 
 import math
@@ -18,33 +17,25 @@ import numpy as np
 
 from studies.records.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
 from studies.search.arrays import Array
-from studies.search.model.cokriging import (
-    CLIP_FEATURE,
-    CLIP_INCREMENT,
-    ENOUGH,
-    RATE,
-    SOFTENED,
-    SPREAD,
-    SPREAD_RANGE,
-)
+from studies.search.model.cokriging import CLIP_FEATURE, CLIP_INCREMENT, ENOUGH, RATE, SOFTENED, SPREAD, SPREAD_RANGE
 from studies.search.model.standardisation import Scale, Standardisation, by_mean, by_median
 from studies.search.observations import Snapshot
 
 Ends = Mapping[int, float]
-"""Forecast at the last epoch by index of the objective, signed so that smaller is better."""
+"""Forecasts at the last epoch by objective, signed so that smaller is better."""
 
 NOISES: Array = np.geomspace(1e-4, 10.0, 41)
-"""Noise variances to choose from; targets are standardised."""
+"""Possible noise variances of standardised targets."""
 NOISE_PRIOR, NOISE_PRIOR_SD = 0.3, 1.5
 """Prior median of the noise variance, and prior standard deviation of its logarithm."""
 LEAST_WIDTH = 1e-3
-"""Lower bound on the standard deviation of steps."""
+"""Smallest width of steps."""
 
 
 def forecast_ends(
     trials: Sequence[Snapshot], cut_short: Collection[int], *, objectives: Sequence[Objective], rungs: Sequence[int]
 ) -> dict[int, Ends | None]:
-    """Forecast the learned objectives at the last epoch for trials that were stopped early; returns them by number.
+    """Return forecasts at the last epoch by number, for trials that were stopped early.
 
     The value is None for a trial that did not reach the first rung. The result is empty if too few trials reached two
     successive rungs. `rungs` ascend to the last epoch.
@@ -79,7 +70,7 @@ def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> "_Curve
 
 
 def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, first: int) -> Array:
-    """Return the slopes at the first rung [n], from the epoch before; 0 if that epoch is unknown."""
+    """Return the slopes at the first rung [n], from the epoch before; 0 if it is unknown."""
     if first < 2:
         return np.where(np.isnan(z), np.nan, 0.0)
     before = np.array([trial.at[first - 1][j] if first - 1 in trial.at else math.nan for trial in trials])
@@ -88,7 +79,7 @@ def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, fi
 
 
 def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
-    """Return an objective at each rung: NaN if the trial did not reach it, infinite if the trial failed before it."""
+    """Return an objective at each rung: NaN if not reached, infinite at the rung a failed trial missed."""
     at = [trial.at_rung(rung) for rung in rungs]
     values = [math.nan if one is None else one[j] for one in at]
     if trial.state == "failed":
@@ -100,7 +91,7 @@ def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Curves:
-    """Learning curves of one objective for n trials at R rungs, with the regressions between rungs."""
+    """Learning curves of one objective [n, R], with the regressions between rungs."""
 
     scale: Scale
     z: Array
@@ -108,7 +99,7 @@ class _Curves:
     steps: "Sequence[_Step]"
 
     def ends_of(self, rows: Sequence[int]) -> Array:
-        """Return forecasts at the last rung in the objective's unit [m]; NaN for a trial that reached no rung."""
+        """Return forecasts at the last rung [m]; NaN for a trial that reached no rung."""
         z, slopes = self.z[rows], self.slopes[rows]
         reached = (~np.isnan(z)).sum(axis=1) - 1
         ends = np.full(len(rows), np.nan)
@@ -144,7 +135,7 @@ def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
 
 
 def _step(k: int, length: float, usual: Standardisation[float], z: Array, slopes: Array) -> _Step:
-    """Return the regression from rung k to the next; `usual` is used where too few trials passed the rung."""
+    """Return the regression from rung k to the next; `usual` is the scale of fewer than `ENOUGH` steps."""
     here, crossed = ~np.isnan(z[:, k]), ~np.isnan(z[:, k + 1])
     steps = z[crossed, k + 1] - z[crossed, k]
     if len(steps) >= ENOUGH:
@@ -166,7 +157,7 @@ def _features(z_scale: Standardisation[float], slope_scale: Standardisation[floa
 
 
 def regression_weights(u: Array, y: Array) -> Array:
-    """Return the posterior mean of w [F] in y = w'u + e, w ~ N(0, I), at the most probable noise; u [n, F], n >= 0."""
+    """Return the posterior mean of w [F] in y = w'u + e, w ~ N(0, I), at the most probable noise; u [n, F]."""
     gram, moment = u.T @ u, u.T @ y
     inverses = np.linalg.inv(gram + NOISES[:, None, None] * np.eye(u.shape[1]))  # (U'U + s I)^-1
     explained = np.einsum("f,sfg,g->s", moment, inverses, moment)

@@ -6,12 +6,12 @@
 with features u [F], inputs x [D] and a length scale l_i per input.
 
 Inputs may be warped by 1 - (1 - x^a)^b, with a and b for each input (Kumaraswamy's distribution function, as in
-Cowen-Rivers et al. 2022, arXiv 2012.03826). A function that is steep at one end of a range, such as an error by weight
-decay on a linear scale, becomes smooth.
+Cowen-Rivers et al. 2022, arXiv 2012.03826). Functions that are steep at one end of a range, such as an error by weight
+decay on a linear scale, become smooth.
 
 Hyperparameters maximise the posterior over their logarithms (Rasmussen and Williams 2006, chapter 5), found with the
-analytic gradient in tens of milliseconds for 200 points. The posterior is first conditioned on inputs and receives
-features later, so that forecasts of thousands of candidates cost a few matrix products.
+analytic gradient in tens of milliseconds for 200 points. The posterior is conditioned on inputs before features, so
+that thousands of candidates cost a few matrix products.
 """
 
 from dataclasses import dataclass, field
@@ -27,14 +27,14 @@ ITERATIONS = 25
 JITTER = 1e-8
 """Variance added to the diagonal of covariances, so that they can be factorised."""
 EDGE = 1e-4
-"""Smallest distance of inputs from 0 and 1, where warping functions are steepest."""
+"""Smallest distance of warped inputs from 0 and 1, where the warp is steepest."""
 LOG_BOUND = 9.0
-"""Largest absolute value of the logarithm of a hyperparameter."""
+"""Largest absolute logarithm of a hyperparameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Log-normal priors of the hyperparameters: their medians, and standard deviations of their logarithms."""
+    """Log-normal priors of hyperparameters: medians, and standard deviations of logarithms."""
 
     length_scale: float = 1.0
     length_scale_sd: float = 1.0
@@ -45,19 +45,19 @@ class Prior:
     warp_sd: float = 0.0  # the median is 1, which leaves inputs unchanged; 0 switches warping off
 
     def medians(self, inputs: int) -> "Hyperparameters":
-        """Return the medians of the priors as hyperparameters, for use without data."""
+        """Return the medians as hyperparameters, for use without data."""
         warps = np.ones((2, inputs)) if self.warp_sd else None
         return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
 
     def deviations(self, inputs: int) -> Array:
-        """Return the standard deviations of the logarithms, in the order of `Hyperparameters.logs`."""
+        """Return the standard deviations in the order of `Hyperparameters.logs`."""
         sds = [self.amplitude_sd, self.noise_sd, *[self.length_scale_sd] * inputs]
         return np.array(sds + ([self.warp_sd] * 2 * inputs if self.warp_sd else []))
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Hyperparameters of a process; `warps` holds a and b of each input [2, D], or None."""
+    """Hyperparameters of a process; `warps` are a and b of each input [2, D]."""
 
     amplitude: float
     noise: float
@@ -66,20 +66,20 @@ class Hyperparameters:
 
     @property
     def logs(self) -> Array:
-        """Logarithms of all hyperparameters in one vector: [2 + D], or with warps [2 + 3 D]."""
+        """Logarithms of all hyperparameters: [2 + D], or with warps [2 + 3 D]."""
         warps = np.zeros(0) if self.warps is None else self.warps.ravel()
         return np.log(np.concatenate(([self.amplitude, self.noise], self.length_scales, warps)))
 
     @staticmethod
     def of_logs(logs: Array, inputs: int) -> "Hyperparameters":
-        """Return hyperparameters from their logarithms, in the order of `Hyperparameters.logs`."""
+        """Return hyperparameters from their `logs`."""
         values = np.exp(logs)
         end = 2 + inputs
         warps = values[end:].reshape(2, inputs) if len(values) > end else None
         return Hyperparameters(float(values[0]), float(values[1]), values[2:end], warps)
 
     def scaled(self, x: Array) -> Array:
-        """Return the inputs [n, D] after warping them and dividing them by their length scales."""
+        """Return the inputs [n, D], warped and divided by their length scales."""
         if self.warps is None:
             return x / self.length_scales
         a, b = self.warps
@@ -87,7 +87,7 @@ class Hyperparameters:
         return warped / self.length_scales
 
     def warp_gradients(self, x: Array) -> tuple[Array, Array]:
-        """Return the derivatives of the scaled inputs [n, D] with respect to log a and to log b."""
+        """Return the derivatives of the scaled inputs [n, D] by log a and by log b."""
         assert self.warps is not None  # noqa: S101 - only called where inputs are warped
         a, b = self.warps
         inside = _inside(x)
@@ -102,7 +102,7 @@ def _inside(x: Array) -> Array:
 
 
 def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
-    """Return the most probable hyperparameters for inputs x [n, D] scaled to about [0, 1], features u and targets y."""
+    """Return the most probable hyperparameters for inputs x [n, D] in [0, 1], features u [n, F] and targets y [n]."""
     if len(y) < 2:
         return start or prior.medians(x.shape[1])
     inputs = x.shape[1]
@@ -126,13 +126,13 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
 
 
 def _log_bounds(x: Array, count: int) -> Array:
-    """Return the largest absolute logarithms of the hyperparameters; inputs with only two values are not warped."""
+    """Return the largest absolute logarithms of hyperparameters; 0 for warps of inputs with at most two values."""
     bends = [float(len(np.unique(column)) > 2) for column in x.T]
     return LOG_BOUND * np.concatenate((np.ones(2 + x.shape[1]), bends, bends))[:count]
 
 
 def _negative_log_likelihood(logs: Array, x: Array, linear: Array, y: Array) -> tuple[float, Array]:
-    """Return -log p(y) without its constant, and its gradient by the logarithms of the hyperparameters."""
+    """Return -log p(y) without its constant, and its gradient by `logs`."""
     own = Hyperparameters.of_logs(logs, x.shape[1])
     scaled = own.scaled(x)
     root = np.sqrt(5.0 * _squared_distances(scaled, scaled))
@@ -166,23 +166,22 @@ def _squared_distances(a: Array, b: Array) -> Array:
 def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
     """Return the covariance of the smooth part between inputs a [n, D] and b [m, D]."""
     root = np.sqrt(5.0 * _squared_distances(own.scaled(a), own.scaled(b)))
-    smooth: Array = own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
-    return smooth
+    return own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Fitted hyperparameters by process, each with the number of points used. Threads may share an instance."""
+    """Fitted hyperparameters and numbers of points by process; threads may share an instance."""
 
     by_process: dict[int, tuple[Hyperparameters, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionedPosterior:
-    """Posterior of a process at m inputs, for features that are given later.
+    """Posterior of a process at m inputs, before features are given.
 
-    L is the Cholesky factor of the covariance of the n targets y. U [n, F] are the features of the data, and k [m, n]
-    is the covariance of the smooth part between the m inputs and the data.
+    L is the Cholesky factor of the covariance of the n targets, U [n, F] are the features of the data, and k [m, n] is
+    the covariance of the smooth part between inputs and data.
 
     Attributes:
         smooth_variance: amplitude - |A|^2 [m], with A = L^-1 k'.

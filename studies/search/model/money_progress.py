@@ -1,4 +1,4 @@
-"""Progress of a study: how its hypervolume grew with the money spent."""
+"""Progress of a study: growth of its hypervolume with the money spent."""
 
 import math
 from collections.abc import Callable, Collection
@@ -17,10 +17,9 @@ GROWTH = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """The dollars spent so far, and when the hypervolume last grew noticeably.
+    """Dollars spent, and the hypervolume when it last grew noticeably.
 
-    `grown_to` is the hypervolume at that time, with the reference point of that time. An automatic reference point
-    moves later; docs/search-experiments.md explains why volumes are still compared with `grown_to`.
+    `grown_to` stays unchanged if an automatic reference point moves later (docs/search-experiments.md).
     """
 
     spent_usd: float = 0.0
@@ -30,7 +29,7 @@ class Progress:
     full_slot_usd: float | None = None  # for each slot of a typical full training; None as for `full_usd`
 
     def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> "Progress":
-        """Return the progress after new measurements; a full training has `epochs` epochs."""
+        """Return the progress after new measurements; a full training has `epochs`."""
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:
             now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
@@ -48,7 +47,7 @@ class Progress:
 
 
 class ArchiveTracker:
-    """The best models so far (non-dominated, feasible saved epochs), and the values behind the reference point."""
+    """The archive so far (non-dominated, feasible saved epochs), and the reference point."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class ArchiveTracker:
         self.archive: Array = np.zeros((0, objectives))
 
     def add(self, trial: Snapshot) -> None:
-        """Add a trial's new saved epochs, and replace extrapolated values if its training ended early."""
+        """Add a trial's new saved epochs, and update its values extrapolated to the last epoch."""
         models = {e: v for e, v in trial.at.items() if self._is_model(trial, e) and all(map(math.isfinite, v))}
         self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in models.items()]
         known = self._taken.get(trial.number, frozenset())
@@ -78,7 +77,7 @@ class ArchiveTracker:
         return epoch in self._milestones or epoch == trial.last_model
 
     def reference(self) -> Array:
-        """Return the reference point computed from all saved epochs [objectives]; all 1 before the first."""
+        """Return the reference point for all saved epochs [objectives]; all 1 before the first."""
         ends = [one for of_trial in self._milestone_ends.values() for one in of_trial]
         columns = list(zip(*ends, strict=True))[: self._objectives] if ends else [()] * self._objectives
         return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])

@@ -1,4 +1,4 @@
-"""The problem that a search solves: space, objectives, constraints, epochs, prices, and metrics known in advance."""
+"""The problem that a search solves."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ from studies.search.observations import UNLIMITED, TrialLimits, Values, decision
 from trainers.protocol import ParameterValue
 
 KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
-"""Function from a configuration's parameters to the metrics that are known without training it."""
+"""Function from a configuration's parameters to its metrics known without training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """Description of a study for its search."""
+    """A study's space, objectives, limits, prices and known metrics, for its search."""
 
     space: Space
     objectives: tuple[Objective, ...]
@@ -32,8 +32,7 @@ class Problem:
     positive: frozenset[str] = frozenset()  # metrics of `known` that are always above 0, so logarithms are covariates
     statics: frozenset[str] = STATIC_METRICS  # names of metrics that do not change while a trial trains
     constraints: tuple[Constraint, ...] = ()
-    # Random configurations that show the range of costs and sizes; drawn if empty
-    examples: Sequence[Mapping[str, ParameterValue]] = ()
+    examples: Sequence[Mapping[str, ParameterValue]] = ()  # random, for the ranges of costs and sizes; drawn if empty
     transfer: Transfer | None = None
     counted: Callable[[], SizeModel | None] = nothing_counted  # sizes counted without training; None while unknown
     budget_usd: float = math.inf  # dollars that the whole study may spend; infinite without a limit
@@ -41,15 +40,14 @@ class Problem:
     trial_limits: TrialLimits = UNLIMITED
 
     def covariates(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Return logarithms of a configuration's metrics that are known without training [K], in fixed order."""
+        """Return a configuration's known metrics [K], sorted by name; logarithms if positive."""
         known = {} if self.known is None else self.known(params)
         return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
 
     def seconds_per_usd(self, world_sizes: Array) -> Array:
-        """Return how many seconds a dollar pays for on each number of slots [m]."""
-        seconds: Array = 3600.0 / (self.usd_per_slot_hour * world_sizes)
-        return seconds
+        """Return the seconds that a dollar pays on each number of slots [m]."""
+        return 3600.0 / (self.usd_per_slot_hour * world_sizes)
 
     def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which learning curves are forecast, ascending to the last epoch."""
+        """Return the epochs of forecasts, ascending to the last epoch."""
         return decision_rungs(self.epochs)

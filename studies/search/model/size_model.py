@@ -1,7 +1,7 @@
-"""Forecasts model sizes and operations of configurations from examples that were counted without training.
+"""Forecasts sizes and operations of models from examples that were counted without training.
 
-Counted sizes help to forecast `model_parameters` before any trial has run. Expected sizes of other configurations are
-covariates of the cost: [E log parameters, E log (FLOPs per sample x samples per epoch)].
+Forecasts predict `model_parameters` before any trial has run. They are covariates of the cost: [E log parameters, E log
+(FLOPs per sample x samples per epoch)].
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from trainers.protocol import ParameterValue
 
 PRIOR = Prior(length_scale=1.0, amplitude=0.2, noise=1e-2)
 LEAST_WIDTH = 0.3
-"""Smallest divisor that standardises logarithms."""
+"""Smallest width of logarithms."""
 COVARIATE_DEVIATIONS, COVARIATE_ADDED_WIDTH = 2.0, 1e-2
-"""Width of a covariate: this number of its standard deviations, plus this constant."""
+"""Width of a covariate: number of standard deviations, plus a constant."""
 SD_RANGE = (0.02, 1.5)
-"""Range of the standard deviations of forecast logarithms; the upper end applies without data."""
+"""Range of forecast standard deviations; the upper end applies without data."""
 GROWN = 1.05
-"""Growth factor of the number of values at which hyperparameters are fitted again."""
+"""Growth of the number of values from which hyperparameters are fitted again."""
 MOST_POINTS = 300
-"""Largest number of values learned from: the latest."""
+"""Number of latest values to learn from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class _Learned:
 
 
 class LogRegression:
-    """Predicts a positive quantity of configurations. One thread may learn while others predict."""
+    """Predicts a positive quantity; one thread may learn while others predict."""
 
     def __init__(self) -> None:
         self._learned: _Learned | None = None  # replaced as a whole, so that readers in other threads see one state
@@ -52,11 +52,11 @@ class LogRegression:
         return 0 if self._learned is None else self._learned.count
 
     def is_due(self, values: int) -> bool:
-        """Return whether there are enough new values to fit hyperparameters again."""
+        """Return whether hyperparameters need another fit for this number of values."""
         return self._own is None or min(values, MOST_POINTS) >= GROWN * self._fitted_on + 1
 
     def learn(self, x: Array, covariates: Array, values: Array, *, refit: bool) -> None:
-        """Learn from all values; `refit` allows fitting hyperparameters again."""
+        """Learn from all values; `refit` allows fitting hyperparameters."""
         count = len(values)
         x, covariates, values = x[-MOST_POINTS:], covariates[-MOST_POINTS:], values[-MOST_POINTS:]
         logs = np.log(values)
@@ -70,7 +70,7 @@ class LogRegression:
         self._learned = _Learned(count=count, posterior=Posterior(x, u, y, own), target=target, covariates=scale)
 
     def predict(self, x: Array, covariates: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation of the logarithm [m]; constant before any value is known."""
+        """Return mean and standard deviation of the logarithm [m]."""
         if (learned := self._learned) is None:
             return np.zeros(len(x)), np.full(len(x), SD_RANGE[1])
         u = _features(x, learned.covariates.of(covariates))
@@ -86,12 +86,12 @@ def _features(x: Array, covariates: Array) -> Array:
 EXAMPLES = 96
 """Largest number of configurations whose models are counted."""
 ENOUGH_TO_FIT = 8
-"""Smallest number of counted examples from which expectations for other configurations are learned."""
+"""Smallest number of counted examples for a regression."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """A configuration with counted size; FLOPs of a forward pass and training samples are None if unknown."""
+    """A configuration with counted size; FLOPs are of a forward pass, and None means unknown."""
 
     params: Mapping[str, ParameterValue]
     model_parameters: int
@@ -100,21 +100,21 @@ class Counted:
 
     @property
     def flops_per_epoch(self) -> float:
-        """Floating-point operations of an epoch's forward passes; 0 if unknown."""
+        """FLOPs of an epoch's forward passes; 0 if unknown."""
         return float(self.flops_per_sample or 0) * float(self.samples_per_epoch or 0)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return this configuration and its sizes as JSON data for the store."""
+        """Return JSON data for the store."""
         return asdict(self)
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> "Counted":
-        """Return a counted configuration from its JSON form."""
+        """Return the object for JSON data of `to_plain`."""
         return Counted(**form)
 
 
 def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
-    """Return configurations to count: at most `EXAMPLES`, distinct, spread evenly over the space, always the same."""
+    """Return at most `EXAMPLES` distinct configurations to count, spread evenly over the space, always the same."""
     encoder = Encoder(space)
     if not encoder.parameters:
         return [{}]
@@ -123,7 +123,7 @@ def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
 
 
 class SizeModel:
-    """Expected size and operations of any configuration. Immutable, so that threads may share it."""
+    """Expected size and operations of any configuration; immutable, so threads may share it."""
 
     def __init__(self, space: Space, counted: Sequence[Counted]) -> None:
         self._encoder = Encoder(space)
@@ -144,11 +144,11 @@ class SizeModel:
         return regression
 
     def values(self, metric: str) -> Array:
-        """Return a metric's counted value for each example [n]; empty for a metric that cannot be counted."""
+        """Return a metric's counted value for each example [n]; empty if it cannot be counted."""
         return self._values.get(metric, np.zeros(0))
 
     def covariates(self, x: Array) -> Array:
-        """Return the expected logarithms of size and operations at points [m, D], as columns [m, up to 2]."""
+        """Return expected logarithms of size and operations at points [m, D], as [m, up to 2]."""
         if not len(x):
             return np.zeros((0, len(self._regressions)))
         none = np.zeros((len(x), 0))
@@ -156,5 +156,5 @@ class SizeModel:
 
 
 def nothing_counted() -> SizeModel | None:
-    """Return None, for studies whose models are not counted."""
+    """Return None: no models are counted."""
     return None

@@ -1,4 +1,4 @@
-"""Scales of metrics: standardised values z = (value - centre) / width, and normal scores of ranks."""
+"""Scales of metrics: z = (value - centre) / width, and normal scores of ranks."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Number = TypeVar("Number", float, Array)
 
 @dataclass(frozen=True, slots=True)
 class Standardisation(Generic[Number]):
-    """A centre, which maps to 0, and a width, which maps to 1; numbers, or arrays with one number per column."""
+    """Centre and width of a scale: numbers, or arrays with one number per column."""
 
     centre: Number
     width: Number
@@ -32,30 +32,30 @@ IDENTITY = Standardisation(0.0, 1.0)
 
 
 def by_median(values: Array, least_width: float) -> Standardisation[float]:
-    """Return the scale with the median as centre and the standard deviation as width, for n >= 1 values [n]."""
+    """Return the scale with median and standard deviation of n >= 1 values [n]."""
     return Standardisation(float(np.median(values)), max(float(values.std()), least_width))
 
 
 def by_mean(values: Array, added_width: float) -> Standardisation[float]:
-    """Return the scale with the mean as centre and standard deviation + `added_width` as width; identity for n = 0."""
+    """Return the scale with mean and standard deviation + `added_width`; identity for n = 0."""
     if not len(values):
         return IDENTITY
     return Standardisation(float(values.mean()), float(values.std()) + added_width)
 
 
 def by_column(values: Array, deviations: float, added_width: float) -> Standardisation[Array]:
-    """Return the scale of values [n, K]: column means as centres, deviation x `deviations` + `added_width` as width."""
+    """Return the scale of columns [n, K] with mean and standard deviation x `deviations` + `added_width`."""
     return Standardisation(values.mean(axis=0), deviations * values.std(axis=0) + added_width)
 
 
 def by_quartiles(values: Array) -> Standardisation[float]:
-    """Return the scale with the median as centre and the interquartile range as width, for n >= 1 values [n]."""
+    """Return the scale with median and interquartile range of n >= 1 values [n]."""
     lower, centre, upper = np.quantile(values, [0.25, 0.5, 0.75])
     return Standardisation(float(centre), float(max(upper - lower, 1e-3 * max(abs(centre), 1e-6))))
 
 
 def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> Standardisation[float]:
-    """Return a scale between a prior scale and the scale of values [n]; few values change the prior little."""
+    """Return a scale between a prior scale and the scale of values [n]; the prior counts like `prior_weight` values."""
     if not len(values):
         return prior
     share = len(values) / (len(values) + prior_weight)
@@ -65,31 +65,29 @@ def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> S
 
 
 BY_RANK = 0.6
-"""Weight of the rank's score for many values; the standardised value, which keeps distances, has the other weight."""
+"""Weight of the rank for many values; the standardised value, which keeps distances, has the remaining weight."""
 BY_RANK_FROM = 4
-"""Number of values at which half of that weight is reached."""
+"""Number of values at which half of `BY_RANK` is reached."""
 CLIP_START = (-5.0, 3.0)
 """Range to which standardised values are clipped."""
 LEAST_WIDTH = 1e-3
-"""Smallest divisor that standardises values."""
+"""Smallest width of a scale."""
 TAIL_QUANTILE = 0.25
-"""Quantile of z below which values form the tail of good values."""
+"""Quantile of z that limits the tail of good values."""
 EXTRAPOLATION = 2.0
-"""Slope of z per score below the smallest value, as a multiple of the mean slope in the tail, since searches look for
-outliers."""
+"""Slope of z per score below the smallest value, as a multiple of the tail's slope: searches look for outliers."""
 TAIL_PRIOR, TAIL_PRIOR_WEIGHT = 0.2, 6
-"""Prior slope of z per score below the smallest value, and the number of values that the prior weighs as much as: few
-similar values prove little."""
+"""Prior slope of z per score below the smallest value, and the number of values that weigh as much as this prior."""
 TOWARDS_BETTER = 2.0
-"""Distance below the mean score, in standard deviations, at which the spread of z is taken."""
+"""Distance below the mean score, in standard deviations, at which the spread of z is measured."""
 LEAST_SLOPE = 0.1
-"""Lower bound on the local slope, as a fraction of the slope below the smallest value: forecasts must not become
-certain on a flat part or among failures."""
+"""Lower bound on the local slope, as a fraction of the slope below the smallest value, so that forecasts do not become
+certain on flat parts or among failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormalScores:
-    """An increasing function from measured values z [k], distinct and ascending, to normal scores [k]."""
+    """An increasing function from distinct, ascending values z [k] to normal scores [k]."""
 
     z: Array
     scores: Array
@@ -97,7 +95,7 @@ class NormalScores:
 
     @staticmethod
     def of(z: Array) -> "NormalScores":
-        """Return the function for measured values [n]; n may be 0."""
+        """Return the function for n >= 0 measured values [n]."""
         if not len(z):
             return NormalScores(np.zeros(1), np.zeros(1), TAIL_PRIOR)
         values, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
@@ -109,24 +107,23 @@ class NormalScores:
         return NormalScores(values, scores, _slope_below(values, scores, float(np.quantile(z, TAIL_QUANTILE)), len(z)))
 
     def of_z(self, z: Array) -> Array:
-        """Return the scores of values [n] that lie between the smallest and largest measured value."""
-        scores: Array = np.interp(z, self.z, self.scores)
-        return scores
+        """Return the scores of values [n] within the measured range."""
+        return np.interp(z, self.z, self.scores)
 
     def to_z(self, scores: Array) -> Array:
-        """Return the values that belong to scores [n]; scores above the largest map to the worst measured value."""
+        """Return the values for scores [n], at most the worst measured value."""
         z: Array = np.interp(scores, self.scores, self.z) - self.slope_below * np.maximum(self.scores[0] - scores, 0.0)
         return z
 
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Return the median of z, and the variance of its better half, for normally distributed scores."""
+        """Return median of z, and variance of its better half, for normal scores."""
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
         return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2
 
 
 def _slope_below(values: Array, scores: Array, quarter: float, count: int) -> float:
-    """Return the slope of z below the smallest score, from the slope up to `quarter` and a prior slope."""
+    """Return the slope of z below the smallest score, from the tail's slope and its prior."""
     upper = min(max(int(np.searchsorted(values, quarter)), 1), len(values) - 1)
     rise = float(scores[upper] - scores[0])
     seen = float(values[upper] - values[0]) / rise if rise > 0 else 0.0
@@ -138,14 +135,14 @@ ABOVE_BOUND = 1.5
 ABOVE_REFERENCE = 0.15
 """Distance of an objective's ceiling from the reference point, as a fraction of the range from best to reference."""
 LEAST_RANGE = 0.1
-"""Smallest distance in z that is assumed between an objective's best value and the reference point."""
+"""Smallest assumed distance in z from an objective's best value to the reference point."""
 UNBOUNDED_CEILING = 5.0
-"""Ceiling of a standardised metric while neither a bound nor a reference point defines the far end."""
+"""Ceiling of a standardised metric without bound and reference point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The function from a metric, to be minimised, to z: a logarithm for positive metrics, else a linear scale."""
+    """The function from a minimised metric to z: a logarithm if positive, else linear."""
 
     kind: Kind
     low: float = 0.0
@@ -154,7 +151,7 @@ class Scale:
 
     @staticmethod
     def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> "Scale":
-        """Return the scale for measured values; `far_end` is the reference point, an upper bound, or None."""
+        """Return the scale for measured values; `far_end`: reference point or upper bound."""
         seen = values[np.isfinite(values)]
         if not len(seen):
             return Scale("gaussian")
@@ -169,16 +166,14 @@ class Scale:
         return Scale("gaussian", standardisation=own, ceiling=max(top, 1.0))
 
     def to_z(self, values: Array) -> Array:
-        """Return z for values of the metric, at most the ceiling; values that are not finite map to the ceiling."""
+        """Return z for values of the metric; the ceiling if larger or not finite."""
         with np.errstate(invalid="ignore", divide="ignore"):
             z = np.log(np.maximum(values, self.low)) if self.kind == "lognormal" else self.standardisation.of(values)
-        bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
-        return bounded
+        return np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
 
     def from_z(self, z: Array) -> Array:
-        """Return the metric's values that belong to z."""
-        value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
-        return value
+        """Return the metric's values for z."""
+        return np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
 
     def marginal(self, mean: Array, variance: Array) -> Marginal:
         """Return the distribution of the metric from mean and variance of z."""
@@ -189,6 +184,6 @@ class Scale:
 
 
 def _ceiling(far_end: float, best: float | None) -> float:
-    """Return the largest z; `best` is the best z if values beyond the far end are worthless, else None."""
+    """Return the largest z; `best` is the best z if values beyond the far end are worthless."""
     beyond = ABOVE_BOUND if best is None else min(ABOVE_REFERENCE * max(far_end - best, LEAST_RANGE), ABOVE_BOUND)
     return far_end + beyond

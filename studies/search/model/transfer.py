@@ -1,19 +1,19 @@
-"""Uses the trials of earlier studies for forecasts and first configurations of this study.
+"""Uses trials of earlier studies for forecasts and first configurations of this study.
 
-For our own search, each earlier study s is a Gaussian process over the parameters, fitted to the last values of its
+In our own search, each earlier study s is a Gaussian process over the parameters, fitted to the last values of its
 trials. Its mean g_s(x), in the study's own standard deviations, enters the prior mean of the model's first process:
 
     m(x) = TRUST sum_s (1 / S + w_s / sqrt(S)) g_s(x),   w_s ~ N(0, 1)
 
-There are S studies, and the weights w_s are learned from this study's data. The mean log cost per epoch is a covariate
-of the cost. Optuna's samplers see the earlier trials as finished trials. An earlier study is left out if its mean ranks
-this study's trials in the wrong order.
+There are S studies, and the weights w_s are learned from this study's data. Expected log costs per epoch are covariates
+of the cost. Optuna's samplers see the earlier trials as finished trials. An earlier study is left out if its ranking of
+this study's trials is wrong.
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,53 +31,36 @@ from studies.search.model.standardisation import CLIP_START, LEAST_WIDTH, by_med
 from trainers.protocol import ParameterValue, Params
 
 MOST_TRIALS = 200
-"""Largest number of trials used of an earlier study: the best half and a random half."""
+"""Largest number of trials of an earlier study: the best half and a random half."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierTrial:
-    """A trial of an earlier study, with parameters of this study and objectives at its last epoch."""
+    """A trial of an earlier study, with this study's parameters and objectives at its last epoch."""
 
     params: Mapping[str, ParameterValue]
     values: tuple[float, ...]
     usd_per_epoch: float | None = None  # mean; None if unknown
-    # Known values of this study's constrained metrics at the same epoch, by name
-    bounded: Mapping[str, float] = field(default_factory=dict)
+    bounded: Mapping[str, float] = field(default_factory=dict)  # known constrained metrics at its last epoch, by name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierStudy:
-    """An earlier study: its name, its trials inside this study's space, and how many trials lie outside."""
+    """An earlier study, with its trials inside this study's space, and the number of trials outside."""
 
     name: str
     trials: tuple[EarlierTrial, ...]
     left_out: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return this earlier study as JSON data for the store."""
-        trials = [
-            {
-                "params": dict(one.params),
-                "values": list(one.values),
-                "usd_per_epoch": one.usd_per_epoch,
-                "bounded": dict(one.bounded),
-            }
-            for one in self.trials
-        ]
+        """Return JSON data for the store."""
+        trials = [{**asdict(one), "values": list(one.values)} for one in self.trials]
         return {"name": self.name, "left_out": self.left_out, "trials": trials}
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> "EarlierStudy":
-        """Return an earlier study from the JSON data that `to_plain` returned."""
-        trials = tuple(
-            EarlierTrial(
-                params=one["params"],
-                values=tuple(one["values"]),
-                usd_per_epoch=one["usd_per_epoch"],
-                bounded=one.get("bounded", {}),  # not stored by earlier versions
-            )
-            for one in form["trials"]
-        )
+        """Return the object for JSON data of `to_plain`."""
+        trials = tuple(EarlierTrial(**{**one, "values": tuple(one["values"])}) for one in form["trials"])
         return EarlierStudy(name=form["name"], trials=trials, left_out=form["left_out"])
 
 
@@ -103,7 +86,7 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
 def thinned(
     trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> tuple[EarlierTrial, ...]:
-    """Return at most `MOST_TRIALS` trials: the best half (feasible ones first) and a random half of the others."""
+    """Return at most `MOST_TRIALS` trials: the best half (feasible trials first) and a random half."""
     if len(trials) <= MOST_TRIALS:
         return tuple(trials)
     violations = [total_violation(one, objectives, constraints) for one in trials]
@@ -119,7 +102,7 @@ def signed_values(trials: Sequence[EarlierTrial], objectives: Sequence[Objective
 def excesses(
     trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
 ) -> dict[str, float]:
-    """Return how far a trial exceeds each bound, as a fraction of the bound; 0 if unknown."""
+    """Return a trial's excess over each bound, as a fraction of the bound; 0 if unknown."""
     known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
     return {
         bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
@@ -128,7 +111,7 @@ def excesses(
 
 
 def total_violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
-    """Return the sum of a trial's violations of all bounds, each as a fraction of its bound."""
+    """Return the sum of a trial's violations, each as a fraction of its bound."""
     return sum(max(excess, 0.0) for excess in excesses(trial, objectives, constraints).values())
 
 
@@ -139,13 +122,13 @@ ENOUGH_TO_FIT = 4
 TRUST = 0.5
 """Share of an earlier study's deviation that is expected in this study, and its prior standard deviation."""
 CLIP = 2.0
-"""Largest absolute value of an earlier study's mean, in its standard deviations."""
+"""Largest absolute mean of an earlier study, in standard deviations."""
 END_PRIOR = Prior(length_scale=0.7, amplitude=1.0, noise=1e-2)
 COST_PRIOR = Prior(length_scale=1.0, amplitude=0.5, noise=1e-2)
 
 
 class _StandardisedProcess:
-    """A Gaussian process of a standardised quantity; of its logarithm if all values are positive."""
+    """A Gaussian process of a standardised quantity, or of its logarithm if positive."""
 
     def __init__(self, x: Array, values: Array, prior: Prior) -> None:
         t = np.log(values) if values.min() > 0 else values
@@ -154,7 +137,7 @@ class _StandardisedProcess:
         self._posterior = Posterior(x, u, y, fit(x, u, y, prior))
 
     def mean(self, x: Array) -> Array:
-        """Return the mean [m], as a distance from the earlier study's median in standard deviations."""
+        """Return the mean [m], in standard deviations from the earlier study's median."""
         found, _ = self._posterior.at(x).predict(np.ones((len(x), 1)))
         return found
 
@@ -194,13 +177,13 @@ class Transfer:
         )
 
     def ends(self, j: int, x: Array) -> Array:
-        """Return the last values of objective `j` that each earlier study expects [m, S]; smaller is better."""
+        """Return each earlier study's expected last value of objective `j` [m, S]; smaller is better."""
         if not len(x) or not self._ends:
             return np.zeros((len(x), len(self._ends)))
         return np.clip(np.column_stack([one[j].mean(x) for one in self._ends]), -CLIP, CLIP)
 
     def cost_covariates(self, x: Array) -> Array:
-        """Return expected logarithms of dollars per epoch [m, K], for each earlier study with known costs."""
+        """Return expected logarithms of dollars per epoch [m, K] from each study with known costs."""
         if not len(x) or not self._costs:
             return np.zeros((len(x), len(self._costs)))
         return np.column_stack([one.mean(x) for one in self._costs])
@@ -208,7 +191,7 @@ class Transfer:
     def as_finished_trials(
         self, params: Sequence[Params], values: Sequence[tuple[float, ...]]
     ) -> list[tuple[EarlierTrial, bool]]:
-        """Return earlier trials in units of this study's values, and whether their study resembles this study."""
+        """Return earlier trials, scaled to this study's values, and whether their study resembles this study."""
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
         seen = [values[i] for i in finite]
@@ -230,11 +213,11 @@ class Transfer:
         )
 
     def excesses(self, trial: EarlierTrial) -> dict[str, float]:
-        """Return how far a trial exceeds each bound of this study, as a fraction of the bound; 0 if unknown."""
+        """See the function `excesses`."""
         return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Return good configurations of earlier studies in turn: a balanced one each, then the best; violators last."""
+        """Return good configurations of earlier studies in turn: one balanced, then the best; violators last."""
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
         found: list[dict[str, ParameterValue]] = []
@@ -265,19 +248,19 @@ class Transfer:
 
 
 class TransferMean:
-    """Prior mean of the learning-curve model's first process, from earlier studies' expectations."""
+    """Prior mean of the curve model's first process, from earlier studies."""
 
     def __init__(self, transfer: Transfer | None = None, j: int = 0) -> None:
         self._transfer, self._j = transfer, j
         self._is_used: NDArray[np.bool_] | None = None
 
     def judge(self, x: Array, z: Array) -> None:
-        """Keep the studies that rank this study's trials (x [n, D]) correctly; keep all while trials are few."""
+        """Keep the studies that rank this study's trials at x [n, D] correctly; all while trials are few."""
         if self._transfer is not None:
             self._is_used = is_alike(self._transfer.ends(self._j, x), z)
 
     def features(self, x: Array) -> Array:
-        """Return the features of the first process's linear part at points [m, D], as rows [m, 1 + S]."""
+        """Return the first process's linear features [m, 1 + S] at points [m, D]."""
         one = np.ones((len(x), 1))
         if self._transfer is None:
             return one
@@ -287,14 +270,14 @@ class TransferMean:
         return np.hstack([one, TRUST * ends / max(math.sqrt(ends.shape[1]), 1.0)])
 
     def expected(self, features: Array) -> Array:
-        """Return the prior mean in standard deviations [m] from features [m, 1 + S]."""
+        """Return the prior mean [m], in standard deviations, from `features` [m, 1 + S]."""
         several = max(math.sqrt(features.shape[1] - 1), 1.0)
         total: Array = features[:, 1:].sum(axis=1) / several
         return total
 
 
 def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
-    """Return whether each column [S] is positively rank-correlated with z [n]; True for n < `ENOUGH_TO_JUDGE`."""
+    """Return whether each column [S] has a positive rank correlation with z [n]; True for n < `ENOUGH_TO_JUDGE`."""
     if len(z) < ENOUGH_TO_JUDGE:
         return np.ones(ends.shape[1], dtype=bool)
     seen = _ranks(z)
@@ -302,7 +285,7 @@ def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
 
 
 def _ranks(values: Array) -> Array:
-    """Return ranks minus their mean; equal values share the mean of their ranks."""
+    """Return ranks minus their mean; equal values share a mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks = (ends - (counts - 1) / 2.0)[inverse]
@@ -311,10 +294,9 @@ def _ranks(values: Array) -> Array:
 
 
 def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float, ...]]) -> list[EarlierTrial]:
-    """Return an earlier study's trials, with values moved to the median and quartiles of this study's values.
+    """Return an earlier study's trials, scaled to median and quartiles of `ENOUGH_TO_JUDGE` or more values `seen` here.
 
-    Otherwise, on a harder or easier data set, all earlier trials would seem better or worse than this study's. With
-    fewer than `ENOUGH_TO_JUDGE` finished trials (`seen`), values stay as they are.
+    Otherwise, on a harder or easier data set, all earlier trials would seem better or worse than this study's trials.
     """
     if len(seen) < ENOUGH_TO_JUDGE or len(study.trials) < ENOUGH_TO_FIT:
         return list(study.trials)
@@ -328,7 +310,7 @@ def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float,
 
 
 def _in_line(theirs: Array, ours: Array) -> Array:
-    """Return an earlier study's values [n], shifted and scaled to median and quartiles of this study's values [k]."""
+    """Return an earlier study's values [n], scaled to median and quartiles of this study's values [k]."""
     ours = ours[np.isfinite(ours)]
     if len(ours) < ENOUGH_TO_JUDGE:
         return theirs

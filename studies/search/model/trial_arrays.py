@@ -1,4 +1,4 @@
-"""All trials of a study as arrays with one row per trial. Rows of unchanged trials are not computed again."""
+"""Trials as arrays with one row per trial. Rows of unchanged trials are not computed again."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ from studies.search.observations import Snapshot
 from trainers.protocol import Params
 
 Covariates = Callable[[Params], Array]
-"""Function from a configuration's parameters to covariates that are known without training it [K]."""
+"""Function from a configuration's parameters to covariates known without training [K]."""
 _FIRST_ROWS = 64
 
 
 class TrialTable:
-    """Arrays with one row per trial, in the order in which the trials are given.
+    """Arrays with one row per trial, in the given order of trials.
 
-    `known` returns covariates of a configuration that need no training. `earlier` returns more covariates [m, L] at
-    points [m, D], from earlier studies.
+    `known` returns covariates that need no training. `earlier` returns covariates [m, L] at points [m, D] from earlier
+    studies.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TrialTable:
         self._states = np.zeros(_FIRST_ROWS, dtype="U8")
 
     def update(self, trials: Sequence[Snapshot]) -> list[Snapshot]:
-        """Update the rows to all started trials, and return the changed trials."""
+        """Set the rows to all started trials, and return the changed trials."""
         if not _continues(self.trials, trials):
             self._clear()
         known = len(self.trials)
@@ -91,7 +91,7 @@ class TrialTable:
         self._states[row] = trial.state
 
     def _reached(self, trial: Snapshot) -> tuple[Array, int]:
-        """Return the values at each rung [columns, R], and the index of the last rung reached; -1 before any."""
+        """Return the values at each rung [columns, R], and the index of the last rung reached, or -1."""
         at = [trial.at_rung(rung) for rung in self._rungs]
         absent = (math.nan,) * self._columns
         values = np.array([absent if one is None else one for one in at], dtype=float).T
@@ -101,30 +101,30 @@ class TrialTable:
         return len(self.trials)
 
     def row_of(self, number: int) -> int:
-        """Return the row of the trial with this number."""
+        """Return the row of a trial."""
         return self._row_of[number]
 
     def by_rung(self, rows: Rows) -> list[tuple[int, Rows]]:
-        """Return rows grouped by the index of the last rung that their trials reached, ascending; -1 for none."""
+        """Return rows grouped by `last_rungs`, ascending."""
         rung_of = self.last_rungs[rows]
         return [(int(rung), rows[rung_of == rung]) for rung in np.unique(rung_of)]
 
     @property
     def x(self) -> Array:
-        """Points of the trials' configurations, as an array [n, D]."""
+        """Points of configurations [n, D]."""
         return self._x[: len(self)]
 
     @property
     def covariates(self) -> Array:
-        """Covariates of the trials' configurations that need no training, as an array [n, K]."""
+        """Covariates that need no training [n, K]."""
         return np.zeros((0, 0)) if self._covariates is None else self._covariates[: len(self)]
 
     def at_rungs(self, j: int) -> Array:
-        """Return column `j` at each rung [n, R]: NaN where not reached, infinite at the rung a failed trial missed."""
+        """Return column `j` at each rung [n, R]: NaN if not reached, infinite at the rung a failed trial missed."""
         return self._at_rungs[: len(self), j]
 
     def before(self, j: int) -> Array:
-        """Return column `j` one epoch before the first rung [n]; NaN if it was not measured."""
+        """Return column `j` one epoch before the first rung [n]; NaN if not measured."""
         return self._before[: len(self), j]
 
     def first(self, j: int) -> Array:
@@ -133,42 +133,42 @@ class TrialTable:
 
     @property
     def last_rungs(self) -> Rows:
-        """Index of the last rung that each trial has reached [n]; -1 before any."""
+        """Index of the last rung reached [n]; -1 before any."""
         return self._numbers[: len(self), 0].astype(np.intp)
 
     @property
     def epochs(self) -> Array:
-        """Number of recorded epochs of each trial [n]."""
+        """Numbers of recorded epochs [n]."""
         return self._numbers[: len(self), 1]
 
     @property
     def usd_per_epoch(self) -> Array:
-        """Mean dollars per epoch of each trial [n]; NaN before its first epoch."""
+        """Mean dollars per epoch [n]; NaN before the first epoch."""
         return self._numbers[: len(self), 2]
 
     @property
     def paid_usd(self) -> Array:
-        """Dollars charged for starts and training of each trial [n]."""
+        """Dollars charged for starts and training [n]."""
         return self._numbers[: len(self), 3]
 
     @property
     def rows_with_cost(self) -> Rows:
-        """Rows of the trials with a known cost per epoch."""
+        """Rows with a known cost per epoch."""
         return np.flatnonzero((self.epochs > 0) & ~np.isnan(self.usd_per_epoch))
 
     @property
     def starts(self) -> Array:
-        """Number of starts and resumes of each trial [n]."""
+        """Numbers of starts and resumes [n]."""
         return self._numbers[: len(self), 4]
 
     @property
     def world_sizes(self) -> Array:
-        """Number of ranks of each trial [n]."""
+        """Numbers of ranks [n]."""
         return self._numbers[: len(self), 5]
 
     @property
     def lengths(self) -> Array:
-        """Number of epochs of each complete trial [n]; NaN for other trials."""
+        """Numbers of epochs of complete trials [n]; NaN for other trials."""
         return self._numbers[: len(self), 6]
 
     def are(self, state: str) -> NDArray[np.bool_]:

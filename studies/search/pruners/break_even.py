@@ -1,7 +1,7 @@
 """Break-even pruning: a trial continues while no other configuration promises more hypervolume per dollar.
 
-An index (`acquisition.break_even`) values the trial at its rung, the paused trials and the next configuration. The
-largest index gets the slot. No trial is stopped for good, since a paused trial can be resumed.
+The trial at its rung, the paused trials and the next configuration compete for the slot by their index
+(`acquisition.break_even`). Trials are paused instead of stopped, so that they can resume.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,18 @@ from studies.search.policy import Decision, History, PrunerContext, Thaw
 from trainers.protocol import ParameterValue
 
 RANDOM_CONTINUATION = 0.1
-"""Share of trials that continue at random instead of being paused: without them, the forecasts would learn only from
-trials that were expected to be good."""
+"""Share of trials that continue at random instead of pausing, so that forecasts do not learn only from trials expected
+to be good."""
 STAGNATION_CONTINUATION = (0.3, 0.5, 0.7, 0.9)
-"""The same share at each rung, from the first rung on, while the search stagnates: configurations yet to be found may
-start slowly, and the forecasts have seen too few full trainings to predict that."""
+"""`RANDOM_CONTINUATION` by rung while the search stagnates: better configurations may start slowly, which forecasts
+from few full trainings cannot predict."""
 EXACT_PAUSED = 40
 """Number of paused trials whose index is computed exactly."""
 SHORTLIST, REVISITED = 60, 60
-"""Numbers of paused trials whose index is approximated: those with the largest values, and those with the oldest. The
-time of a decision thus does not grow with the number of paused trials."""
+"""Numbers of paused trials with the largest and with the oldest approximate index, which are approximated again. The
+time of a decision is thus limited."""
 RECENT = 5
-"""Number of recent suggestions whose first indices determine the value of starting a new trial."""
+"""Number of recent suggestions whose median index is the value of a new trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Indices of the possible uses of a free slot, and the history from which they were computed."""
+    """Indices of possible uses of a free slot, with the history from which they were computed."""
 
     history: History
     judged: int | None
@@ -64,7 +64,7 @@ class _Compared:
     untried: float
 
     def still_holds(self, history: History) -> bool:
-        """Return whether the indices are still valid: new results hardly change them, but a new failure does."""
+        """Return whether the indices are still valid: new results hardly change them, new failures do."""
         before = self.history
         return (
             len(history.trials) == len(before.trials)
@@ -79,7 +79,7 @@ class _Compared:
 
 
 class _RoughIndices:
-    """Approximate indices of paused trials; only the best are then computed exactly."""
+    """Approximate indices, which choose the paused trials whose index is computed exactly."""
 
     def __init__(self) -> None:
         self._indices: Array = np.zeros(0)
@@ -103,7 +103,7 @@ class _RoughIndices:
 
 
 class BreakEven:
-    """The break-even pruner, with its own model; `refits` is False if a sampler fits the shared parameters."""
+    """The break-even pruner; `refits` is False if a sampler fits the shared hyperparameters."""
 
     def __init__(self, model: CurveModel, *, seed: int, refits: bool = True) -> None:
         self._model, self._seed, self._refits = model, seed, refits
@@ -116,18 +116,18 @@ class BreakEven:
 
     @classmethod
     def for_study(cls, context: PrunerContext) -> "BreakEven":
-        """Build the pruner of a study. It shares fitted parameters with the sampler `cokriging`."""
+        """Build a study's pruner, which shares fitted hyperparameters with the sampler `cokriging`."""
         return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
-        """Return the epochs at which trials are compared: all epochs of forecasts except the last."""
+        """Return all epochs of forecasts except the last."""
         return self._model.all_rungs[:-1]
 
     @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Continue if the trial's index is at least as large as all others, or by chance; otherwise pause.
+        """Continue if the trial's index is the largest, or by chance; otherwise pause.
 
-        A trial that cannot resume is stopped instead of paused, and continues until enough trials can be compared.
+        A trial that cannot resume is stopped instead, and continues until enough trials can be compared.
         """
         made = self._decided(history, number, rung)
         if made.action != "pause" or not history.trials[number].keeps_nothing:
@@ -153,7 +153,7 @@ class BreakEven:
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
-        """Return the best paused trial if its index is larger than the next configuration's; else None."""
+        """Return the best paused trial if its index is larger than the next configuration's."""
         if not history.paused:
             return None
         if self._measured(history) < INITIAL_TRIALS:
@@ -181,7 +181,7 @@ class BreakEven:
 
     @in_one_thread
     def worth_least(self, history: History) -> int | None:
-        """Return the paused trial with the smallest index, whose checkpoint can be deleted if disk space is short."""
+        """Return the paused trial with the smallest index, whose checkpoint may be deleted first."""
         acquisition = self._build(history, without=None)
         # Trials paused by a fault or a lost node are left out: they continue first, at any value.
         waiting = np.array([row for row in self._waiting() if self._number(row) in history.paused], dtype=int)
@@ -202,7 +202,7 @@ class BreakEven:
 
     def _is_random_continuation(self, number: int, rung: int, *, is_stagnating: bool) -> bool:
         at_rung = min(self._model.rungs.index(rung), len(STAGNATION_CONTINUATION) - 1)
-        # Depends on the trial and its rung only, so a resumed study, or another order of events, decides the same.
+        # Depends only on the trial and its rung, so that a resumed study decides the same.
         share = STAGNATION_CONTINUATION[at_rung] if is_stagnating else RANDOM_CONTINUATION
         return derived_uniform(self._seed, number, rung) < share
 
@@ -211,7 +211,7 @@ class BreakEven:
         return self._acquisition
 
     def _values(self, history: History, number: int | None) -> _Values:
-        """Return the indices of this trial, of the best paused trial, and of the next configuration."""
+        """Return the indices of this trial, the best paused trial and the next configuration."""
         built = self._build(history, without=number)
         values = built.where_it_tells(lambda one: self._valued(one, history, number))
         self._acquisition = values.acquisition
@@ -221,14 +221,14 @@ class BreakEven:
         return replace(values, untried=untried)
 
     def _others(self, history: History) -> tuple[Acquisition, _Best, float]:
-        """Return the acquisition function, the best paused trial, and the next configuration's index."""
+        """Return the acquisition function, the best paused trial and the next configuration's index."""
         if self._acquisition is None or self._compared is None or not self._compared.still_holds(history):
             values = self._values(history, None)
             return values.acquisition, values.paused, values.untried
         return self._acquisition, self._compared.paused, self._compared.untried
 
     def _usual_index(self, upcoming: Mapping[str, ParameterValue] | None, index: float) -> float:
-        """Return the median index of recent suggestions, so that one poor suggestion does not block all later ones."""
+        """Return the median index of recent suggestions, so that a poor suggestion does not block later ones."""
         if upcoming is not None and upcoming != self._suggested:
             self._suggested = dict(upcoming)
             self._recent = [*self._recent, index][-RECENT:]
@@ -248,7 +248,7 @@ class BreakEven:
         return {} if forecast is None else told_forecast(self._model.problem.objectives, forecast)
 
     def _index_of_untried(self, acquisition: Acquisition, upcoming: Mapping[str, ParameterValue] | None) -> float:
-        """Return the index of the next configuration, or of the previous configuration while none waits."""
+        """Return the index of the next configuration; of the previous configuration while the next is computed."""
         if upcoming is not None:
             forecast = self._model.forecast(self._model.untried(self._model.features([upcoming])))
             self._untried = float(acquisition.index(forecast, exact=True)[0])

@@ -1,4 +1,4 @@
-"""Builds pruners from their name and options in a spec. Names are import paths, so there is no registry.
+"""Builds pruners from their name and options in a spec.
 
 A custom pruner is one file next to the spec, named `search.pruner: my_module:MyPruner`:
 
@@ -9,9 +9,9 @@ A custom pruner is one file next to the spec, named `search.pruner: my_module:My
         def rungs(self, epochs): ...
         def decide(self, history, number, rung): ...
 
-The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`). They are
-checked against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that needs the study's
-random seed or learning-curve model has a class method `for_study(context, **options)`, called instead of the class.
+The dataclass's fields are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`). Values are
+checked against annotations and the lower bound `at_least`. A pruner that needs the study's random seed or
+learning-curve model has a class method `for_study(context, **options)`, called instead of the class.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
 
 
 def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext) -> Pruner:
-    """Build a pruner, with defaults for missing options. Raises `SearchError` for an unknown pruner or option."""
-    pruner = _made(name, options_with_defaults(name, options), context)
+    """Build a pruner. Raises `SearchError` for an unknown pruner or option."""
+    pruner: Pruner = _made(name, options_with_defaults(name, options), context)
     missing = [method for method in METHODS if not callable(getattr(pruner, method, None))]
     if missing:
         problem = f"{name!r} returns a {type(pruner).__name__} without {listed(missing)}. Add them"
         raise SearchError(problem, ("pruner",))
-    made: Pruner = pruner
-    return made
+    return pruner
 
 
 def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> Any:
@@ -62,7 +61,7 @@ def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> A
 
 
 def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str, object]:
-    """Return all options of a pruner, in the order of its fields. Raises `SearchError` for a wrong option."""
+    """Return all options of a pruner in the order of its fields. Raises `SearchError` for a wrong option."""
     make = _object(name)
     fields = {field.name: field for field in dataclasses.fields(make) if field.init} if _is_dataclass(make) else {}
     hints = _hints(make)
@@ -77,7 +76,7 @@ def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str,
 
 
 def takes_context(name: str) -> bool:
-    """Return whether a pruner needs more than its options, such as the model. Raises `SearchError` if unknown."""
+    """Return whether a pruner has `for_study`. Raises `SearchError` for an unknown pruner."""
     return hasattr(_object(name), "for_study")
 
 
@@ -90,7 +89,7 @@ def _is_dataclass(made: object) -> bool:
 
 
 def _hints(made: Any) -> dict[str, Any]:
-    """Return the annotations by field; empty if they cannot be evaluated, as with imports for type checkers only."""
+    """Return the annotations by field; empty if they cannot be evaluated, as with type-checking imports."""
     try:
         return typing.get_type_hints(made) if _is_dataclass(made) else {}
     except NameError:
@@ -98,7 +97,7 @@ def _hints(made: Any) -> dict[str, Any]:
 
 
 def unknown_option(name: str, option: str, options: tuple[str, ...] = ()) -> str:
-    """Return the message that a pruner does not have this option."""
+    """Return the message about an unknown option."""
     others = [other for other in BUILT_IN if other != name and option in _option_names(other)]
     allowed = listed(options) or "no option"
     text = f"the unknown key {found(option, f'{allowed} with the pruner {name}', nearest(option, options))}"

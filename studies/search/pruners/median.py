@@ -1,8 +1,8 @@
 """The median rule: stops a trial that is worse than the median of the other trials at its rung.
 
 After Google Vizier (Golovin et al. 2017, section 3.2.2) and Optuna's `MedianPruner`, for one or several objectives.
-Those compare with complete trials only. Here all trials measured at the rung count, including pruned and running
-trials; otherwise no trial could be pruned before five trainings are complete.
+Those compare with complete trials only. Here also pruned and running trials count; otherwise no trial could be pruned
+before five trainings are complete.
 """
 
 import math
@@ -19,12 +19,12 @@ Combine = Literal["joint", "any", "all", "primary"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Median(StoppingPruner):
-    """Stops a trial that violates constraints or is worse than the median of all other trials measured at its rung.
+    """Stops a trial that is worse than the median of the other trials at its rung, or violates constraints more.
 
-    The first rung is the epoch `grace`, at least 1; each next rung is twice as late, up to 0.87 of the last epoch.
-    About half of the trials end at each rung. No trial ends before `startup_trials` others were measured at the rung.
-    `combine` defines when a trial is worse: in any objective ("any"), in all, in the first ("primary"), or "joint" if
-    its layer of non-dominated sorting is worse than the median layer, so that no trial on the front of its rung ends.
+    The first rung is the epoch `grace`; each next rung is twice as late, up to 0.87 of the last epoch. No trial ends
+    before `startup_trials` others were measured at the rung. `combine` defines when a trial is worse: in any objective
+    ("any"), in all, in the first ("primary"), or "joint" if its layer of non-dominated sorting is worse than the median
+    layer, so that no trial on the front of its rung ends.
     """
 
     grace: int = field(default=3, metadata={"at_least": 1})
@@ -75,7 +75,7 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
-        """Decide by single objectives; the decision's `numbers` count objectives from 1 and negate maximised ones."""
+        """Decide by single objectives; `numbers` counts objectives from 1 and negates maximised ones."""
         medians = [float(median(column)) for column in zip(*others, strict=True)]
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse

@@ -1,7 +1,7 @@
 """MO-ASHA: asynchronous successive halving with ranks by Pareto dominance.
 
 After Schmucker et al. 2021, arXiv 2106.12639, with their epsilon-net as the order inside a front. All trials ever
-measured at a rung are ranked, including running trials; feasible trials come first (`pareto.constrained_layers`).
+measured at a rung are ranked; feasible trials come first (`pareto.constrained_layers`).
 """
 
 import itertools
@@ -16,9 +16,9 @@ from studies.search.policy import Decision, History, Thaw
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoAsha:
-    """Keeps the best 1 / eta (eta at least 2) of the trials at each of the rungs grace, grace eta, grace eta^2, ...
+    """Continues the best 1 / eta of the trials at each of the rungs grace, grace eta, grace eta^2, ...
 
-    "stopping" ends trials not among the best at a rung. "promotion" pauses all trials; a free slot resumes the best.
+    "stopping" ends the other trials. "promotion" pauses all trials, and free slots resume the best.
     """
 
     variant: Literal["stopping", "promotion"] = "stopping"
@@ -34,10 +34,8 @@ class MoAsha:
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """With "stopping", continue if the rank is at most max(1, floor(n / eta)), else stop; with "promotion", pause.
-
-        The reason says "place" for the rank, since users know "rank" as a process of a trial.
-        """
+        """Stop unless the rank is at most max(1, floor(n / eta)); with "promotion", pause."""
+        # Reasons call the rank a place, since users know "rank" as a process of a trial.
         numbers_at_rung, values = _in_order(history.at_rung[rung])
         violations = history.violations_of(numbers_at_rung, rung)
         place, count = numbers_at_rung.index(number), len(values)
@@ -54,7 +52,7 @@ class MoAsha:
         return Decision(action="continue" if rank <= allowed else "stop", reason=reason, numbers=numbers)
 
     def thaw(self, history: History) -> Thaw | None:
-        """Return the best paused trial that may continue, from the highest rung down; None without one."""
+        """Return the best paused trial that may continue, from the highest rung down, or None."""
         if self.variant == "stopping":
             return None
         for rung in sorted(history.at_rung, reverse=True):
@@ -86,12 +84,12 @@ class MoAsha:
 
 
 def _ranked(history: History, rung: int) -> Iterator[int]:
-    """Return the numbers of the trials measured at a rung, best first; trials that violate constraints come last."""
+    """Return the numbers of the trials measured at a rung, best first; infeasible trials come last."""
     numbers, values = _in_order(history.at_rung[rung])
     return (numbers[place] for place in best_first(values, numbers, history.violations_of(numbers, rung)))
 
 
 def _in_order(at_rung: dict[int, Values]) -> tuple[list[int], list[Values]]:
-    """Return trial numbers, ascending, with their values, so that ranks do not depend on the order of arrival."""
+    """Return trial numbers, ascending, and their values, so that ranks do not depend on arrival."""
     numbers = sorted(at_rung)
     return numbers, [at_rung[number] for number in numbers]

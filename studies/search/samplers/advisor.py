@@ -1,4 +1,4 @@
-"""`search.advisor`: a user's program that proposes configurations. It runs in a thread, so the search never waits.
+"""`search.advisor`: a user's program that proposes configurations. The search never waits for it.
 
 standard input    {"space": ..., "objectives": [...], "constraints": [...], "epochs": 20,
                    "trials": [{"trial": 0, "params": {...}, "outcome": "finished", "epochs": 9, "values": {...}}]}
@@ -32,13 +32,13 @@ from trainers.commands.command import search_path
 from trainers.protocol import Params
 
 MOST_PROPOSALS = 20
-"""Number of proposals of one answer that are read."""
+"""Largest number of proposals in an answer; others are ignored."""
 MOST_FAILURES = 3
 """Number of failures in a row after which an advisor is not asked again."""
 MOST_BYTES, _SHOWN = 2**20, 300
 _LOOK_SECONDS = 0.05
 _NICE = 10
-# The alarm ends a program whose study was killed, since execvp keeps it.
+# The alarm ends a program whose study was killed; it survives `execv`.
 _LIMITED = (
     "import os, signal, sys; os.nice(int(sys.argv[1])); signal.alarm(int(sys.argv[2])); "
     "os.execv(sys.argv[3], sys.argv[3:])"
@@ -51,22 +51,19 @@ class AdvisorError(Exception):
 
 
 class Source(Protocol):
-    """The interface of a program that proposes configurations."""
+    """A program that proposes configurations."""
 
     def answer(self, history: Sequence[Observation]) -> object:
-        """Return the program's answer to a history: a list of mappings if valid. Raises AdvisorError."""
+        """Return the answer to a history: a list of mappings if valid. Raises AdvisorError without an answer."""
         ...
 
     def close(self) -> None:
-        """End an `answer` that is running in another thread."""
+        """End an `answer` that another thread is waiting for."""
         ...
 
 
 class Advisor:
-    """Holds the proposals of the latest answer. Each suggestion asks the program again, unless it is still running.
-
-    Skips proposals outside the space. An answer without a valid proposal is a failure; only the first is logged.
-    """
+    """Keeps the latest proposals inside the space. An answer without any is a failure; only the first is logged."""
 
     def __init__(self, space: Space, source: Source, *, seed: int, background: bool = True) -> None:
         self._space, self._source, self._seed, self._background = space, source, seed, background
@@ -77,7 +74,7 @@ class Advisor:
         self._thread: threading.Thread | None = None
 
     def proposals(self, history: Sequence[Observation]) -> Sequence[Params]:
-        """Return the latest proposals, and ask the program again unless it is still running."""
+        """Return the latest proposals. Asks the program again in a thread, unless it is still running."""
         if self._failures < MOST_FAILURES and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._update, args=(history,), name="advisor", daemon=True)
             self._thread.start()
@@ -123,7 +120,7 @@ class Advisor:
 
 
 class AdvisorProgram:
-    """Runs the user's program with limits on its time and output; `about` and the trials are its input."""
+    """Runs the user's program, with limits on time and output; `about` and trials are its input."""
 
     def __init__(
         self, command: Sequence[str], *, seconds: float, folder: Path, about: Mapping[str, Any], metrics: Sequence[str]
@@ -135,9 +132,9 @@ class AdvisorProgram:
         self._is_closed = False
 
     def answer(self, history: Sequence[Observation]) -> object:
-        """Run the program on a history and return what it printed. Raises AdvisorError."""
+        """Run the program on a history and return its printed JSON. Raises AdvisorError if it fails."""
         question = {**self._about, "trials": [self._told(one) for one in history]}
-        # Files, since pipes would block: a program need not read, and may print without end.
+        # Pipes would block: the program may not read its input, and may print without end.
         with TemporaryFile() as told, TemporaryFile() as out, TemporaryFile() as err:
             told.write(json.dumps(question).encode())
             told.seek(0)
@@ -200,7 +197,7 @@ class AdvisorProgram:
         return process.returncode
 
     def _kill(self) -> None:
-        """Kill the program and its child processes, and wait until it has ended."""
+        """Kill the program and its child processes, and wait for its end."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

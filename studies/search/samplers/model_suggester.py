@@ -1,4 +1,4 @@
-"""`sampler: cokriging`: suggests the untried configuration that our learning-curve model values most."""
+"""`sampler: cokriging`: suggests the untried configuration that the learning-curve model values most."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -21,29 +21,29 @@ from studies.search.samplers.suggester import Identity, Suggestion, Untried, dra
 from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
-"""Number of good configurations of earlier studies that are suggested first, if there are any."""
+"""Largest number of good configurations of earlier studies that are suggested first."""
 RANDOM_SHARE = 0.03
-"""Share of suggestions that are drawn at random."""
+"""Share of random suggestions."""
 STAGNATION_SHARE = 0.5
 """Share of suggestions by the value of a full training, while the search stagnates."""
 POOL = 1664
-"""Number of quasi-random candidates for a suggestion from a space."""
+"""Number of quasi-random candidates for a suggestion."""
 NEAR_GOOD, NEAR_SD = 336, 0.08
 """Number of candidates near configurations of the archive, and their standard deviation in the unit cube."""
 REDRAWN_SHARE = 0.1
-"""Share of coordinates of candidates near the archive that are drawn uniformly, so that choices vary too."""
+"""Share of these candidates' coordinates that are drawn uniformly, so that choices vary too."""
 SCREENED = 450
-"""Number of configurations of a list that stay candidates until the next pass over the whole list."""
+"""Number of listed configurations that stay candidates between two passes over the whole list."""
 EXACT = 150
 """Number of candidates whose index is computed exactly."""
 ADVISED_SHARE = 0.1
-"""Share of suggestions that are the best proposal of the advisor, at any index; it has to win others by index."""
+"""Share of suggestions that are the advisor's best proposal, even with a low index."""
 FULL_PASS_EVERY = 4
-"""Number of suggestions from one pass over a whole list of configurations to the next."""
+"""Number of suggestions for each pass over a whole list."""
 
 
 class AcquisitionOptimizer:
-    """Chooses among `candidates` by value and user prior; with None, among samples of the whole space."""
+    """Chooses by value and user prior among `candidates` or, with None, samples of the space."""
 
     def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
         self._model = model
@@ -64,7 +64,7 @@ class AcquisitionOptimizer:
         self, trials: Sequence[Snapshot], seed: int, is_barred: Callable[[Params], bool] | None = None,
         proposals: Sequence[Params] = (),
     ) -> dict[str, ParameterValue]:  # fmt: skip
-        """Choose parameters or a proposal for a new trial; avoids barred and started configurations."""
+        """Choose parameters or a proposal for a new trial, if possible neither barred nor started."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -94,7 +94,7 @@ class AcquisitionOptimizer:
         return proposals[int(np.argmax(found.values))]
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
-        """Return the next good configuration of earlier studies that no trial has; None if all were returned."""
+        """Return the next good configuration of earlier studies that no trial had, or None."""
         tried = {identity(trial.params) for trial in trials}
         while self._known_good:
             params = self._known_good.pop(0)
@@ -103,20 +103,17 @@ class AcquisitionOptimizer:
         return None
 
     def _nearest_to(self, params: Params) -> Params:
-        """Return `params` or, with a list of candidates, the nearest candidate not chosen before."""
+        """Return `params` or, with a list, the nearest candidate not chosen before."""
         if self._candidates is None or self._features is None:
             return params
         distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
         distance[[self._row_of[identity(one)] for one in self._known_good]] = np.inf
         return self._candidates[int(np.argmin(distance))]
 
-    def _started_rows(self, trials: Sequence[Snapshot]) -> list[int]:
-        return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
-
     def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
-        """Return candidates that were not started; early in a study, those with many untried choices."""
+        """Return candidates that were not started; if choices are `untried`, only candidates that contain the most."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
-        is_free[self._started_rows(trials)] = False
+        is_free[[row for one in trials if (row := self._row_of.get(identity(one.params))) is not None]] = False
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
         if not untried:
             return free
@@ -129,7 +126,7 @@ class AcquisitionOptimizer:
         return self._candidates[int(rng.choice(free, p=weights))]
 
     def _best_of_list(self, acquisition: Acquisition, free: Rows, trials: int, rng: np.random.Generator) -> int:
-        """Return the most valuable candidate; only every few suggestions compare the whole list."""
+        """Return the most valuable candidate; compares the whole list only every few suggestions."""
         assert self._features is not None  # noqa: S101 - only called with a list
         asks_for_ends, rows = self._is_stagnating and rng.random() < STAGNATION_SHARE, free
         if not asks_for_ends and self._choices % FULL_PASS_EVERY and len(self._best_rows):
@@ -146,13 +143,13 @@ class AcquisitionOptimizer:
         return int(rows[self._best(screened.acquisition, batch, order, weights)])
 
     def _fixed(self, untried: Untried, rng: np.random.Generator) -> dict[int, float]:
-        """Return the coordinate of an untried choice for each parameter that has any, by parameter."""
+        """Return the coordinate of a random untried choice by axis."""
         names = [name for name, _ in self._model.problem.space.entries()]
         drawn = suggester.drawn(untried, rng)
         return {names.index(name): self._model.encoder.unit(name, value) for name, value in drawn.items()}
 
     def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
-        """Return points of the unit cube [m, P] after setting untried choices of categorical parameters."""
+        """Return points of the unit cube [m, P] after setting random untried choices."""
         for axis, unit in self._fixed(untried, rng).items():
             units[:, axis] = unit
         return units
@@ -198,8 +195,7 @@ class AcquisitionOptimizer:
         uniform = rng.random(centres.shape)
         moved = np.clip(centres + NEAR_SD * rng.standard_normal(centres.shape), 0.0, 1.0 - 1e-9)
         is_redrawn = np.isnan(centres) | (rng.random(centres.shape) < REDRAWN_SHARE)
-        near: Array = np.where(is_redrawn, uniform, moved)
-        return near
+        return np.where(is_redrawn, uniform, moved)
 
     def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
         screened = acquisition.where_it_tells(
@@ -208,7 +204,7 @@ class AcquisitionOptimizer:
         return screened, np.argsort(-screened.values * weights, kind="stable")
 
     def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
-        """Return the position of the most valuable candidate, with exact values for the first in `order`."""
+        """Return the position of the most valuable candidate among the first of `order`."""
         shortlist = order[:EXACT]
         exact = acquisition.index(self._model.forecast(batch.rows(shortlist)), exact=True)
         self._is_stagnating = acquisition.is_stagnating(float(exact.max()))
@@ -221,7 +217,7 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the configuration that the model values most, from `candidates` (None: the space) or the advisor."""
+    """Suggests the configuration that the model values most, of `candidates` (None: the space) and the advisor."""
 
     def __init__(
         self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None,
@@ -239,7 +235,7 @@ class ModelSuggester:
         proposals = [one for one in proposed if identity(one) not in tried]
 
         def draw(redraw: int) -> Params:
-            # The first draw skips the check against tried configurations: in a space of numbers it rarely repeats one.
+            # The first draw skips the check against tried configurations, which spaces of numbers rarely repeat.
             seed = derived_seed("ask", self._seed, number, redraw)
             return self._drawn(snapshots, seed, tried if redraw else (), proposals)
 
@@ -262,7 +258,7 @@ class ModelSuggester:
         return self._completed(self._optimizer.choose(snapshots, seed, bars, proposals), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
-        """Return the active parameters in the space's order; parameters missing in an earlier study are drawn."""
+        """Return the active parameters in the space's order; parameters that an earlier study lacks are drawn."""
         if any(name not in chosen for name in self._space.active(chosen)):
             encoder = self._model.encoder
             units = encoder.units(chosen)

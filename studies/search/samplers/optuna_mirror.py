@@ -1,4 +1,4 @@
-"""An Optuna study in memory that follows the history of our study. Only changed trials are built again."""
+"""An Optuna study in memory with our study's history. Only changed trials are built again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from search_spaces.space import Space
 from search_spaces.suggestions import Asked, Constant, Domain, are_compatible
 from studies.records.records import Direction, first_domains
 from studies.search.observations import Observation
-from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:
     from optuna import distributions
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 Values = tuple[float, ...]
 Distributions = Mapping[str, optuna.distributions.BaseDistribution]
-"""Distribution of each parameter of a trial, by name."""
+"""Distributions by parameter."""
 
 
 class _Storage(optuna.storages.InMemoryStorage):
@@ -39,7 +38,7 @@ class _Storage(optuna.storages.InMemoryStorage):
         self._max_trial_id = number
 
     def cut(self, study_id: int, count: int) -> None:
-        """Remove all trials after the first `count`, and what their suggestions left in the study."""
+        """Remove all trials after the first `count`, with the study's caches."""
         study = self._studies[study_id]
         for number in range(count, len(study.trials)):
             del self._trial_id_to_study_id_and_number[number]
@@ -49,7 +48,7 @@ class _Storage(optuna.storages.InMemoryStorage):
         self._prev_waiting_trial_number[study_id] = count
 
     def get_best_trial(self, study_id: int) -> optuna.trial.FrozenTrial:
-        """Return the best trial, searched for at each call, since trials can be replaced and removed."""
+        """Return the best trial, without a cache, since trials can be replaced and removed."""
         study = self._studies[study_id]
         study.best_trial_id = None
         for trial in study.trials:
@@ -61,7 +60,7 @@ class _Storage(optuna.storages.InMemoryStorage):
 
 
 class OptunaMirror:
-    """Optuna's view of our study's history; `study_attributes` are system attributes of the Optuna study."""
+    """Optuna's copy of our study's history; `study_attributes` are its system attributes."""
 
     def __init__(self, space: Space, directions: tuple[Direction, ...], study_attributes: Mapping[str, Any]) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -75,7 +74,7 @@ class OptunaMirror:
         self._first_domains: dict[str, Domain] = {}
 
     def follow(self, history: tuple[Observation, ...]) -> None:
-        """Update the Optuna study to this history, with the same result as building it anew."""
+        """Update the Optuna study to this history, with the same result as a new copy."""
         study_id, before = self.study._study_id, self._history  # noqa: SLF001 - no public way
         changed = _changed(before, history)
         known, self._first_domains = self._first_domains, first_domains(one.asked for one in history)
@@ -88,9 +87,16 @@ class OptunaMirror:
         self._history = history
 
     def _as_trial(self, observation: Observation) -> optuna.trial.FrozenTrial:
-        params = observation.params
-        distributions = distributions_of(self._space, params, observation.asked, self._first_domains)
+        domains = {name: self._domain_of(name, observation.asked) for name in observation.params}
+        distributions = {name: to_distribution(domain) for name, domain in domains.items() if domain is not None}
         return self._context.as_trial(observation, distributions)
+
+    def _domain_of(self, name: str, asked: Mapping[str, Asked]) -> Parameter | None:
+        if name not in asked:
+            return self._space.parameter(name)
+        # Optuna accepts one kind and scale per name, so that a requested domain has to fit the first one.
+        domain = asked[name].domain
+        return None if isinstance(domain, Constant) or not are_compatible(self._first_domains[name], domain) else domain
 
 
 def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> list[int] | None:
@@ -104,7 +110,7 @@ def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> l
 
 
 class _Context:
-    """The worst values and constraint violations of all trials, which replace unknown values in Optuna."""
+    """The worst values and violations of all trials, which replace unknown values in Optuna."""
 
     def __init__(self, directions: tuple[Direction, ...]) -> None:
         self._directions = directions
@@ -117,7 +123,7 @@ class _Context:
     def update(
         self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
     ) -> Sequence[int]:
-        """Record changed trials, and return the numbers of trials whose representation in Optuna changes."""
+        """Record changed trials, and return the numbers of trials to replace in Optuna."""
         worst, excesses, is_constrained = self._worst, self._excesses, self._is_constrained
         self._worst = self._new_worst(before, history, changed)
         if any(history[number].excesses for number in changed):
@@ -144,7 +150,7 @@ class _Context:
     def _new_worst(
         self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
     ) -> Values | None:
-        """Return the worst values. Reads all trials only if a trial that had a worst value changed."""
+        """Return the worst values; reads all trials only if a trial with a worst value changed."""
         old = [before[number].values for number in changed if number < len(before)]
         gone = [values for values in old if values is not None]
         if self._worst is None or any(any(map(operator.eq, values, self._worst)) for values in gone):
@@ -162,7 +168,7 @@ def _is_incomplete(observation: Observation) -> bool:
 
 
 def _is_alike(before: Observation, now: Observation) -> bool:
-    """Return whether two observations of a trial are equal for Optuna, to which a running trial has no values."""
+    """Return whether two observations are equal for Optuna, which ignores values of running trials."""
     is_running = before.outcome == now.outcome == "running"
     return is_running and before.attributes == now.attributes and before.params == now.params
 
@@ -179,7 +185,7 @@ def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) ->
 
 
 def worst_excesses(history: Sequence[Observation]) -> dict[str, float]:
-    """Return the largest known violation of each bound, which replaces unknown violations; 0 if none is known."""
+    """Return the largest known violation of each bound; 0 if none is known."""
     worst: dict[str, float] = {}
     for name, excess in (item for one in history for item in one.excesses.items()):
         worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)
@@ -194,7 +200,7 @@ def as_trial(
     *,
     constrained: bool,
 ) -> optuna.trial.FrozenTrial:
-    """Return a trial as Optuna sees it: the worst known values replace missing and infinite values."""
+    """Return Optuna's trial, with the worst known values for missing and infinite values."""
     state, values = optuna.trial.TrialState.FAIL, None
     attributes = dict(observation.attributes)
     if observation.outcome == "running":
@@ -233,25 +239,3 @@ def to_distribution(parameter: Parameter) -> distributions.BaseDistribution:
             )
         case Categorical():
             return distributions.CategoricalDistribution(tuple(parameter.choices))
-
-
-def distributions_of(
-    space: Space, params: Mapping[str, ParameterValue], asked: Mapping[str, Asked], first: Mapping[str, Domain]
-) -> dict[str, distributions.BaseDistribution]:
-    """Return the Optuna distributions of the trial's parameters, by name.
-
-    Optuna accepts one kind and scale per name. Domains requested at run time (`asked`) are left out if they do not fit
-    the `first` domain of that name, or contain a single value.
-    """
-    return {
-        name: to_distribution(domain)
-        for name in params
-        if (domain := _domain_of(name, space, asked, first)) is not None
-    }
-
-
-def _domain_of(name: str, space: Space, asked: Mapping[str, Asked], first: Mapping[str, Domain]) -> Parameter | None:
-    if name not in asked:
-        return space.parameter(name)
-    domain = asked[name].domain
-    return None if isinstance(domain, Constant) or not are_compatible(first[name], domain) else domain

@@ -1,9 +1,8 @@
 """Suggests parameters with Optuna's samplers, from an `optuna.Study` in memory that mirrors our study.
 
 Each suggestion uses a new sampler, seeded from study seed, trial number and redraw, so that a resumed study suggests
-the same. A sampler's state is in Optuna's system attributes, which the store keeps. If trials may request parameters at
-run time, the sampler also proposes values for all names requested so far, with their latest domains, since the new
-trial may request them too.
+the same. The store keeps a sampler's state, which is in Optuna's system attributes. If trials may request parameters at
+run time, the sampler also proposes values for all names requested so far, with their latest domains.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ if TYPE_CHECKING:
     from studies.search.samplers.optuna_mirror import OptunaMirror
 
 FROM_USER_PRIOR = 10
-"""Number of first suggestions that are drawn from the user priors of the space, if there are any."""
+"""Number of first suggestions from user priors."""
 _WITH_START_DESIGN = ("auto", "tpe", "nsga2", "gp")
-"""Samplers whose first trials try each choice: random search stays random, and a user's own sampler is left alone."""
+"""Samplers with a start design; random search and users' own samplers are used unchanged."""
 MOST_TRIALS = 200
-"""From twice as many trials on, TPE and the Gaussian process see the 30 best, 200 drawn at random, and the latest 200
-to 400: their time grows with the trials, and TPE tells at most 25 good trials from the density of all others."""
+"""From twice this number of trials, TPE and the Gaussian process see the 30 best, 200 random and the latest 200 to 400
+trials: their time grows with the trials, and TPE has at most 25 good trials."""
 _BEST_TRIALS = 30
 _THINNED = ("auto", "tpe", "gp")
 GENERATION_0 = {"NSGAIISampler:generation": 0}
-"""Trial attributes that make an earlier trial a parent for NSGA-II; other samplers ignore them."""
+"""Trial attributes that make an earlier trial a parent for NSGA-II."""
 
 
 def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
     """Return a function that makes a sampler from a seed. Raises SearchError for an unknown or unsuitable name.
 
-    Names are "random", "tpe", "nsga2", "gp", "auto" (tpe), or "module:Object", which is called as Object(seed=int).
+    Names are "random", "tpe", "nsga2", "gp", "auto" (tpe), or "module:Object", called as Object(seed=int).
     """
     import optuna
 
@@ -59,7 +58,7 @@ def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
         "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
         "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed),
         "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
-        # By default it warns, for every trial, about each parameter that some trials lack and that it draws at random.
+        # Otherwise it warns in every trial about each conditional parameter, which it draws at random.
         "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
     }
     built_in["auto"] = built_in["tpe"]
@@ -81,10 +80,9 @@ def _users_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
 
 
 class OptunaSuggester:
-    """Suggests parameters with an Optuna sampler (see `sampler_factory`), from all trials of the study.
+    """Suggests parameters with an Optuna sampler (`sampler_factory`) from trials of this and earlier studies.
 
-    Raises `SearchError` if the sampler cannot be used. Trials of earlier studies count as finished. `learns_space`
-    allows trials to request parameters outside the space.
+    Raises `SearchError` if the sampler cannot be used. `learns_space`: trials may request parameters at run time.
     """
 
     def __init__(
@@ -152,7 +150,7 @@ class OptunaSuggester:
         return study.ask()
 
     def _fixed(self, number: int, redraw: int, history: tuple[Observation, ...]) -> dict[str, Any]:
-        """Return some parameters of an early trial, from user prior and start design; the sampler draws the rest."""
+        """Return parameters of an early trial from user prior and start design; the sampler draws the rest."""
         prior = self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)) if self._user_prior else {}
         untried = untried_in(self._space, (one.params for one in history)) if self._has_start_design else {}
         rng = np.random.default_rng(derived_seed("design", self._seed, number, redraw))
@@ -164,13 +162,13 @@ class OptunaSuggester:
 
         if self._mirror is None or self._transfer is not None:
             self._mirror = OptunaMirror(self._space, self._directions, self._study_attributes)
-        # Earlier trials come first, and always in the same number: samplers remember the numbers of trials.
+        # Earlier trials come first, always the same number of them: samplers remember the numbers of trials.
         seen = thinned(history, self._directions, self._seed) if self._is_thinned else history
         self._mirror.follow((*self._earlier(history), *seen))
         return self._mirror.study
 
     def _earlier(self, history: tuple[Observation, ...]) -> list[Observation]:
-        """Return trials of earlier studies; trials count as failed if their study does not resemble this one."""
+        """Return trials of earlier studies, as failed trials if their study does not resemble this study."""
         if self._transfer is None:
             return []
         finished = [one for one in history if one.outcome == "finished" and one.values is not None]
@@ -191,7 +189,7 @@ class OptunaSuggester:
 
 
 def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], seed: int) -> tuple[Observation, ...]:
-    """Return the trials that a sampler sees: all of a short history, a selection of a long history, in order."""
+    """Return the trials that a sampler sees, in order: a selection of a long history (`MOST_TRIALS`)."""
     latest = len(history) // MOST_TRIALS * MOST_TRIALS - MOST_TRIALS
     if latest < MOST_TRIALS:
         return history
@@ -209,7 +207,7 @@ def thinned(history: tuple[Observation, ...], directions: Sequence[Direction], s
 
 
 class _Walked(Collection[Identity]):
-    """Parameters of finished trials; a configuration repeats a trial if it has all the trial's parameter values."""
+    """Parameters of finished trials; contains a configuration that has all parameter values of a trial."""
 
     def __init__(self, history: tuple[Observation, ...]) -> None:
         self._trials = [frozenset(identity(one.params)) for one in history if one.outcome == "finished"]
@@ -234,5 +232,4 @@ def _drawn(trial: optuna.Trial, name: str, parameter: Domain) -> ParameterValue:
         case Int():
             return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step or 1)
         case Categorical():
-            value: ParameterValue = trial.suggest_categorical(name, list(parameter.choices))
-            return value
+            return trial.suggest_categorical(name, list(parameter.choices))

@@ -1,4 +1,4 @@
-"""Interface of samplers (suggesters), and the start design, which tries each choice of a parameter early."""
+"""The interface of samplers (suggesters), and the start design, which tries each choice of a parameter early."""
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,40 +18,38 @@ from studies.search.observations import Observation, Snapshot
 from trainers.protocol import ParameterValue, Params
 
 REDRAWS = 10
-"""Number of times that parameters which equal an earlier trial's are drawn again."""
+"""Largest number of new draws of a configuration that an earlier trial had."""
 Identity = tuple[tuple[str, str], ...]
-"""Key shared by equal configurations."""
+"""Key of equal configurations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggestion:
-    """Parameters for the next trial. If the spec names them (`is_named`), they are used unchanged."""
+    """Parameters for the next trial; used unchanged if the spec names them (`is_named`)."""
 
     params: Params
-    # JSON data that the sampler gets back with this trial's observation
-    trial_attributes: Mapping[str, Any] = field(default_factory=dict)
-    # JSON data that the sampler gets back when the study is resumed
-    study_attributes: Mapping[str, Any] = field(default_factory=dict)
+    trial_attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON data, returned with its observation
+    study_attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON data, returned when the study is resumed
     is_named: bool = False
 
 
 class Suggester(Protocol):
-    """Suggests parameters for one trial at a time; called from one thread."""
+    """Suggests parameters for one trial at a time, in one thread."""
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`; `history` contains all started trials, sorted by number."""
+        """Return the parameters for trial `number`; `history`: all started trials by number."""
         ...
 
 
 def identities(history: Iterable[Observation]) -> set[Identity]:
-    """Return the comparison keys of all configurations of a history."""
+    """Return the keys of a history's configurations."""
     return {identity(observation.params) for observation in history}
 
 
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], space: Space, seed: int) -> Params:
-    """Return the first result of `draw(0)`, `draw(1)`, ... that no trial has and the space allows.
+    """Return the first result of `draw(0)`, `draw(1)`, ... that no trial had and the space allows.
 
-    After `REDRAWS` redraws, an allowed repetition is accepted. Without an allowed result, the configuration is random.
+    After `REDRAWS`, an allowed repetition is accepted. Without an allowed result, the configuration is random.
     """
     allowed: Params | None = None
     for redraw in range(REDRAWS + 1):
@@ -66,16 +64,13 @@ def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], spa
 MOST_CHOICES = 8
 """Largest number of choices of a parameter in the start design."""
 DESIGN_SHARE = 0.25
-"""Largest share of the budget that the rest of the start design may be expected to cost."""
+"""Largest share of the budget for the rest of the start design, after the initial trials."""
 
 Untried = Mapping[str, Sequence[ParameterValue]]
 
 
 def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
-    """Return the choices of each parameter that early trials still have to try; empty if none is left.
-
-    After random trials, the start design continues only if the budget easily pays for each trial up to the first rung.
-    """
+    """Return each parameter's choices to try early, while `DESIGN_SHARE` pays for them up to the first rung."""
     untried = untried_in(problem.space, (trial.params for trial in trials))
     is_paid = (
         len(trials) < INITIAL_TRIALS or _expected_usd(problem, trials, untried) <= DESIGN_SHARE * problem.budget_usd
@@ -84,7 +79,7 @@ def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
 
 
 def untried_in(space: Space, tried: Iterable[Params]) -> Untried:
-    """Return the untried choices of categorical parameters without a user prior and with few choices."""
+    """Return the untried choices of categorical parameters with few choices and without a user prior."""
     found = untried_choices(space, tried, conditional=False)
     return {name: values for name, values in found.items() if _is_gone_through(space.parameter(name))}
 
@@ -100,12 +95,12 @@ def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried
 
 
 def drawn(untried: Untried, rng: np.random.Generator) -> dict[str, ParameterValue]:
-    """Return a random untried choice for each parameter that has untried choices."""
+    """Return a random untried choice for each parameter that has any."""
     return {name: values[int(rng.integers(len(values)))] for name, values in untried.items()}
 
 
 def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Untried) -> list[int]:
-    """Return the rows whose configurations contain the most untried choices; all rows if none contains any."""
+    """Return the rows whose configurations contain the most untried choices."""
     wanted = {name: set(values) for name, values in untried.items()}
     counts = [sum(candidates[row].get(name) in values for name, values in wanted.items()) for row in rows]
     most = max(counts, default=0)
@@ -113,7 +108,7 @@ def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Un
 
 
 class FirstTrials:
-    """Suggests the first trials that the spec names, then asks a sampler; open parameters are drawn at random."""
+    """Suggests the spec's first trials, with missing parameters drawn at random, then asks a sampler."""
 
     def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:
         self._sampler = sampler
@@ -122,9 +117,9 @@ class FirstTrials:
         ]
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Return the parameters for trial `number`: the spec's next configuration that no trial has, if any is left.
+        """Return the spec's next configuration that no trial had, if any is left, else the sampler's suggestion.
 
-        Users' enqueued configurations also get numbers, so the number only shows how many configurations are waiting.
+        Enqueued configurations have numbers too, so `number` only shows how many configurations are waiting.
         """
         tried = identities(history)
         left = [one for one in self._params if identity(one) not in tried]
