@@ -1,4 +1,4 @@
-"""Charges for the slots of controllers that died: finds their open pools in the store, and charges and closes them."""
+"""Finds the open pools of controllers that died, charges their slots, and closes them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,17 +29,17 @@ class OpenAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadPool:
-    """The slots of a controller that died; times are in seconds since 1970."""
+    """Slots of a controller that died; times are in seconds since 1970."""
 
     prices: PriceHistory
     charged_until: Mapping[int, float]  # moment up to which each paid slot is charged, by slot
-    alive_until: float  # moment of the last heartbeat or commit; later events are unknown
+    alive_until: float  # moment of the last heartbeat or commit
     attempts: tuple[OpenAttempt, ...]
     kind: ChargeKind | None  # of all its charges, if it confirmed or tested models, which have no attempts
 
 
 def are_left(store: Store, study_id: int) -> bool:
-    """Return whether a study has a lease that was not released or slots that are still charged."""
+    """Return whether a study has an unreleased lease or an open pool."""
     c = t.leases.c
     is_open = c.pool_opened_at.is_not(None) & c.pool_closed_at.is_(None)
     query = sa.select(c.id).where(c.study_id == study_id, c.released_at.is_(None) | is_open)
@@ -48,9 +48,9 @@ def are_left(store: Store, study_id: int) -> bool:
 
 
 def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
-    """Charge and close the pools of dead controllers in one transaction. A second call finds none.
+    """Charge and close the pools of dead controllers in one transaction.
 
-    `charges_of` returns the missing charges of a pool. Raises `LeaseLostError`, without any charge, if `lease` is lost.
+    `charges_of` returns the missing charges of a pool. Raises `LeaseLostError`, without charges, if `lease` is lost.
     """
     dead = sa.select(t.leases).where(
         t.leases.c.study_id == lease.study_id,
@@ -73,7 +73,7 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
 
 
 def note_overshoot(store: Store, lease: Lease) -> None:
-    """Record by how much a study has exceeded its budget, which a confirmation may increase."""
+    """Store by how much a study has exceeded its budget, for example by a confirmation."""
     with store.engine.begin() as connection:
         held_lease(connection, lease.study_id, lease.token)
         connection.execute(_next_revision(lease.study_id))
@@ -126,14 +126,14 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
 
 
 def settle_dead_pools(store: Store, lease: Lease) -> None:
-    """Charge for the last seconds of dead controllers' slots; retries briefly if the store is locked."""
+    """Charge the last seconds of dead controllers' slots; retries briefly if the store is locked."""
     retry_patiently(lambda: settle(store, lease, gap_charges))
 
 
 def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
-    """Charge for slots of dead controllers and confirmations, for a study that may never be driven again.
+    """Charge slots of dead controllers and confirmations, for a study that may never be driven again.
 
-    `at_once`: the caller knows that a living holder would have renewed its lease by now (`lease.acquire`).
+    `at_once`: a living holder would have renewed its lease by now (see `lease.acquire`).
     """
     if not are_left(store, study_id) or leases.current_holder(store, study_id) is not None:
         return
@@ -147,7 +147,7 @@ def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
-    """Return charges for a dead controller's slots, for the time until it was last known to be alive."""
+    """Return charges for a dead controller's slots until its last sign of life."""
     holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
     spans: dict[tuple[int, float], list[int]] = defaultdict(list)
     for slot, since in sorted(pool.charged_until.items()):
