@@ -1,4 +1,4 @@
-"""Mutable trials and attempts inside the state machine; other code reads immutable records."""
+"""Mutable trials and attempts of the state machine; other code reads immutable records."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 
 
 class IllegalTransitionError(AssertionError):
-    """A trial's new state may not follow its current state, which is a defect of this program."""
+    """A trial's new state may not follow its current state: a defect of this program."""
 
 
 def check_transition(before: TrialState, after: TrialState) -> None:
@@ -44,7 +44,7 @@ def check_transition(before: TrialState, after: TrialState) -> None:
 
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
-"""Failures that the configuration causes; a search ranks them below all measured trials."""
+"""Failures caused by the configuration, which the search ranks below all measured trials."""
 _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
 
 
@@ -61,7 +61,7 @@ class Paid:
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
-    """One run of a trial on slots, until it ends."""
+    """One run of a trial on slots."""
 
     number: int  # within its trial, from 1
     slots: tuple[int, ...]
@@ -76,7 +76,7 @@ class Attempt:
     saved_fraction: float = 0.0  # part of that epoch that was saved and charged
 
     def heard(self, progress: Progress, *, has_part: bool) -> None:
-        """Record the progress within the epoch. After a resume, the first report shows the fraction that was saved."""
+        """Record progress within the epoch. After a resume, the first report has the saved fraction."""
         if progress.epoch == 0:  # the gang is still starting, so the saved part is unknown
             return
         if self.progress is None and has_part:
@@ -85,7 +85,7 @@ class Attempt:
 
     @property
     def is_draining(self) -> bool:
-        """Return whether the attempt was asked to stop."""
+        """Return whether the attempt must stop."""
         return self.drains_within is not None
 
 
@@ -131,33 +131,33 @@ class Trial:
 
     @property
     def started_number(self) -> int:
-        """Return the number of a trial that has started."""
+        """Number of a started trial."""
         assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
         return self.number
 
     @property
     def declared_params(self) -> Mapping[str, ParameterValue]:
-        """Return the parameters that are known when an attempt starts: all except parameters requested at run time."""
+        """Parameters known at an attempt's start: all except parameters requested at run time."""
         if not self.asked:
             return self.params
         return {name: value for name, value in self.params.items() if name not in self.asked}
 
     def has_asked(self, name: str, asked: Asked) -> None:
-        """Record a parameter that the trial requested at run time."""
+        """Record a parameter requested at run time."""
         self.asked = {**self.asked, name: asked}
         self.params = {**self.params, name: asked.value}
         self._observation = self._snapshot = None
 
     @property
     def whole_epoch_seconds(self) -> Sequence[float]:
-        """Return epoch durations on all ranks: an epoch of s seconds on k of w ranks counts as s k / w seconds."""
+        """Epoch durations on all ranks: s seconds on k of w ranks count as s k / w seconds."""
         if not self.epoch_ranks:
             return self.epoch_seconds
         ranks = (self.epoch_ranks.get(epoch, self.world_size) for epoch in range(1, len(self.epoch_seconds) + 1))
         return [seconds * k / self.world_size for seconds, k in zip(self.epoch_seconds, ranks, strict=True)]
 
     def move(self, state: TrialState) -> None:
-        """Change the state. Raises IllegalTransitionError if the new state may not follow the current one."""
+        """Change the state. Raises IllegalTransitionError for a forbidden change."""
         check_transition(self.state, state)
         self.state = state
         self._observation = self._snapshot = None
@@ -169,14 +169,14 @@ class Trial:
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
     def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
-        """Record an epoch's values `point`, and the values `end` that are extrapolated to the last epoch."""
+        """Record an epoch's values `point`, and values `end`, extrapolated to the last epoch."""
         if is_watched:
             self.points = {**self.points, epoch: point}
             self.ends = {**self.ends, epoch: end}
         self._snapshot = None
 
     def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
-        """Return the policy's view of the trial, which is the same object until the trial changes."""
+        """Return the policy's view of the trial; the same object until the trial changes."""
         if self._snapshot is None:
             seconds = self.whole_epoch_seconds
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
@@ -200,19 +200,19 @@ class Trial:
 
     @property
     def _last_model(self) -> int | None:
-        """Return the epoch of a complete trial's saved model; None if it was not saved."""
+        """Epoch of a complete trial's saved model, or None."""
         is_there = self.state == "complete" and self.epochs_done in self.milestones
         return self.epochs_done if is_there else None
 
     def _paid_usd(self, usd_per_slot_second: float) -> float:
-        """Return the trial's cost in dollars at the price that the search uses for all trials."""
+        """Return the trial's cost in dollars at the search's price."""
         paid, worth = self.paid_nano_usd / NANO, self.slot_seconds * usd_per_slot_second
         return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
 
     def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
     ) -> Observation:
-        """Return the sampler's view of the trial. A diverged trial counts as finished with infinite, worst values."""
+        """Return the sampler's view of the trial. A diverged trial counts as finished, with NaN values."""
         if self._observation is not None:
             return self._observation
         made = (
@@ -245,7 +245,7 @@ class Trial:
         )
 
     def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
-        """Return by how much each constraint is exceeded, as a fraction of its bound; None before the first epoch."""
+        """Return each constraint's excess as a fraction of its bound; None before the first epoch."""
         return {
             bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
             for bound in bounds_of(constraints)
@@ -258,7 +258,7 @@ class Trial:
         return self.extrapolated(metric, value, self.epochs_done, epochs)
 
     def ends_of(self, shown: Sequence[Objective], epoch: int, point: Columns, planned: int) -> Columns:
-        """Return signed values after an epoch, with cumulative metrics such as costs extrapolated to the last epoch."""
+        """Return an epoch's signed values, with cumulative metrics extrapolated to the last epoch."""
         return tuple(
             one.signed(self.extrapolated(one.metric, one.signed(value), epoch, planned))
             if one.metric in CUMULATIVE_METRICS
@@ -267,12 +267,12 @@ class Trial:
         )
 
     def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
-        """Extrapolate recorded epochs to `epochs`, after the trial stopped because it no longer improved."""
+        """Extrapolate recorded epochs to `epochs`, after a training that stopped early."""
         self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
         self._snapshot = None
 
     def extrapolated(self, metric: str, value: float, epoch: int, planned: int) -> float:
-        """Return a metric, extrapolated to the last epoch if it is cumulative (`studies.results.extrapolation`)."""
+        """Extrapolate a cumulative metric to the last epoch (`studies.results.extrapolation`)."""
         is_complete = self.state == "complete"
         to_epoch = end_of_training(is_complete=is_complete, epochs_done=self.epochs_done, planned=planned)
         per_epoch = mean_per_epoch(metric, self.epoch_seconds[:epoch], self.epoch_costs_nano_usd[:epoch])
@@ -280,7 +280,7 @@ class Trial:
 
 
 def restored(stored: StoredTrial) -> Trial:
-    """Return a stored trial as a live trial, which is still "running" if the controller died during its training."""
+    """Return a stored trial as a live trial; still "running" if its controller died."""
     record = stored.record
     last = record.epochs[-1] if record.epochs else None
     return Trial(
