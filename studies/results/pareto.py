@@ -240,7 +240,7 @@ def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, .
 def reference_point(
     trials: Sequence[TrialRecord], objectives: Sequence[Objective], last_epoch: int | None
 ) -> dict[str, float] | None:
-    """Return the automatic reference point by metric, unsigned; None without a saved epoch.
+    """Return the automatic reference point by metric, in its own sign; None without a saved epoch.
 
     Each coordinate is the `reference_coordinate` of all saved epochs, also of pruned and failed trials. Cumulative
     objectives are extrapolated to `last_epoch` (None: not extrapolated), so that complete trainings do not lie beyond
