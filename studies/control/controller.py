@@ -58,7 +58,6 @@ class Rows(Protocol):
         self, study_id: int, lease_token: str | None, changes: Iterable[Change], *, commit_id: str | None = None
     ) -> None:
         """Write all changes or none, once for each `commit_id`."""
-        ...
 
     def enqueue(
         self,
@@ -73,19 +72,15 @@ class Rows(Protocol):
         enqueue_id: str | None = None,
     ) -> int:
         """Insert a waiting configuration, once for each `enqueue_id`; returns its row id."""
-        ...
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
         """Return waiting configurations, oldest first."""
-        ...
 
     def cancel_requests(self, study_id: int) -> list[int]:
         """Return the ids of unfinished trials that a user asked to cancel."""
-        ...
 
     def price_that_was_set(self, study_id: int) -> float | None:
         """Return the price from `automl price set`, which replaces the spec's; None if never set."""
-        ...
 
 
 class Controller:

@@ -23,7 +23,7 @@ from studies.control.files.orphans import (
     wait_for_ranks,
 )
 from studies.control.machine.state import ENDS_BY_BUDGET, StudyMachine, has_more
-from studies.control.machine.study_setup import OwnLogging, StudySetup
+from studies.control.machine.study_setup import OwnLogging
 from studies.control.testing_models import test_models, test_specs
 from studies.gangs.pool_protocol import DrainRequested, GangPool
 from studies.results import analysis
@@ -276,7 +276,8 @@ class Session:
             setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference, folder=self._folder),
             own_logging=self._own_logging,
         )
-        if _has_no_more_budget(row, setup):
+        ended_by_budget = row.state == "closed" and row.stop_reason in ENDS_BY_BUDGET and row.closed_by is not None
+        if ended_by_budget and not has_more(setup, row.closed_by):
             return None
         resume_state = load_resume_state(self._store, row.id, before_lease=lease_id, looked_at=setup.looked_at)
         if self._spec.checkpoints.max_gib is not None:
@@ -309,10 +310,3 @@ class Session:
             on_commit=self._on_commit,
             keeps_pool=True,
         )
-
-
-def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
-    """Return whether the budget closed the study and no limit was raised since."""
-    if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
-        return False
-    return not has_more(setup, row.closed_by)

@@ -7,7 +7,7 @@ by the job's user. A job whose run ended at its cap waits for enough money for a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from studies.queueing.jobs import Job
@@ -53,20 +53,12 @@ class Account:
 def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Job]) -> Account:
     """Return an account, with its jobs' spending."""
     empty = Account(kind=kind, name=name, limit_nano_usd=limit_nano_usd, spent_nano_usd=0, promised_nano_usd=0)
-    spent, promised, has_unlimited = 0, 0, False
-    for job in jobs:
-        if not empty.is_of(job):
-            continue
-        spent += job.spent_nano_usd
-        has_unlimited |= job.promised_nano_usd is None
-        promised += job.promised_nano_usd or 0
-    return Account(
-        kind=kind,
-        name=name,
-        limit_nano_usd=limit_nano_usd,
-        spent_nano_usd=spent,
-        promised_nano_usd=promised,
-        has_unlimited=has_unlimited,
+    mine = [job for job in jobs if empty.is_of(job)]
+    return replace(
+        empty,
+        spent_nano_usd=sum(job.spent_nano_usd for job in mine),
+        promised_nano_usd=sum(job.promised_nano_usd or 0 for job in mine),
+        has_unlimited=any(job.promised_nano_usd is None for job in mine),
     )
 
 

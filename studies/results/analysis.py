@@ -109,7 +109,11 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
     curve = [CurvePoint(cost_usd=0.0, hypervolume=0.0)]
     archived: list[pareto.Point] = []
     for spent, values in _milestones_bought(study):
-        archived = _grown(archived, values, bound, spent, curve)
+        grown = pareto.grown(archived, values)
+        if grown is not None:
+            archived, volume = grown, pareto.hypervolume(grown, bound)
+            if volume > curve[-1].hypervolume:
+                curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=volume))
     return [*curve, CurvePoint(cost_usd=_search_nano_usd(study) / NANO, hypervolume=curve[-1].hypervolume)]
 
 
@@ -156,19 +160,6 @@ def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
     if math.isfinite(cost):
         return round(cost * NANO)
     return sum(e.cost_nano_usd for e in trial.epochs if e.epoch <= epoch.epoch)
-
-
-def _grown(
-    archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
-) -> list[pareto.Point]:
-    """Return the best points with `new`; extend the curve if the hypervolume grows."""
-    grown = pareto.grown(archived, new)
-    if grown is None:
-        return archived
-    volume = pareto.hypervolume(grown, bound)
-    if volume > curve[-1].hypervolume:
-        curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=volume))
-    return grown
 
 
 def money_by_kind(study: StudyRecord) -> dict[str, float]:

@@ -49,12 +49,10 @@ class Configured(Protocol):
     @property
     def id(self) -> int:
         """Id of the trial's row."""
-        ...
 
     @property
     def params(self) -> Mapping[str, Any]:
         """Parameters by name."""
-        ...
 
 
 T = TypeVar("T", bound=Configured)

@@ -10,7 +10,6 @@ import numpy as np
 from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord, known_space
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
-from trainers.protocol import ParameterValue
 
 FEWEST_TRIALS = 10  # fewest usable trials: with fewer trials, importance would be noise
 MOST_TRIALS = 1000  # most trials that the forest is fitted to (an even sample): more would delay a report by seconds
@@ -51,11 +50,7 @@ def effects(study: StudyRecord, objective: Objective) -> "Effects | None":
     return found if found.shares else None
 
 
-class _Absent:
-    """Marks a missing parameter, since None is a valid choice."""
-
-
-_ABSENT = _Absent()
+_ABSENT: Any = object()  # marks a missing parameter, since None is a valid choice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,17 +191,14 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
     return value if math.isfinite(value) else None
 
 
-def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | _Absent]) -> _Column:
+def _column(study: StudyRecord, name: str, values: Sequence[Any]) -> _Column:
     """Return a parameter's values by trial; trials without it get the median."""
     declared = known_space(study).get(name)
-    given = [v for v in values if not isinstance(v, _Absent)]
+    given = [v for v in values if v is not _ABSENT]
     is_choice = isinstance(declared, Mapping) and declared.get("type") == "categorical"
     numeric = not is_choice and all(isinstance(v, int | float) and not isinstance(v, bool) for v in given)
     choices = {text: float(i) for i, text in enumerate(sorted({repr(v) for v in given}))}
-    numbers = [
-        math.nan if isinstance(v, _Absent) else float(v) if numeric else choices[repr(v)]  # type: ignore[arg-type]
-        for v in values
-    ]
+    numbers = [math.nan if v is _ABSENT else float(v) if numeric else choices[repr(v)] for v in values]
     wants_log = isinstance(declared, Mapping) and bool(declared.get("log"))
     is_log = numeric and wants_log and all(number > 0 for number in numbers if not math.isnan(number))
     column = np.log(numbers) if is_log else np.array(numbers)

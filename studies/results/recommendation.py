@@ -264,8 +264,7 @@ def takeable(study: StudyRecord) -> list[ArchivePoint]:
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
     """Return the best trade-off by expected values."""
-    ranges = _ranges(study)
-    return points[knee_of(expected_values(study, points), ranges)]
+    return points[knee_of(expected_values(study, points), _ranges(study))]
 
 
 def name_of(point: ArchivePoint) -> str:

@@ -54,13 +54,6 @@ class BaselineSpec(Section):
         return {"name": self.name} | ({"params": self.params} if self.params else {"metrics": self.metrics})
 
 
-def name_problems(named: Sequence[BaselineSpec]) -> None:
-    """Raise `SpecValueError` if two baselines share a name."""
-    names = [one.name for one in named]
-    if (index := first_repeated(names)) is not None:
-        raise SpecValueError(f"found {shown(names[index])} twice. Give each baseline its own name", (index, "name"))
-
-
 def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:
     """Return path and problem of each baseline metric that the task does not measure."""
     return [

@@ -29,7 +29,6 @@ from studies.spec.sections import (
     ResourcesSpec,
     SearchSpec,
     TrainingSpec,
-    name_problems,
 )
 from studies.spec.spec_errors import (
     Path,
@@ -177,7 +176,9 @@ class StudySpec(Section):
     @field_validator("baselines")
     @classmethod
     def _names_differ(cls, baselines: tuple[BaselineSpec, ...] | None) -> tuple[BaselineSpec, ...] | None:
-        name_problems(baselines or ())
+        names = [one.name for one in baselines or ()]
+        if (index := first_repeated(names)) is not None:
+            raise SpecValueError(f"found {shown(names[index])} twice. Give each baseline its own name", (index, "name"))
         return baselines
 
     @field_validator("space", mode="before")

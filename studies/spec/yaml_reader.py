@@ -142,7 +142,8 @@ def _check_size(root: yaml.Node, source: str) -> None:
     def size(node: yaml.Node) -> int:
         if id(node) not in sizes:
             sizes[id(node)] = None
-            sizes[id(node)] = min(1 + sum(map(size, _children(node)), _length(node)), _LONGEST + 1)
+            length = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+            sizes[id(node)] = min(1 + sum(map(size, _children(node)), length), _LONGEST + 1)
         counted = sizes[id(node)]
         if counted is None:
             raise _unreadable(source, f"a value that contains itself, in line {node.start_mark.line + 1}")
@@ -157,10 +158,6 @@ def _children(node: yaml.Node) -> Iterable[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         return itertools.chain.from_iterable(node.value)
     return node.value if isinstance(node, yaml.SequenceNode) else ()
-
-
-def _length(node: yaml.Node) -> int:
-    return len(node.value) if isinstance(node, yaml.ScalarNode) else 0
 
 
 def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:

@@ -110,13 +110,11 @@ class Finishing:
                 continue
             if self._live.ranks(trial) > self._live.most_ranks:  # its devices are gone
                 continue
-            if self._is_cut_short(trial, at_any_epoch=none_is_complete) and searched >= LEAST_TRAININGS * self._full(
-                trial
-            ):
+            is_worthy = self._is_cut_short(trial, at_any_epoch=none_is_complete)
+            if is_worthy and searched >= LEAST_TRAININGS * self._full(trial):
                 group = [*chosen, trial]
                 needs = self._seconds(group) if is_over else sum(map(self._needs, group))
-                if needs <= left:
-                    chosen = group
+                chosen = group if needs <= left else chosen
         return chosen
 
     def _places(self) -> Iterator[int]:
@@ -142,10 +140,10 @@ class Finishing:
         mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
         leads = any(at_any_epoch or one.epoch == latest for one in mine) or (bool(mine) and self._will_improve(trial))
         ranks = self._live.ranks(trial)
-        forecast = self._live.account.forecast(trial, ranks)
-        if not leads or forecast is None or trial.epochs_done >= self._live.setup.epochs:
+        has_forecast = self._live.account.forecast(trial, ranks) is not None
+        if not leads or not has_forecast or trial.epochs_done >= self._live.setup.epochs:
             return False
-        seconds = forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
+        seconds = self._left_seconds(trial)
         paid = trial.paid_nano_usd + ranks * seconds * self._live.account.usd_per_slot_hour / 3600 * 1e9
         return self._live.setup.limits.trial_reason(paid, trial.wall_seconds + seconds) is None
 
@@ -180,13 +178,10 @@ class Finishing:
         forecast = self._live.account.forecast(trial, self._live.ranks(trial))
         return 0.0 if forecast is None else self._live.ranks(trial) * self._live.setup.epochs * forecast.epoch_seconds
 
-    @property
-    def _slots(self) -> int:
-        return max(self._live.slots - len(self._live.missing), 1)
-
     def _seconds(self, leaders: Sequence[Trial]) -> float:
         """Return the seconds until all leaders are trained, if only they use the slots."""
-        free = [0.0] * max(self._slots, *(self._live.ranks(trial) for trial in leaders))
+        slots = max(self._live.slots - len(self._live.missing), 1)
+        free = [0.0] * max(slots, *(self._live.ranks(trial) for trial in leaders))
         for trial in leaders:
             held = [heapq.heappop(free) for _ in range(self._live.ranks(trial))]
             for _ in held:
@@ -287,5 +282,5 @@ def stint_seconds(live: LiveStudy, trial: Trial) -> float:
     if trial.attempt is None or trial.attempt.until <= trial.epochs_done:
         until = next((rung for rung in live.rungs if rung > trial.epochs_done), trial.epochs_done)
         return forecast.start_seconds + (until - trial.epochs_done) * forecast.epoch_seconds
-    epochs = 1 if trial.attempt.is_draining else trial.attempt.until - trial.epochs_done
+    epochs = 1 if trial.attempt.drains_within is not None else trial.attempt.until - trial.epochs_done
     return epochs * forecast.epoch_seconds

@@ -117,7 +117,7 @@ class Granting:
             case "pause":
                 live.history.paused[trial.started_number] = rung
                 trial_endings.pause(live, trial, "policy", made.reason)
-            case "continue" if measurement.ended or self._ends_here(attempt):
+            case "continue" if measurement.ended or self._draining.reason or self._draining.must_leave(attempt):
                 trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             case "continue":
                 self._grant(trial, attempt, rung)
@@ -129,9 +129,6 @@ class Granting:
             return decision("continue", "a baseline is trained to its last epoch")
         finished = None if self._draining.starts_nothing else self._finishing.at_rung(trial)
         return finished or live.setup.policy.at_rung(live.look(), trial.started_number, rung)
-
-    def _ends_here(self, attempt: Attempt) -> bool:
-        return self._draining.reason is not None or self._draining.must_leave(attempt)
 
     def _evict_if_crowded(self) -> None:
         live, setup = self._live, self._live.setup

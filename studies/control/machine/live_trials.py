@@ -37,12 +37,6 @@ class IllegalTransitionError(AssertionError):
     """A trial's new state may not follow its current state: a defect of this program."""
 
 
-def check_transition(before: TrialState, after: TrialState) -> None:
-    """Raise `IllegalTransitionError` unless `after` may follow `before`."""
-    if after not in TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a {before} trial cannot become {after}, only {sorted(TRANSITIONS[before])}")
-
-
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
 """Failures caused by the configuration, which the search ranks below all measured trials."""
 _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
@@ -82,11 +76,6 @@ class Attempt:
         if self.progress is None and has_part:
             self.saved_fraction = max(self.saved_fraction, progress.fraction)
         self.progress = progress
-
-    @property
-    def is_draining(self) -> bool:
-        """Return whether the attempt must stop."""
-        return self.drains_within is not None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -158,7 +147,8 @@ class Trial:
 
     def move(self, state: TrialState) -> None:
         """Change the state. Raises IllegalTransitionError for a forbidden change."""
-        check_transition(self.state, state)
+        if state not in (allowed := TRANSITIONS[self.state]):
+            raise IllegalTransitionError(f"a {self.state} trial cannot become {state}, only {sorted(allowed)}")
         self.state = state
         self._observation = self._snapshot = None
 
@@ -182,6 +172,7 @@ class Trial:
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
             a_second = usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN
+            has_model = self.state == "complete" and self.epochs_done in self.milestones
             self._snapshot = Snapshot(
                 number=self.started_number,
                 params=self.params,
@@ -193,16 +184,10 @@ class Trial:
                 paid_usd=self._paid_usd(a_second),
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
-                last_model=self._last_model,
+                last_model=self.epochs_done if has_model else None,
                 keeps_nothing=self.resume_checkpoint is None,
             )
         return self._snapshot
-
-    @property
-    def _last_model(self) -> int | None:
-        """Epoch of a complete trial's saved model, or None."""
-        is_there = self.state == "complete" and self.epochs_done in self.milestones
-        return self.epochs_done if is_there else None
 
     def _paid_usd(self, usd_per_slot_second: float) -> float:
         """Return the trial's cost in dollars at the search's price."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from search_spaces.drawing import complete, derived_seed
 from search_spaces.parameters import SpaceError
-from search_spaces.space import Space
 from studies.control.machine.finishing import Finishing
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
@@ -36,14 +35,6 @@ class FirstErrors:
         if most is None or registry.count("failed") < most or any(one.epochs_done for one in registry.by_id.values()):
             return False
         return self._errors() - self._before >= most
-
-
-def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
-    """Return the largest world size of the space up to `most_ranks`, or None."""
-    if space is None or "world_size" not in space:
-        return None
-    parameter = space.parameter("world_size")
-    return next((size for size in range(int(most_ranks), 0, -1) if parameter.contains(size)), None)
 
 
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
@@ -130,7 +121,12 @@ class NextTrial:
         return self._live.registry.count("queued") >= MOST_TOO_WIDE
 
     def _narrow_size(self) -> int | None:
-        return widest_that_fits(self._live.setup.space, self._live.most_ranks)
+        """Return the largest world size of the space that fits the remaining devices, or None."""
+        space = self._live.setup.space
+        if space is None or "world_size" not in space:
+            return None
+        parameter = space.parameter("world_size")
+        return next((size for size in range(int(self._live.most_ranks), 0, -1) if parameter.contains(size)), None)
 
     def why_none(self) -> StopReason | None:
         """Return why no trial could start even on free slots; None if a trial could start."""

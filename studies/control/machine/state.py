@@ -199,7 +199,13 @@ class StudyMachine:
 
     def reopen(self, closed: Iterable[int]) -> None:
         """Make trials resumable that were pruned because the study closed. Call it before `begin`."""
-        reopen(self._live, closed)
+        for trial_id in closed:
+            trial = self.trials[trial_id]
+            self._live.registry.move(trial, "paused")
+            columns: TrialColumns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
+            self._live.outbox.write(TrialChanged(trial_id=trial_id, columns=columns))
+            _wait_for_policy(self._live, trial)
+        self._live.outbox.write(ViewsToRebuild())
 
     def begin(self, now: float) -> Step:
         """Pause trials that a dead controller left running; finish the study if nothing is left to do."""
@@ -360,8 +366,8 @@ class StudyMachine:
         outbox = self._live.outbox
         if self._live.reference_due:
             self._live.reference_due = False
-            freeze(self._live)
-        if outbox.has_changes:
+            outbox.write(StudyChanged(columns={"reference_point": _automatic_reference(self._live)}))
+        if outbox.changes:
             columns = self._live.account.reserved(self.now, self.now if self.finished else self.reserved_until)
             if columns is not None:
                 outbox.write(StudyChanged(columns=columns))
@@ -410,17 +416,6 @@ def pick_up_lost(live: LiveStudy) -> None:
     live.outbox.write(StudyChanged(columns=running))
 
 
-def reopen(live: LiveStudy, closed: Iterable[int]) -> None:
-    """Make trials resumable that were pruned because the study closed."""
-    for trial_id in closed:
-        trial = live.registry.by_id[trial_id]
-        live.registry.move(trial, "paused")
-        columns: TrialColumns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
-        live.outbox.write(TrialChanged(trial_id=trial_id, columns=columns))
-        _wait_for_policy(live, trial)
-    live.outbox.write(ViewsToRebuild())
-
-
 _LIMITS = ("usd", "hours", "trials", "usd_per_trial", "hours_per_trial")
 
 ENDS_BY_BUDGET: frozenset[StopReason] = frozenset({"budget_usd", "budget_hours", "budget_trials"})
@@ -451,7 +446,10 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
         live.outbox.write(PoolChanged(columns={"pool_closed_at": live.now}))
         live.outbox.order(ClosePool())
     if state == "closed":
-        _close_paused(live)
+        for trial in live.registry.in_state("paused"):  # more budget can reopen them
+            live.registry.move(trial, "pruned")
+            pruned: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
+            live.outbox.write(TrialChanged(trial_id=trial.id, columns=pruned))
         live.freeze_reference()
     columns: StudyColumns = {
         "state": state,
@@ -464,20 +462,8 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
     live.outbox.write(StudyChanged(columns=columns))
 
 
-def _close_paused(live: LiveStudy) -> None:
-    """Prune paused trials; more budget can reopen them."""
-    for trial in live.registry.in_state("paused"):
-        live.registry.move(trial, "pruned")
-        columns: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
-        live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
-
-
-def freeze(live: LiveStudy) -> None:
-    """Record the automatic reference point, computed like `pareto.reference_point`."""
-    live.outbox.write(StudyChanged(columns={"reference_point": _point(live)}))
-
-
-def _point(live: LiveStudy) -> dict[str, float] | None:
+def _automatic_reference(live: LiveStudy) -> dict[str, float] | None:
+    """Return the automatic reference point, computed like `pareto.reference_point`."""
     objectives = live.setup.objectives
     ends = [
         trial.ends_of(objectives, epoch, values, live.setup.epochs)

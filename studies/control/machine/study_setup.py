@@ -211,17 +211,12 @@ class Outbox:
     """Collects rows and commands of one step."""
 
     def __init__(self) -> None:
-        self._changes: list[Change] = []
+        self.changes: list[Change] = []
         self._commands: list[Command] = []
-
-    @property
-    def has_changes(self) -> bool:
-        """Return whether there are rows to commit."""
-        return bool(self._changes)
 
     def write(self, *changes: Change) -> None:
         """Add rows to commit."""
-        self._changes += changes
+        self.changes += changes
 
     def order(self, *commands: Command) -> None:
         """Add commands, in order."""
@@ -236,6 +231,6 @@ class Outbox:
 
     def take(self) -> Step:
         """Return and clear all rows and commands."""
-        step = Step(changes=tuple(self._changes), commands=tuple(self._commands))
-        self._changes, self._commands = [], []
+        step = Step(changes=tuple(self.changes), commands=tuple(self._commands))
+        self.changes, self._commands = [], []
         return step

@@ -48,7 +48,10 @@ def load_study(store: Store, name: str) -> StudyRecord:
         row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
         trials = _load_trials(connection, row.id)
         numbers = {trial.id: trial.number for trial in trials}
-        charges = _load_charges(connection, row.id, numbers)
+        charged = sa.select(t.charges).where(t.charges.c.study_id == row.id).order_by(t.charges.c.id)
+        charges = tuple(
+            record_of(ChargeRecord, one, trial=numbers.get(one.trial_id)) for one in connection.execute(charged)
+        )
         confirmations = _load_confirmations(connection, row.id, numbers)
         alive = alive_seconds(connection, row.id)
         driven = row.id in driven_studies(connection)
@@ -236,13 +239,6 @@ _CONVERTED: dict[str, Callable[[Any], Any]] = {
     "slots": lambda slots: tuple(slots) if isinstance(slots, list) else slots,
     "slot_numbers": lambda slots: tuple(slots or ()),
 }
-
-
-def _load_charges(
-    connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
-) -> tuple[ChargeRecord, ...]:
-    query = sa.select(t.charges).where(t.charges.c.study_id == study_id).order_by(t.charges.c.id)
-    return tuple(record_of(ChargeRecord, row, trial=numbers.get(row.trial_id)) for row in connection.execute(query))
 
 
 def _load_confirmations(

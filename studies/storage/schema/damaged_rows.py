@@ -63,7 +63,7 @@ def damage(store: Store) -> str:
 
 def _damaged(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[str, Any]]:
     names = [column.name for column in table.columns]
-    # As text, so that SQLAlchemy does not convert the values.
+    # Textual SQL, so that SQLAlchemy does not convert values.
     for row in connection.execute(sa.text(f"SELECT {', '.join(names)} FROM {table.name} ORDER BY id")):  # noqa: S608 - ours
         for column, value in zip(table.columns, row, strict=True):
             if not (_fits(column, value) if value is not None else column.nullable):
@@ -76,15 +76,12 @@ def _fits(column: sa.Column[Any], value: Any) -> bool:
     if isinstance(column.type, sa.Integer):
         return isinstance(value, int)
     if isinstance(column.type, sa.Float):
-        return _is_number(value) and (not column.name.endswith("_at") or 0 <= value <= LATEST_SECONDS)
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        return is_number and (not column.name.endswith("_at") or 0 <= value <= LATEST_SECONDS)
     if isinstance(column.type, sa.JSON) or isinstance(getattr(column.type, "impl", None), sa.JSON):
         return _fits_json(column.name, value)
     words = _WORDS.get(f"{column.table.name}.{column.name}")
     return isinstance(value, str) and (words is None or value in words)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _fits_json(name: str, value: Any) -> bool:

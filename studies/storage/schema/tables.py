@@ -24,7 +24,7 @@ from search_spaces.untrusted_text import storable, storable_deep
 class SafeText(sa.TypeDecorator[str]):
     """A text column; escapes characters that databases refuse (`search_spaces.untrusted_text`)."""
 
-    impl = sa.Text
+    impl: type[sa.String] = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
@@ -32,15 +32,11 @@ class SafeText(sa.TypeDecorator[str]):
         return None if value is None else storable(value)
 
 
-class SafeString(sa.TypeDecorator[str]):
+class SafeString(SafeText):
     """A column for texts of limited length; see `SafeText`."""
 
     impl = sa.String
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Escape refused characters, to store or to search for the text."""
-        return None if value is None else storable(value)
+    cache_ok = True  # SQLAlchemy does not inherit it
 
 
 class SafeJson(sa.TypeDecorator[Any]):

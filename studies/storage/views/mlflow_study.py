@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import time
@@ -158,19 +159,10 @@ def digest_of(path: Path) -> str:
     """Return a digest of a small file's bytes, else of names, sizes and times of files."""
     if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
         return _hash(path.read_bytes())
-    files = [path] if path.is_file() else _first_files(path)
+    inside = (one for one in path.rglob("*") if one.is_file())
+    files = [path] if path.is_file() else list(itertools.islice(inside, MOST_HASHED_FILES))
     facts = [(str(one.relative_to(path)), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
     return _hash(json.dumps(sorted(facts)).encode())
-
-
-def _first_files(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for one in folder.rglob("*"):
-        if len(found) == MOST_HASHED_FILES:
-            break
-        if one.is_file():
-            found.append(one)
-    return found
 
 
 def _hash(data: bytes) -> str:

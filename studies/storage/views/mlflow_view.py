@@ -77,7 +77,8 @@ class MlflowView:
         if self._parent is None and pending.since > 0:
             raise ViewDamagedError("the study's parent run is gone from MLflow")
         parent = self._parent or self._create_parent(client, pending.study)
-        self._hang_up(client, parent, runs)
+        for run in (one for one in runs.values() if one.run_id in self._own):
+            write(client, run, tags={PARENT_TAG: parent.run_id})
 
         def put(trial: MirroredTrial) -> None:
             if trial.number not in runs:
@@ -189,11 +190,6 @@ class MlflowView:
             elif PARENT_TAG not in run.data.tags:  # otherwise the code has nested it itself
                 client.set_tag(run_id, PARENT_TAG, made_here.run_id)
         return late
-
-    def _hang_up(self, client: MlflowClient, parent: KnownRun, runs: dict[int, KnownRun]) -> None:
-        for run in runs.values():
-            if run.run_id in self._own:
-                write(client, run, tags={PARENT_TAG: parent.run_id})
 
     def _search(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
         return iter(list(self._found(client, study, which)))

@@ -83,10 +83,8 @@ class CommitWriter:
     """Writes a commit's changes. `lease_id` is None only in tests."""
 
     def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:
-        self._connection = connection
-        self._study_id = study_id
-        self._lease_id = lease_id
-        self._revision = revision
+        self._connection, self._revision = connection, revision
+        self._study_id, self._lease_id = study_id, lease_id
 
     def write(self, rows: list[ch.Change]) -> None:
         """Write all changes except the study's row. Raises `ChargedTwiceError` if time is charged twice."""
