@@ -183,13 +183,11 @@ def problem_of(
 
 
 def _trial_limits(budget: BudgetSpec, pool: PoolSpec) -> TrialLimits:
-    """Return the limits of each trial; dollars are unlimited if slots are free."""
     usd, hours = budget.usd_per_trial if pool.usd_per_slot_hour else None, budget.hours_per_trial
     return TrialLimits(usd=math.inf if usd is None else usd, seconds=math.inf if hours is None else 3600.0 * hours)
 
 
 def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
-    """Return the smaller of the dollar limit and the cost of all slots for the hour limit."""
     price, budget = pool.usd_per_slot_hour, spec.budget
     usd = math.inf if budget.usd is None or not price else float(budget.usd)
     hours = math.inf if budget.hours is None else float(budget.hours)

@@ -108,12 +108,9 @@ class Controller:
     ) -> None:
         self.machine = machine
         self._keeps_pool, self._warm = keeps_pool, warm
-        self._pool = pool
-        self._store = store
+        self._pool, self._store, self._suggester = pool, store, suggester
+        self._study_id, self._lease_token = study_id, lease_token
         self._tick_seconds = tick_seconds
-        self._suggester = suggester
-        self._study_id = study_id
-        self._lease_token = lease_token
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
         self._deleter = Deleter()

@@ -162,7 +162,6 @@ class Session:
         return machine.state == "closed" and machine.measures_at_end and self._drain_reason is None
 
     def _test_models(self, machine: StudyMachine) -> None:
-        """Measure the recommended model and baselines on the test part, under a new lease."""
         record, warm = load_study(self._store, self._row.name), machine.free_slots
         specs = test_specs(machine.setup, record, machine.explain_seconds)
         lease = leases.acquire(self._store, self._row.id)

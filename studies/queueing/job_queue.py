@@ -66,7 +66,6 @@ def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason:
 
 
 def _deaths(connection: sa.Connection, job_id: int) -> int:
-    """Return how many of a job's latest runs, in a row, ended because the process died."""
     runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
     latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
     return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))

@@ -93,7 +93,6 @@ def _held(connection: sa.Connection) -> dict[int, list[str]]:
 
 
 def _fate(row: sa.Row[Any]) -> WorkerFate | None:
-    """Return a worker's fate; None if it answers or has left."""
     process = (row.process_space, row.pid, row.process_started_at)
     if processes.is_known_stopped(*process):
         return "frozen"

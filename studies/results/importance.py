@@ -169,7 +169,6 @@ class Effects:
 
 
 def _fitted(features: np.ndarray, targets: np.ndarray) -> Any:
-    """Return a fitted random forest; a fixed seed makes repeated reports equal."""
     from sklearn.ensemble import RandomForestRegressor
 
     return RandomForestRegressor(n_estimators=_TREES, min_samples_leaf=2, random_state=0).fit(features, targets)

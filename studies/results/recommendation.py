@@ -94,7 +94,6 @@ def _bounds(objectives: Mapping[str, Objective], given: Mapping[str, float], sid
 
 
 def _nothing_left(objective: Objective, bound: float, left: list[ArchivePoint], kept: list[str]) -> str:
-    """Return the error message, with the nearest model."""
     name = objective.metric
     near = min(left, key=lambda point: objective.signed(point.values[name]))
     side = _SIDES[AT_MOST if objective.direction == "minimize" else AT_LEAST]

@@ -63,7 +63,6 @@ def check_against_task(
 
 
 def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collection[str]:
-    """Return the parameters whose values the trainer checks."""
     if task_parameters is not None:
         return TRAINER_PARAMETERS.keys()
     named = [name for name, _ in Command.of(spec.task_options).names()] if spec.task == COMMAND else []

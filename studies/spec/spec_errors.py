@@ -20,10 +20,7 @@ class SpecError(UserError):
 
     def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
         super().__init__(source, path, problem, more)
-        self.source = source
-        self.path = path
-        self.problem = problem
-        self.more = more
+        self.source, self.path, self.problem, self.more = source, path, problem, more
 
     def __str__(self) -> str:
         parts = [self.source, dotted(self.path), self.problem]
@@ -36,8 +33,7 @@ class SpecValueError(ValueError):
 
     def __init__(self, problem: str, path: Path = ()) -> None:
         super().__init__(problem, path)
-        self.problem = problem
-        self.path = path
+        self.problem, self.path = problem, path
 
 
 def dotted(path: Iterable[str | int]) -> str:

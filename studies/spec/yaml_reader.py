@@ -161,7 +161,6 @@ def _children(node: yaml.Node) -> Iterable[yaml.Node]:
 
 
 def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:
-    """Raise SpecError for repeated keys, keys other than text, and ambiguous numbers."""
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
     seen: set[int] = set()  # an alias leads to the same node again
     while waiting:

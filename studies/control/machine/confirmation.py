@@ -121,7 +121,6 @@ class ConfirmingMachine(StudyMachine):
         super()._take_in(event)
 
     def _without_file(self, event: Measured) -> Measured:
-        """Return the event without its checkpoint; complete after the training's last epoch."""
         training, epoch = self._trainings[event.trial_id], event.measurement
         if epoch.checkpoint is not None:
             training.files[epoch.epoch] = epoch.checkpoint

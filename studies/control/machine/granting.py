@@ -123,7 +123,6 @@ class Granting:
                 self._grant(trial, attempt, rung)
 
     def _decision_at(self, trial: Trial, rung: int) -> Decision:
-        """Return the decision about a trial at a rung. Baselines always continue."""
         live = self._live
         if live.is_baseline(trial):
             return decision("continue", "a baseline is trained to its last epoch")

@@ -121,7 +121,6 @@ class NextTrial:
         return self._live.registry.count("queued") >= MOST_TOO_WIDE
 
     def _narrow_size(self) -> int | None:
-        """Return the largest world size of the space that fits the remaining devices, or None."""
         space = self._live.setup.space
         if space is None or "world_size" not in space:
             return None

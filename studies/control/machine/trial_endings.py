@@ -45,7 +45,6 @@ def _write_end(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned
 
 
 def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Prune a paused or cancelled trial."""
     live.history.paused.pop(trial.started_number, None)
     _write_end(live, trial, "pruned", reason)
     live.decided(trial, decision("stop", reason))

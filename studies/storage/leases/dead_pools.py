@@ -1,7 +1,7 @@
 """Finds the open pools of controllers that died, charges their slots, and closes them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,15 @@ def are_left(store: Store, study_id: int) -> bool:
         return connection.execute(query.limit(1)).first() is not None
 
 
-def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
-    """Charge and close the pools of dead controllers in one transaction.
+def settle_dead_pools(store: Store, lease: Lease) -> None:
+    """Charge and close the pools of dead controllers in one transaction; retries briefly if the store is locked.
 
-    `charges_of` returns the missing charges of a pool. Raises `LeaseLostError`, without charges, if `lease` is lost.
+    Raises `LeaseLostError`, without charges, if `lease` is lost.
     """
+    retry_patiently(lambda: _settle(store, lease))
+
+
+def _settle(store: Store, lease: Lease) -> None:
     dead = sa.select(t.leases).where(
         t.leases.c.study_id == lease.study_id,
         t.leases.c.id < lease.id,
@@ -66,7 +70,7 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
         connection.execute(_next_revision(lease.study_id))
         for row in rows:
             pool = _dead_pool(connection, row)
-            insert_charges(connection, lease.study_id, row.id, charges_of(pool))
+            insert_charges(connection, lease.study_id, row.id, gap_charges(pool))
             closed = sa.update(t.leases).where(t.leases.c.id == row.id)
             connection.execute(closed.values(pool_closed_at=pool.alive_until))
         _note_overshoot(connection, lease.study_id)
@@ -123,11 +127,6 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
         ),
         kind=connection.execute(kind).scalar(),
     )
-
-
-def settle_dead_pools(store: Store, lease: Lease) -> None:
-    """Charge the last seconds of dead controllers' slots; retries briefly if the store is locked."""
-    retry_patiently(lambda: settle(store, lease, gap_charges))
 
 
 def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:

@@ -231,7 +231,6 @@ def _alive(row: sa.Row[Any]) -> bool:
 
 
 def _may_be_renewed(row: sa.Row[Any]) -> bool:
-    """Return whether the holder of an expired lease may still renew it."""
     is_gone = processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
     return not is_gone and row.run_out_seconds < _LONGEST_OUTAGE_SECONDS
 

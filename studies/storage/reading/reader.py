@@ -5,7 +5,7 @@ import functools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
@@ -37,8 +37,6 @@ from studies.storage.schema import tables as t
 from studies.storage.study_store import Store, as_time
 from studies.storage.views.cursors import is_off, progress
 from studies.storage.writing.changes import Confirmed
-
-Rows = Mapping[int, Sequence[sa.Row[Any]]]
 
 
 def load_study(store: Store, name: str) -> StudyRecord:

@@ -130,7 +130,6 @@ def follow(
     study_name: str,
     until: Callable[[], bool],
     *,
-    views: tuple[ViewName, ...] = VIEWS,
     ends_with_study: bool = False,
     hurried: threading.Event | None = None,
 ) -> None:
@@ -147,7 +146,6 @@ def follow(
             daemon=True,
         )
         for view in lag(store, study_name)
-        if view in views
     ]
     for thread in threads:
         thread.start()

@@ -144,7 +144,6 @@ def runs_url(uri: str, experiment: str) -> str:
 
 
 def _artifact_location(uri: str) -> str | None:
-    """Return the folder for artifacts next to a SQLite file; None for a server, which has its own."""
     if not uri.startswith("sqlite:"):
         return None
     return (Path(str(_url(uri).database)).parent / "mlartifacts").as_uri()

@@ -90,7 +90,6 @@ def figures(study: StudyRecord) -> dict[str, float]:
 
 
 def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord, number: int) -> None:
-    """Log mean and standard deviation of the objectives for the model confirmed last."""
     confirmed = confirmation_of(record, number)
     if confirmed is None:
         return
@@ -120,7 +119,6 @@ def _text(value: object) -> str:
 
 
 def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) -> None:
-    """Log spec and data after each change of the spec."""
     digest = study.spec_sha256
     if run.tags.get(SPEC_TAG) == digest:
         return

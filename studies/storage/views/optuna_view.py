@@ -165,7 +165,6 @@ class OptunaView:
         return made
 
     def _refuse_foreign(self, study_id: int, study: MirroredStudy) -> None:
-        """Raise `ViewError` for an Optuna study that automl did not make."""
         uid = self._storage.get_study_user_attrs(study_id).get(UID_ATTRIBUTE)
         if uid == study.uid:
             return

@@ -74,11 +74,10 @@ class Pace:
         self,
         until: Callable[[], bool],
         hurried: threading.Event,
-        budget: ProcessorBudget | None = None,
         free_cores: FreeCores | None = None,
     ) -> None:
         self.until, self._hurried = until, hurried
-        self._budget = budget or ProcessorBudget(time.monotonic(), SHARE)
+        self._budget = ProcessorBudget(time.monotonic())
         self._free_cores = free_cores or FreeCores()
         self._idle_threads = ThreadPoolExecutor(len(VIEWS), "idle", initializer=take_idle_time_only)
 
