@@ -113,7 +113,7 @@ def assemble_search(
     try:
         pruner = make_pruner(search.pruner.name, search.pruner.options, context)
         if milestones_of is not None and has_model(search):
-            # Comes last: only now has a pruner with a model its decision epochs.
+            # Must come last: a pruner that uses the model has its rungs only now.
             model().count_milestones(milestones_of(pruner, problem.epochs))
         suggester: Suggester = (
             ModelSuggester(

@@ -145,7 +145,7 @@ def end_session(store: Store, secret: str) -> None:
 
 
 def lasts(store: Store, identity: Identity) -> bool:
-    """Return whether a token or session is still valid; True without tokens."""
+    """Return whether a token or session is still valid; True if the service uses no tokens."""
     if identity.token_id is None:
         return True
     if identity.session_id is not None:

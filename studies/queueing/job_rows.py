@@ -121,7 +121,7 @@ _remembered: WeakKeyDictionary[sa.Engine, dict[str, _Summed]] = WeakKeyDictionar
 
 
 def ledger_sums(connection: sa.Connection, studies: Collection[str] | None) -> list[tuple[str, int | None, int]]:
-    """Return sums of charges as (study, confirming job or None, nano-dollars); None: of all studies."""
+    """Return sums of charges as (study, confirming job or None, nano-dollars); `studies` None means all."""
     known = _remembered.setdefault(connection.engine, {})  # other threads change it, too
     # Read revisions before sums: charges committed in between are summed again next time.
     rows = _rows(connection, studies)

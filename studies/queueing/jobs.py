@@ -34,7 +34,7 @@ CONFIRM_MARK = ":confirm-"
 """Separator of study name and number in a confirming job's name; study names have no colon."""
 
 MOST_NAME_CHARS = 85
-"""Longest name of a submitted study: names of confirming jobs are longer, and limited to 100."""
+"""Longest name of a submitted study: names of its confirming jobs are longer, up to 100 characters."""
 
 MOST_PRIORITY = 100  # largest absolute value of a priority; 0 is the default
 

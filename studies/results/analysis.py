@@ -68,7 +68,7 @@ class CurvePoint:
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """Return the front, sorted by number, with all of equal trials."""
+    """Return the front, sorted by number, including all equal trials."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:

@@ -189,7 +189,7 @@ def is_trial_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
 def feasible_in_words(study: StudyRecord) -> str:
     """Return how many trials are feasible, such as `3 of 12 measured trials`.
 
-    Or `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
+    If trials were feasible earlier: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
     """
     measured = [trial for trial in study.started if trial.epochs]
     kept = {trial.id for trial in measured if is_trial_feasible(study, trial)}

@@ -67,7 +67,7 @@ class Effects:
     """A random forest over the parameters' ranges, and the effects of single parameters and of pairs.
 
     A main effect is the expected rank for each value of one parameter, with the others drawn uniformly from the trials'
-    ranges (Hutter, Hoos, Leyton-Brown 2014). Ranks, since a diverged trial would dominate values.
+    ranges (Hutter, Hoos, Leyton-Brown 2014). Ranks are used, since one diverged trial would dominate values.
     """
 
     def __init__(

@@ -67,8 +67,8 @@ class Orphan:
 def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
     """Return paths to delete, files before folders and manifests before parts. Raises OSError if the disk is away.
 
-    A file with the name of a mentioned checkpoint stays, since a user may have moved the checkpoint here. If ranks may
-    be writing (`is_running`), recent files, folders and files of confirmations stay, too.
+    A file with trial and name of a mentioned checkpoint stays, since a user may have moved the checkpoint here. If
+    ranks may be writing (`is_running`), recent files, folders and files of confirmations stay, too.
     """
     changed_before = time.time() - YOUNG_SECONDS if is_running else float("inf")
     kept = {one for path in mentioned for one in (path, joined(folder, *path.split("/")[-2:]))}

@@ -72,8 +72,8 @@ class BudgetAccount:
     def cut_at(self) -> float:
         """Time at which unfinished epochs are stopped, in seconds since 1970.
 
-        Before the deadline, it leaves `cut_seconds` or twice the longest recent delay of the regular check, and time to
-        measure the chosen models.
+        The time left until the deadline is `cut_seconds`, or twice the longest recent delay of the regular check, plus
+        the time to measure the chosen models.
         """
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf

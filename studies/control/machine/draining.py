@@ -52,7 +52,8 @@ class Draining:
     def refuse(self, trial: Trial) -> None:
         """End a study that was resumed on fewer slots than this trial needs."""
         name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
-        self.drain("error", f"{name} needs {trial.world_size} slots, but the study has {self._live.slots}")
+        problem = f"{name} needs {trial.world_size} slots, but the study has {self._live.slots}"
+        self.drain("error", f"{problem}. Resume with more slots")
 
     def drain_leaving(self) -> None:
         """Stop trials on devices that will soon be removed."""

@@ -153,7 +153,7 @@ def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float)
 
 
 def _busy(view: ViewName, holder: Mapping[str, Any]) -> str:
-    return f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now"
+    return f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now. Try again later"
 
 
 def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:
