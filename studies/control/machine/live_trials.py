@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from search_spaces.suggestions import Asked
@@ -18,7 +18,7 @@ from studies.records.records import (
 )
 from studies.results.constraints import bounds_of
 from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch
-from studies.search.observations import Columns, Observation, Outcome, Snapshot
+from studies.search.observations import Columns, Observation, Outcome, Snapshot, Values
 from studies.storage.writing.changes import Decided
 from trainers.protocol import Failure, ParameterValue
 
@@ -200,34 +200,27 @@ class Trial:
         """Return the sampler's view of the trial. A diverged trial counts as finished, with NaN values."""
         if self._observation is not None:
             return self._observation
-        made = (
-            self._observation_of_failure(len(objectives))
-            if self.state == "failed"
-            else self._observation_of_values(objectives, epochs)
-        )
-        made = replace(made, excesses=self._excesses(constraints, epochs), asked=self.asked)
+        values, outcome = self._result(objectives, epochs)
+        made = Observation(
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes,
+            excesses=self._excesses(constraints, epochs), asked=self.asked,
+        )  # fmt: skip
         if self.state in FINISHED_STATES:  # cached: the sampler asks for it again with each later trial
             self._observation = made
         return made
 
-    def _observation_of_values(self, objectives: tuple[Objective, ...], epochs: int) -> Observation:
+    def _result(self, objectives: tuple[Objective, ...], epochs: int) -> tuple[Values | None, Outcome]:
         values = None
-        if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
+        if self.failure == "diverged" and self.state == "failed":
+            values = (math.nan,) * len(objectives)
+        elif self.state in {"complete", "pruned", "paused"} and self.epochs_done:
             values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
-        outcome: Outcome = "finished" if values else "failed"
         if self.state == "running" or (self.state == "paused" and values is None):
-            outcome = "running"
-        return Observation(
-            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
-        )
-
-    def _observation_of_failure(self, objectives: int) -> Observation:
-        values = (math.nan,) * objectives if self.failure == "diverged" else None
-        infeasible = self.failure in {"out_of_memory", "error"}
-        outcome: Outcome = "finished" if values else "infeasible" if infeasible else "failed"
-        return Observation(
-            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
-        )
+            return values, "running"
+        if values:
+            return values, "finished"
+        infeasible = self.state == "failed" and self.failure in {"out_of_memory", "error"}
+        return values, "infeasible" if infeasible else "failed"
 
     def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
         """Return each constraint's excess as a fraction of its bound; None before the first epoch."""
